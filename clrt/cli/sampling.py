@@ -31,7 +31,7 @@ ContextOption = Annotated[
     int | None, typer.Option(help="The most tokens of a text with its prompt.")
 ]
 CacheOption = Annotated[
-    str, typer.Option(help="How keys and values are kept: float32, or float16 for half the memory.")
+    str, typer.Option(help="How keys and values are kept: float32, float16 or int8.")
 ]
 DraftOption = Annotated[
     str | None,

@@ -15,7 +15,7 @@ from clrt.generation.engine import CHUNK
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.step_parts import StepPart
 from clrt.ir.op import Array
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 _FORMAT = "clrt-cache"
 

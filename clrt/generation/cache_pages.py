@@ -11,7 +11,8 @@ from clrt.errors import OutOfMemoryError
 from clrt.generation.page_pool import PagePool
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS
 from clrt.runs.state import State
 from clrt.runtime.rows import read_rows, write_rows
 from clrt.runtime.session import Session

@@ -23,7 +23,8 @@ from clrt.generation.options import Sampling
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS
 from clrt.plan.packed import packed_weights
 
 _EXTRA = "generation"

@@ -18,7 +18,7 @@ from clrt.generation.language_model import read_language_model
 from clrt.generation.pace import StepCosts
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.step_parts import CachedSequence, StepPart
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 # A text's prompt is read once that takes no more than this share of the time since it was asked
 # for: so an answer that is short is not late by it.

@@ -14,7 +14,7 @@ from clrt.generation.page_pool import NOTHING
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 Given: TypeAlias = "Sequence[int] | Array"
 """Tokens; or frames, float32 `[frames, features]`."""

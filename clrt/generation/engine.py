@@ -30,7 +30,7 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 
@@ -62,8 +62,7 @@ class Engine:
         computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
-            file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of its file.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
         sequences: For how many sequences at a time there is room at first.

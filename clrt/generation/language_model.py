@@ -28,7 +28,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, StackedElements
 from clrt.kernels.spec import ceil_div
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
 from clrt.sources import is_compiled
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from clrt.text.gguf_tokenizer import GgufTokenizer
 
-CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
+CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
 """How a cache may hold its numbers."""
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
 _SAMPLED = 64

@@ -17,7 +17,7 @@ from clrt.generation.result import FinishReason
 from clrt.generation.speculation import Speculation
 from clrt.generation.step_parts import CachedSequence
 from clrt.ir.op import Array
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 # On Windows Ctrl-C does not end a wait without an end.
 _LOOK_S = 0.5

@@ -9,7 +9,7 @@ from clrt.generation.answer import Answer
 from clrt.generation.drafter import Drafter
 from clrt.generation.lookup import LookupIndex
 from clrt.generation.pace import StepCosts, StepGuesses, Trust
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 # Guesses by more tokens that are alike are trusted apart.
 _ALIKE = (3, 6)

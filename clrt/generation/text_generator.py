@@ -59,7 +59,8 @@ class TextGenerator:
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt, with an encoder of each; by default what
             the model was made for. More is allowed, but for models with a table of places.
-        cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
+        cache: How the cache holds keys and values: "float32", "float16" for half the memory, or
+            "int8" for 0.27 of it.
         lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
             llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
             added up.

@@ -27,7 +27,8 @@ WIDTH = 32
 """Columns of a panel."""
 _COLUMNS = 16  # of 64 bytes of levels
 _PLACES = 4  # of a column there
-_TAIL = 16  # bytes behind the places of a row's record
+ROW_TAIL = 16
+"""Bytes behind the places of a row's record."""
 _PANELS_AT_ONCE = 16
 PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 """The types of GGUF that matmul/pack_levels.cl knows."""
@@ -109,7 +110,7 @@ class DotWeights:
 
     def row_records(self, rows: int) -> int:
         """Bytes of the records of rows of A."""
-        return rows * self.blocks * (self.block + _TAIL)
+        return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:
         panels = ceil_div(self.n, WIDTH)

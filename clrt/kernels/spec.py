@@ -178,6 +178,21 @@ class Status:
         return error.at(self.node)
 
 
+@dataclass(frozen=True, eq=False)
+class Counter(Status):
+    """An int64 of the plan in which a launch counts its work-groups.
+
+    It is 0 before the launch, which leaves 0.
+
+    Attributes:
+        node: The node that is launched.
+    """
+
+    operand: int = 0
+    what: str = "a count"
+    allowed: tuple[tuple[int, int], ...] = ()
+
+
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"
 
 

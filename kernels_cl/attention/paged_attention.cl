@@ -1,18 +1,8 @@
-// softmax(scale q K^T) V over a cache in pages (common/pages.clh), causal: a token sees the keys of its
-// sequence up to its place. q [tokens, heads * S_D], y [tokens, heads * S_DV].
-//   WINDOW   and no keys before its place - left_window
-//   SOFTCAP  scores are softcap * tanh(score / softcap)
-//   ALIBI    scores get slopes[head] * (key - place)
-//   BIASES   scores get biases[head][place - key], the last of `distances` for all that are farther
-//   SINKS    a further key of that score without a value: sinks[head]
-//   T_VW     lanes; PAGE, S_D and S_DV are multiples. 1: a work-item has one query of one head
-#ifndef WINDOW
-#define WINDOW 0
-#define SOFTCAP 0
-#define ALIBI 0
-#define BIASES 0
-#define SINKS 0
-#endif
+// Attention over pages (common/paged.clh), for CPU devices.
+//   T_VW     lanes; PAGE, S_D and S_DV are multiples
+//   T_MR     rows of a tile: queries. With LEVELS its dots are those of its first S_DOTS rows, and of
+//            S_OTHERS
+//   FEW      the rows are few: pages are read about as fast as memory gives them
 #ifndef T_VW
 #define T_VW 8
 #define T_MR 4
@@ -20,94 +10,74 @@
 #define S_NV 2
 #define T_ROWS 32
 #define T_PAGES 4
+#define S_DOTS 4
+#define S_OTHERS 0
+#endif
+#ifndef FEW
+#define FEW 0
 #endif
 #define VW T_VW
 #include "common/base.clh"
-#include "common/pages.clh"
+#include "common/paged.clh"
 #include "common/index.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
-#if ALIBI
-#define ALIBI_INPUT , IN(float, slopes)
-#else
-#define ALIBI_INPUT
-#endif
-#if BIASES
-#define BIASES_INPUT , IN(float, biases), const IDX_T distances
-#else
-#define BIASES_INPUT
-#endif
-#if SINKS
-#define SINKS_INPUT , IN(float, sinks)
-#else
-#define SINKS_INPUT
-#endif
-#define ATTENTION                                                                               \
-  OUT(float, y), IN(float, q), PAGES(IN) ALIBI_INPUT BIASES_INPUT SINKS_INPUT,                   \
-      const float scale, const IDX_T left_window, const float softcap
-
-#if T_VW == 1
-#include "common/online_key.clh"
-#define VALUE_AT(d) LOAD_AS(CACHE, page, d)
-
-__kernel void paged_attention_any(ATTENTION) {
-  const IDX_T token = get_global_id(1), head = get_global_id(0);
-  if (head >= heads) return;
-  __global const int *const own = AT(step) + token * STEP_TOKEN;
-  __global float *const to = AT(y) + (token * heads + head) * S_DV;
-  if (own[1] < 0) {
-    for (int d = 0; d < S_DV; ++d) to[d] = 0.0f;
-    return;
-  }
-  const IDX_T sequence = clrt_length(own[1], sequences - 1, AT(status));
-  const IDX_T place = clrt_length(own[2], width * PAGE - 1, AT(status));
-  const IDX_T kv_head = head / (heads / kv_heads);
-  __global const float *const query = AT(q) + (token * heads + head) * S_D;
-  float x[S_D], result[S_DV];
-  for (int d = 0; d < S_D; ++d) x[d] = query[d] * scale;
-  for (int d = 0; d < S_DV; ++d) result[d] = 0.0f;
-  #if SINKS
-  float top = AT(sinks)[head], sum = 1.0f;
-#else
-  float top = -FLT_MAX, sum = 0.0f;
-#endif
-  for (IDX_T key = WINDOW ? i_max(0, place - left_window) : 0; key <= place; ++key) {
-    __global const CACHE_T *page = 0;
-    const IDX_T number = AT(table)[sequence * width + key / PAGE];
-    FIND_PAGE(page, number)
-    if (!page) {
-      AT(status)[0] = number ? number : 1L << 31;
-      continue;
-    }
-    page += kv_head * HEAD_ELEMENTS;
-    float s = 0.0f;
-    for (int d = 0; d < S_D; ++d) s = x[d] * LOAD_AS(CACHE, page, d * PAGE + key % PAGE) + s;
-#if SOFTCAP
-    s = softcap * c_tanh(s / softcap);
-#endif
-#if ALIBI
-    s += AT(slopes)[head] * (float)(key - place);
-#endif
-#if BIASES
-    s += AT(biases)[head * distances + i_min(place - key, distances - 1)];
-#endif
-    page += PAGE * S_D + key % PAGE * S_DV;
-    ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
-  }
-  for (int d = 0; d < S_DV; ++d) to[d] = result[d] / sum;
-}
-#else
 #include "common/repeat.clh"
 #include "common/rows.clh"
 #include "common/widen.clh"
+#include "common/page_parts.clh"
 #define BLOCK (PAGE * T_PAGES)
 #define ROWS(X) CAT(ROWS_, T_MR)(X)
 #define KEYS(X, i) CAT(VECTORS_, T_NK)(X, i)
 #define COLUMNS(X, i) CAT(VECTORS_, S_NV)(X, i)
 
+#if FEW
+// Asks for bytes of what is read next: hardware does not look from one page of memory to another.
+#define FETCH(from, count)                                            \
+  for (int byte = 0; byte < (int)((count) * sizeof(CACHE_T)); byte += 64) \
+    PREFETCH_FAR((__global const char *)(from) + byte);
+#else
+#define FETCH(from, count)
+#endif
+
+#if LEVELS
+#include "common/round_block.clh"
+#define VALUES int8
+#define RECORDS , OUT(uchar, records)
+#define TILE_RECORDS (T_MR * KEY_BLOCKS * ROW_RECORD)
+#define VALUE_UNITS(page) ((page) + KEY_ELEMENTS + PAGE * S_DV)
+#define DOT_ROWS(name, rows) DOT_TILE(name, rows)
+DOT_ROWS(dot_rows, S_DOTS)
+#if T_MR > S_DOTS
+DOT_ROWS(dot_others, S_OTHERS)
+#endif
+#define TAKE(i, j) const F acc##i##_##j = dots[(i * PAGE + k) / VW + j];
+#define TAKE_ROW(i) KEYS(TAKE, i)
+
+// Queries of a tile into their records; where there are fewer the last one again.
+static inline void round_queries(__global uchar *to, __global const float *q, const IDX_T *queries,
+                                 const IDX_T count) {
+  for (IDX_T i = 0; i < T_MR; ++i) {
+    const IDX_T first = i < S_DOTS ? 0 : S_DOTS, rows = i < S_DOTS ? S_DOTS : S_OTHERS;
+    for (int b = 0; b < KEY_BLOCKS; ++b) {
+      __global const float *const x = q + queries[i_min(i, count - 1)] + b * DOT_BLOCK;
+      F block[BLOCK_VECTORS], most = (F)(0.0f);
+      for (int n = 0; n < BLOCK_VECTORS; ++n) {
+        block[n] = b * DOT_BLOCK + n * VW < S_D ? LOAD_F(x + n * VW) : (F)(0.0f);
+        const F size = c_abs(block[n]);
+        most = LARGER(size, most);
+      }
+      round_block(to + (first * KEY_BLOCKS + b * rows + i - first) * ROW_RECORD, block, most);
+    }
+  }
+}
+#else
+#define VALUES CACHE
+#define RECORDS
+#endif
 #define QUERY(i) __global const float *const query##i = AT(q) + queries[i_min(m0 + i, rows - 1)];
-#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) KEYS(ZERO, i)
+#define CLEAR(i, j) F acc##i##_##j = (F)(0.0f);
+#define CLEAR_ROW(i) KEYS(CLEAR, i)
 #define LOAD_KEYS(i, j) const F key##j = LOAD_WIDE(CACHE, keys + j * VW);
 #define SCORE(i, j) acc##i##_##j = (F)(query##i[d]) * key##j + acc##i##_##j;
 #define SCORE_ROW(i) KEYS(SCORE, i)
@@ -146,7 +116,7 @@ __kernel void paged_attention_any(ATTENTION) {
 #define WEIGHTS(i) const float *const weight##i = (const float *)scores + (m0 + i) * BLOCK;
 #define RESUME(i, j) F acc##i##_##j = result[((m0 + i) * S_DV + c) / VW + j];
 #define RESUME_ROW(i) COLUMNS(RESUME, i)
-#define LOAD_VALUES(i, j) const F value##j = LOAD_WIDE(CACHE, values + j * VW);
+#define LOAD_VALUES(i, j) const F value##j = LOAD_WIDE(VALUES, values + j * VW);
 #define ADD(i, j) acc##i##_##j = (F)(weight##i[p * PAGE + n]) * value##j + acc##i##_##j;
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define KEEP(i, j) result[((m0 + i) * S_DV + c) / VW + j] = acc##i##_##j;
@@ -166,28 +136,65 @@ static inline F bias_of(__global const float *const biases, const IDX_T distance
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
-// A work-item has one head of keys, and the queries of `span` tokens that share it: T_ROWS at a time,
-// those of tokens of one sequence. The queries of a tile are broadcast against vectors of keys, then
-// their weights against vectors of a value's columns.
+// Puts the parts together of all queries that have several.
+static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {
+  for (IDX_T query = 0; query < queries; ++query) {
+    __global const float *const own = parts + query * PART;
+    const IDX_T shares = (IDX_T)own[SHARES], step = queries * PART;
+    if (shares == 1) continue;
+    float top = own[TOP];
+    for (IDX_T s = 1; s < shares; ++s) top = own[s * step + TOP] > top ? own[s * step + TOP] : top;
+    F result[S_DV / VW], sum = (F)(0.0f);
+    for (IDX_T i = 0; i < S_DV / VW; ++i) result[i] = (F)(0.0f);
+    for (IDX_T s = 0; s < shares; ++s) {
+      __global const float *const part = own + s * step;
+      const F weight = exp_below_0((F)(part[TOP] - top));
+      sum += weight * (F)(part[SUM]);
+      for (IDX_T i = 0; i < S_DV / VW; ++i) result[i] += weight * LOAD_F(part + i * VW);
+    }
+    for (IDX_T i = 0; i < S_DV / VW; ++i) STORE_F(y + query * S_DV + i * VW, result[i] / sum);
+  }
+}
+
+// A work-item has one head of keys, and the queries that share it of `span` tokens; where that is 0, of
+// all tokens of a sequence that stand together. It takes T_ROWS queries at a time, of one sequence. They
+// are broadcast against vectors of keys, then their weights against vectors of a value's columns.
+// Of the pages it has one of `splits` parts, in order; of few pages the first has all. The work-item
+// that arrives last puts the parts together: none waits for another.
 __kernel SINGLE_ITEM
-void paged_attention_cpu(ATTENTION, const IDX_T span) {
-  const IDX_T kv_head = get_group_id(0), group = heads / kv_heads;
-  const IDX_T last_token = i_min((IDX_T)(get_group_id(1) + 1) * span, tokens);
+void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
+                         const IDX_T span, const IDX_T splits) {
+  const IDX_T kv_head = get_group_id(0), group = heads / kv_heads, split = get_group_id(2);
   I lanes;
   for (int lane = 0; lane < VW; ++lane) ((int *)&lanes)[lane] = lane;
-  IDX_T token = get_group_id(1) * span;
+  IDX_T token = get_group_id(1) * i_max(span, 1), last_token = i_min(token + i_max(span, 1), tokens);
+  if (!span && AT(step)[token * STEP_TOKEN + 1] >= 0) {
+    __global const int *const all = AT(step) + 1;
+    const int own = all[token * STEP_TOKEN];
+    while (last_token < tokens && all[last_token * STEP_TOKEN] == own) ++last_token;
+    if (token && all[(token - 1) * STEP_TOKEN] == own) last_token = token;  // of the one before
+  }
+#if LEVELS
+  __global uchar *const rounded =
+      AT(records) + ((split * get_num_groups(1) + get_group_id(1)) * kv_heads + kv_head) *
+                        (T_ROWS / T_MR) * TILE_RECORDS;
+#endif
   while (token < last_token) {
     __global const int *const own = AT(step) + token * STEP_TOKEN;
     const IDX_T first_head = kv_head * group;
     if (own[1] < 0) {
-      for (IDX_T c = 0; c < group * S_DV; c += VW)
-        STORE_F(AT(y) + (token * heads + first_head) * S_DV + c, (F)(0.0f));
+      if (!split) {
+        for (IDX_T c = 0; c < group * S_DV; c += VW)
+          STORE_F(AT(y) + (token * heads + first_head) * S_DV + c, (F)(0.0f));
+        if (splits > 1)
+          for (IDX_T h = 0; h < group; ++h)
+            AT(parts)[(token * heads + first_head + h) * PART + SHARES] = 1.0f;
+      }
       ++token;
       continue;
     }
     const IDX_T sequence = clrt_length(own[1], sequences - 1, AT(status));
-    IDX_T run = token + 1;
-    while (run < last_token && AT(step)[run * STEP_TOKEN + 1] == own[1]) ++run;
+    const IDX_T run = run_end(AT(step), token, last_token);
     for (IDX_T row = token * group; row < run * group; row += T_ROWS) {
       const IDX_T rows = i_min(T_ROWS, run * group - row);
       F scores[T_ROWS * BLOCK / VW], result[T_ROWS * S_DV / VW], sums[T_ROWS];
@@ -209,8 +216,10 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
         sums[r] = (F)(0.0f);
         tops[r] = -FLT_MAX;
 #if SINKS
-        tops[r] = AT(sinks)[head];
-        ((float *)&sums[r])[0] = 1.0f;
+        if (!split) {
+          tops[r] = AT(sinks)[head];
+          ((float *)&sums[r])[0] = 1.0f;
+        }
 #endif
 #if ALIBI
         slope[r] = AT(slopes)[head];
@@ -219,32 +228,62 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
         bias[r] = AT(biases) + head * distances;
 #endif
       }
+      const IDX_T first_page = key_begin / PAGE, count = (key_end + PAGE - 1) / PAGE - first_page;
+      const IDX_T share = splits > 1 ? i_max((count + splits - 1) / splits, T_PAGES) : count;
+      const IDX_T shares = (count + share - 1) / share;
+      if (split >= shares) continue;
+      const IDX_T last_page = first_page + i_min(count, (split + 1) * share);
       const IDX_T tiles = (rows + T_MR - 1) / T_MR * T_MR;
       for (IDX_T i = 0; i < tiles * S_DV / VW; ++i) result[i] = (F)(0.0f);
-      for (IDX_T block = key_begin / PAGE; block * PAGE < key_end; block += T_PAGES) {
-        const IDX_T pages = i_min(T_PAGES, (key_end + PAGE - 1) / PAGE - block);
-        __global const CACHE_T *heads_of[T_PAGES];
-        for (IDX_T p = 0; p < pages; ++p) {
-          const IDX_T number = AT(table)[sequence * width + block + p];
+#if LEVELS
+      for (IDX_T m0 = 0; m0 < rows; m0 += T_MR)
+        round_queries(rounded + m0 / T_MR * TILE_RECORDS, AT(q), queries + m0, rows - m0);
+#endif
+      for (IDX_T block = first_page + split * share; block < last_page; block += T_PAGES) {
+        IDX_T pages = i_min(T_PAGES, last_page - block);
+        // The page behind them, which is asked for, as the last.
+        __global const CACHE_T *heads_of[T_PAGES + 1] = {0};
+        for (IDX_T p = 0; p <= pages; ++p) {
           __global const CACHE_T *page = 0;
-          FIND_PAGE(page, number)
-          if (!page) {
-            AT(status)[0] = number ? number : 1L << 31;
-            return;
+          if (p < pages || (FEW && block + p < last_page)) {
+            const IDX_T number = AT(table)[sequence * width + block + p];
+            FIND_PAGE(page, number)
+            if (!page) AT(status)[0] = number ? number : 1L << 31;
           }
-          heads_of[p] = page + kv_head * HEAD_ELEMENTS;
+          if (!page && p < pages) pages = 0;
+          heads_of[p] = page ? page + kv_head * HEAD_ELEMENTS : heads_of[0];
         }
+        if (!pages) break;
         for (IDX_T m0 = 0; m0 < rows; m0 += T_MR) {
+#if !LEVELS
           ROWS(QUERY)
+#endif
           for (IDX_T p = 0; p < pages; ++p) {
             const IDX_T first_key = (block + p) * PAGE;
+            __global const CACHE_T *const next =
+                p + 1 < pages ? heads_of[p + 1] : heads_of[0] + KEY_ELEMENTS;
+#if LEVELS
+            F dots[T_MR * PAGE / VW];
+            FETCH(next, KEY_ELEMENTS)
+            __global const uchar *const tile = rounded + m0 / T_MR * TILE_RECORDS;
+            dot_rows((float *)dots, heads_of[p], tile, KEY_BLOCKS);
+#if T_MR > S_DOTS
+            dot_others((float *)dots + S_DOTS * PAGE, heads_of[p],
+                       tile + S_DOTS * KEY_BLOCKS * ROW_RECORD, KEY_BLOCKS);
+#endif
+#endif
             for (IDX_T k = 0; k < PAGE; k += T_NK * VW) {
+#if LEVELS
+              ROWS(TAKE_ROW)
+#else
               __global const CACHE_T *keys = heads_of[p] + k;
-              ROWS(ZERO_ROW)
+              ROWS(CLEAR_ROW)
               for (IDX_T d = 0; d < S_D; ++d, keys += PAGE) {
+                FETCH(next + d * PAGE + k, T_NK * VW)
                 KEYS(LOAD_KEYS, 0)
                 ROWS(SCORE_ROW)
               }
+#endif
               ROWS(KEEP_SCORE_ROW)
             }
           }
@@ -260,6 +299,11 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
           for (IDX_T i = 0; i < pages * PAGE / VW; ++i) {
             weights[i] = exp_below_0(weights[i] - top);
             sum += weights[i];
+#if LEVELS
+            __global const half *const units =
+                (__global const half *)VALUE_UNITS(heads_of[i / (PAGE / VW)]);
+            weights[i] *= LOAD_WIDE(half, units + i % (PAGE / VW) * VW);
+#endif
           }
           for (IDX_T i = 0; i < S_DV / VW; ++i) result[r * S_DV / VW + i] *= rescale;
           sums[r] = sum;
@@ -274,9 +318,12 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
             ROWS(RESUME_ROW)
             for (IDX_T p = 0; p < pages; ++p) {
               // What lies behind the last key was never written.
-              const IDX_T count = i_min(PAGE, key_end - (block + p) * PAGE);
-              __global const CACHE_T *values = heads_of[p] + PAGE * S_D + c;
-              for (IDX_T n = 0; n < count; ++n, values += S_DV) {
+              const IDX_T seen = i_min(PAGE, key_end - (block + p) * PAGE);
+              __global const CACHE_T *values = heads_of[p] + KEY_ELEMENTS + c;
+              __global const CACHE_T *const next =
+                  heads_of[p + 1] + (p + 1 < pages ? KEY_ELEMENTS + c : c);
+              for (IDX_T n = 0; n < seen; ++n, values += S_DV) {
+                FETCH(next + n * S_DV, S_NV * VW)
                 COLUMNS(LOAD_VALUES, 0)
                 ROWS(ADD_ROW)
               }
@@ -288,14 +335,26 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
       for (IDX_T r = 0; r < rows; ++r) {
         F sum = sums[r];
         FOLD(sum, JOIN_SUM)
-        const F inverse = (F)(1.0f) / sum;
-        __global float *const to = AT(y) + (row + r) / group * heads * S_DV +
-                                   (first_head + (row + r) % group) * S_DV;
+        const IDX_T query = (row + r) / group * heads + first_head + (row + r) % group;
+        __global float *const part = AT(parts) + (split * tokens * heads + query) * PART;
+        __global float *const to = shares > 1 ? part : AT(y) + query * S_DV;
+        const F factor = shares > 1 ? (F)(1.0f) : (F)(1.0f) / sum;
         for (IDX_T i = 0; i < S_DV / VW; ++i)
-          STORE_F(to + i * VW, result[r * S_DV / VW + i] * inverse);
+          STORE_F(to + i * VW, result[r * S_DV / VW + i] * factor);
+        if (splits > 1) {
+          part[TOP] = tops[r];
+          part[SUM] = ((const float *)&sum)[0];
+          part[SHARES] = (float)shares;
+        }
       }
     }
     token = run;
   }
+  if (splits == 1) return;
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  const int all = (int)(get_num_groups(0) * get_num_groups(1) * get_num_groups(2));
+  if (atomic_inc((volatile __global int *)AT(arrived)) < all - 1) return;
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  AT(arrived)[0] = 0;
+  join_parts(AT(y), AT(parts), tokens * heads);
 }
-#endif

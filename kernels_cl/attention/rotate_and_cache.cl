@@ -30,6 +30,51 @@
 #define NORM_INPUTS
 #endif
 
+#if LEVELS
+// Stores the scale of numbers that become whole ones of at most 127; what those are multiplied by.
+static inline float keep_scale(__global uchar *scales, const IDX_T n, const float *x, const int count) {
+  float most = 0.0f;
+  for (int d = 0; d < count; ++d) {
+    const float size = x[d] < 0.0f ? -x[d] : x[d];
+    most = size > most || size != size ? size : most;
+  }
+  vstore_half(most / 127.0f, n, (__global half *)scales);
+  const float unit = vload_half(n, (__global const half *)scales);
+  return unit > 0.0f ? 1.0f / unit : 0.0f;
+}
+
+// Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the lowest bits.
+static inline int level_of(const float x, const float inverse) {
+#pragma OPENCL FP_CONTRACT OFF
+  const float scaled = x * inverse;
+  const int level = as_int(scaled + 12582912.0f) - 0x4b400000;
+  return level < -127 ? -127 : level > 127 ? 127 : level;
+}
+
+static inline void keep_key(__global uchar *to, const int n, const float *x) {
+  for (int b = 0; b < KEY_BLOCKS; ++b, to += WEIGHT_RECORD) {
+    const int first = b * DOT_BLOCK, count = S_D - first < DOT_BLOCK ? S_D - first : DOT_BLOCK;
+    const float inverse = keep_scale(to + LEVEL_BYTES, n, x + first, count);
+    for (int k = 0; k < DOT_BLOCK; ++k)
+      to[(k / 4 * DOT_WIDTH + n) * 4 + k % 4] =
+          (uchar)(ZERO + (k < count ? level_of(x[first + k], inverse) : 0));
+  }
+}
+
+static inline void keep_value(__global uchar *to, const int n, const float *x) {
+  const float inverse = keep_scale(to + PAGE * S_DV, n, x, S_DV);
+  for (int d = 0; d < S_DV; ++d) to[n * S_DV + d] = (uchar)level_of(x[d], inverse);
+}
+#else
+static inline void keep_key(__global CACHE_T *to, const int n, const float *x) {
+  for (int d = 0; d < S_D; ++d) STORE_AS(CACHE, to, d * PAGE + n, x[d]);
+}
+
+static inline void keep_value(__global CACHE_T *to, const int n, const float *x) {
+  for (int d = 0; d < S_DV; ++d) STORE_AS(CACHE, to, n * S_DV + d, x[d]);
+}
+#endif
+
 static inline void normalize_head(float *x, __global const float *scale, const float epsilon) {
   float sum = 0.0f;
   for (int d = 0; d < S_D; ++d) sum += x[d] * x[d];
@@ -82,12 +127,10 @@ __kernel void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_
     }
 #endif
     if (head < heads + kv_heads) {
-      __global CACHE_T *const to = page + (head - heads) * HEAD_ELEMENTS + place % PAGE;
-      for (int d = 0; d < S_D; ++d) STORE_AS(CACHE, to, d * PAGE, h[d]);
+      keep_key(page + (head - heads) * HEAD_ELEMENTS, (int)(place % PAGE), h);
     } else {
-      __global CACHE_T *const to = page + (head - heads - kv_heads) * HEAD_ELEMENTS + PAGE * S_D +
-                                   place % PAGE * S_DV;
-      for (int d = 0; d < S_DV; ++d) STORE_AS(CACHE, to, d, h[d]);
+      __global CACHE_T *const own = page + (head - heads - kv_heads) * HEAD_ELEMENTS;
+      keep_value(own + KEY_ELEMENTS, (int)(place % PAGE), h);
     }
   }
 }

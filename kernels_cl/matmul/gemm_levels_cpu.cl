@@ -17,6 +17,7 @@
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/dots.clh"
+#include "common/round_block.clh"
 #include "common/finish.clh"
 #include "common/mean_square.clh"
 #if NORM
@@ -38,12 +39,7 @@
 DOT_TILE(dot_one, 1)
 DOT_TILE(dot_four, 4)
 
-#define LARGER(a, b) PICK(a > b, a, b)
-#define BLOCK_VECTORS (DOT_BLOCK / VW)
-
 // Blocks of a row of K elements into the records of a tile of `rows`; zeros behind the last element.
-// Without FMAs, that a level is what the op's reference makes. In vectors: no compiler makes them of
-// the maximum of floats.
 static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
                                 const IDX_T K, const float factor NORM_POINTER) {
 #pragma OPENCL FP_CONTRACT OFF
@@ -61,23 +57,7 @@ static inline void quantise_row(__global uchar *to, const IDX_T rows, __global c
       const F size = c_abs(v);
       most = LARGER(size, most);
     }
-    FOLD(most, LARGER)
-    const float largest = ((const float *)&most)[0];
-    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    I sums = (I)(0);
-    for (int i = 0; i < BLOCK_VECTORS; ++i) {
-      F rounded;
-      const I levels = c_round_int(block[i] * inverse, &rounded);
-      for (int lane = 0; lane < VW; ++lane)
-        ((__global char *)to)[i * VW + lane] = (char)((const int *)&levels)[lane];
-      sums += levels;
-    }
-    int sum = 0;
-    for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
-    const float unit = largest / 127.0f;
-    *(__global float *)(to + ROW_SCALE) = unit;
-    *(__global int *)(to + ROW_START) = -ZERO * sum;
-    *(__global float *)(to + ROW_SUM) = unit * (float)sum;
+    round_block(to, block, most);
   }
 }
 

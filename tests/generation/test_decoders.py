@@ -35,10 +35,10 @@ HALF_TOLERANCE = 2e-2
 class Run:
     """A decoder with both texts in its cache."""
 
-    def __init__(self, decoder: Decoder, model: clrt.Model) -> None:
+    def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType = DType.FLOAT32) -> None:
         self.model, self.vocabulary = model, decoder.vocabulary
         counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
-        shapes = {f"slab{s}": (n, decoder.page_elements) for s, n in enumerate(counts)}
+        shapes = {f"slab{s}": (n, decoder.page_elements(cache)) for s, n in enumerate(counts)}
         self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
 
     def step(self, parts: dict[int, range]) -> dict[int, Array]:
@@ -75,7 +75,8 @@ class Run:
 def largest_error(name: str, folder: Path, cache: DType = DType.FLOAT32, **options: Any) -> float:
     """How far logits of both texts are from transformers', each given in part, then by token."""
     decoder, source = read_folder(write_folder(folder, CASES[name]), **options)
-    run = Run(decoder, clrt.load(decoder_graph(decoder, source, cache), device=quick_device()))
+    model = clrt.load(decoder_graph(decoder, source, cache), device=quick_device())
+    run = Run(decoder, model, cache)
     steps = [{text: range(n) for text, n in enumerate(GIVEN)}]
     for k in range(LENGTHS[0] - GIVEN[0]):
         steps.append({text: range(n + k, n + k + 1) for text, n in enumerate(GIVEN)})
@@ -92,10 +93,10 @@ def test_logits(name: str, tmp_path: Path) -> None:
     assert largest_error(name, tmp_path / name) < TOLERANCE
 
 
-@pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16, DType.UINT8])
 def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
-    tolerance = HALF_TOLERANCE * (8 if cache is DType.BFLOAT16 else 1)
-    assert largest_error("llama", tmp_path, cache) < tolerance
+    parts = {DType.FLOAT16: 1, DType.BFLOAT16: 8, DType.UINT8: 16}[cache]
+    assert largest_error("llama", tmp_path, cache) < HALF_TOLERANCE * parts
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from clrt.generation import reading, scoring
 from clrt.generation.cache_pages import CachePages
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,

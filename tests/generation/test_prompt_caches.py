@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 import clrt
 from clrt.generation.language_model import read_language_model
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from tests.generation.checkpoints import load_json, write_folder
 from tests.generation.text_folders import computed, make_generator, pages_in_use, write_texts
 
@@ -41,7 +41,7 @@ def test_beginnings_of_one_call_are_computed_once(endless: TextGenerator) -> Non
     assert computed(endless) - before == len(SYSTEM) + 2 * (len(SYSTEM) - 5 * PAGE) + 3 + 6
 
 
-@pytest.mark.parametrize("cache", ["float32", "float16"])
+@pytest.mark.parametrize("cache", ["float32", "float16", "int8"])
 def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
     folder, file = write_texts(tmp_path / "model"), tmp_path / "system.safetensors"
     with make_generator(folder, cache=cache) as generator:

@@ -274,7 +274,7 @@ def test_a_stream_is_of_one_text(endless: TextGenerator) -> None:
 
 def test_wrong_arguments(tmp_path: Path) -> None:
     write_texts(tmp_path)
-    for options in ({"cache": "int8"}, {"context": 0}, {"sequences": 0}):
+    for options in ({"cache": "int4"}, {"context": 0}, {"sequences": 0}):
         with pytest.raises(clrt.InputError, match=next(iter(options))):
             make_generator(tmp_path, **options)
     for source in (tmp_path / ("x" * 300), tmp_path / "a\0b", tmp_path / "none"):

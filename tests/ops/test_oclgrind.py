@@ -55,8 +55,8 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-# The products that take as long as all the rest.
-COSTLY = "gemm_gpu or matrix_unit"
+# The products, and an attention, that take as long as all the rest.
+COSTLY = "gemm_gpu or matrix_unit or FusedAttention-gpu"
 
 
 def _shards() -> list[ParameterSet]:

@@ -62,6 +62,7 @@ SMALL: dict[str, dict[str, int]] = {
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
+    "fused_attention_gpu": {"T_LANES": 4, "T_LINES": 2, "T_RQ": 2, "T_RK": 2, "T_TD": 8},
     "gather_cpu": {"T_BYTES": 72},
     "group_normalization_cpu": {"T_VW": 4},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
@@ -89,7 +90,7 @@ SMALL: dict[str, dict[str, int]] = {
     "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
 }
 # Of kernels for GPUs, which compilers for CPUs take seconds for; test_gemm_gpu.py has larger tiles.
-SHORT = {"T_RM": 2, "T_RN": 2, "T_TK": 8}
+SHORT = {"T_RM": 2, "T_RN": 2, "T_TK": 8, "T_LANES": 4, "T_LINES": 4, "T_RQ": 1, "T_RK": 1}
 
 
 def check(name: str, actual: Array, expected: Array, limit: float) -> None:
@@ -140,12 +141,15 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
     tuned = {x.kernel.entry for x in launches} & TUNED.keys()
     plans = [plan] if caps.is_cpu or not tuned else []
     plans += [plan_graph(plan.graph, caps, SMALL[entry]) for entry in tuned]
-    return [_alone(p) for p in plans if _work_items(p) <= 2048]
+    return [_alone(p) for p in plans if _is_short(p)]
 
 
-def _work_items(plan: Plan) -> int:
-    steps = (s for s in plan.steps if isinstance(s, DeviceStep))
-    return sum(math.prod(x.global_size) for s in steps for x in s.launches)
+def _is_short(plan: Plan) -> bool:
+    """Whether a simulator takes no more than some seconds."""
+    launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
+    items = sum(math.prod(x.global_size) for x in launches)
+    shared = sum(x.flops for x in launches if math.prod(x.local_size or ()) > 1)
+    return items <= 2048 and shared <= 200_000
 
 
 def _is_second_choice(cls: type[Op], variant: Variant) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS
 from clrt.ops.evaluate import evaluate
 from clrt.ops.generation.past_names import DecoderNames, PastPair
 from clrt.passes.paging.page_decoder import page_decoder

@@ -18,7 +18,7 @@ from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.whisper import MODEL_TYPE, read_whisper
 from clrt.ir.graph import Graph
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
 from clrt.sources import is_compiled
 

@@ -17,9 +17,10 @@ from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.windows import WindowReader
 from clrt.errors import InputError
 from clrt.generation.engine import Engine
+from clrt.ir.dtypes import DType
 from clrt.kernels.spec import ceil_div, clamp
 from clrt.model import Model
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo, choose_device
 
 # Sounds that go on together, and what the cache then holds of what they sound like.
@@ -67,7 +68,8 @@ class WhisperSpeech:
         )
         self._reader = WindowReader(self._engine, self.vocabulary)
         self._frames = model.frames
-        of_sound = 4 * model.decoder.page_elements * ceil_div(model.encoder.places, PAGE)
+        page_bytes = 4 * model.decoder.page_elements(DType.FLOAT32)
+        of_sound = page_bytes * ceil_div(model.encoder.places, PAGE)
         self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
         self._lock = Lock()
 

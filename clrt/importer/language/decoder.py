@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.ops.attention.page_form import page_form
 
 # Kinds of layers in config.json: those that see all places, and those with a window.
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -145,9 +147,6 @@ class Decoder:
         """What scores are multiplied by."""
         return self.head_size**-0.5 if self.scale is None else self.scale
 
-    @property
-    def page_elements(self) -> int:
-        """Elements of a page of the cache: keys and values of all layers."""
-        from clrt.ops.attention.pages import PAGE
-
-        return self.layers * self.kv_heads * 2 * PAGE * self.head_size
+    def page_elements(self, cache: DType) -> int:
+        """Elements of a page of a cache of that dtype: keys and values of all layers."""
+        return self.layers * self.kv_heads * page_form(self.head_size, cache).head_elements

@@ -43,7 +43,7 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
     Args:
         decoder: What is built.
         source: Its weights.
-        cache: The dtype of the cache: float32, float16 or bfloat16.
+        cache: The dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
 
     Raises:
         ModelError: A tensor is missing, or has another shape.
@@ -63,7 +63,7 @@ class _DecoderGraph:
         self.table = build.input("table", DType.INT32, (sequences, symbol("pages")))
         self.rows = build.input("rows", DType.INT32, (symbol("rows"),))
         self.slabs = [
-            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), decoder.page_elements))
+            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), decoder.page_elements(cache)))
             for s in range(SLABS)
         ]
         self._tables: dict[Rotary, tuple[Value, Value]] = {}

@@ -12,7 +12,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import copy_slabs
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
@@ -26,7 +27,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not states:
         return launches
     args = op.arguments(node, 1, node.outputs) | {"heads": 0}
-    macros = {**op.defines(node), "ROTARY": 0, "INTERLEAVED": 0, "NORM": 0, "QUERIES": 0}
+    macros = {**op.defines(node, ctx.caps), "ROTARY": 0, "INTERLEAVED": 0, "NORM": 0, "QUERIES": 0}
     kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
     heads, cpu = 2 * op.kv_num_heads, ctx.caps.is_cpu
     size, local = ((1, states), (1, 1)) if cpu else ((heads, states), None)
@@ -76,7 +77,5 @@ class CacheStates(PagedOp):
             if found is None:
                 continue
             row, place = found
-            keys, values = self.page(slabs, int(row[place // PAGE]))
-            keys[:, :, place % PAGE] = k
-            values[:, place % PAGE] = v
+            self.keep(slabs, int(row[place // PAGE]), place, k, v)
         return tuple(slabs)

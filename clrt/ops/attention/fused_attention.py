@@ -16,6 +16,7 @@ from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.attention_gpu import Attended, emit_gpu
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.strided import broadcast_strides
@@ -150,16 +151,44 @@ def launch_cpu(
     return launch(kernel, size, (1, 1, 1), _flops(node), **args, **more)
 
 
+def _of_any_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
+    """Defines and arguments of the kernels that read any storage."""
+    defines, args = _launch_parts(node)
+    dtype = node.arg(0).dtype
+    return {**defines, "DATA_T": dtype.cl, "STORAGE": dtype.storage}, args
+
+
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    op, y = node.op, node.output
+    if 0 in y.dims:
+        return []
+    assert isinstance(op, FusedAttention)
+    defines, args = _of_any_storage(node)
+    del args["y"]
+    # Masks are read by element, whichever queries they are for.
+    defines["MASK"] = int(node.input(3) is not None)
+    batch, queries, _ = y.dims
+    heads = Attended(
+        y=y,
+        v_size=op.v_head_size,
+        batch=batch,
+        queries=queries,
+        keys=node.arg(1).dims[-2],
+        kv_heads=op.kv_num_heads,
+        group=op.num_heads // op.kv_num_heads,
+        args=args,
+        defines=defines,
+        flops=_flops(node),
+    )
+    return emit_gpu(heads, ctx)
+
+
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
     assert isinstance(node.op, FusedAttention)
-    defines, args = _launch_parts(node)
-    dtype = node.arg(0).dtype
-    types = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
-    kernel = KernelSpec.of(
-        "attention/fused_attention_any.cl", "fused_attention_any", **defines, **types
-    )
+    defines, args = _of_any_storage(node)
+    kernel = KernelSpec.of("attention/fused_attention_any.cl", "fused_attention_any", **defines)
     batch, queries, _ = node.output.dims
     size = (queries, node.op.num_heads, batch)
     return [launch(kernel, size, None, _flops(node), **args)]
@@ -214,6 +243,7 @@ class FusedAttention(Op):
     followed = (4,)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
+        Variant("gpu", _emit_gpu, _reject_any, requires.GPU),
         Variant("any", _emit_any, _reject_any, speed=PLAIN),
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from clrt.device import requires
+from clrt.device.requires import Requires
 from clrt.errors import ShapeError
 from clrt.ir.code import Define
 from clrt.ir.dims import differ
@@ -15,9 +17,19 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional
+from clrt.kernels.spec import (
+    Counter,
+    KernelSpec,
+    Launch,
+    ceil_div,
+    clamp,
+    launch,
+    optional,
+    unused,
+)
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.attention.page_form import LevelForm, PageForm
 from clrt.ops.attention.pages import SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
@@ -33,9 +45,21 @@ CPU = tuned(
     T_PAGES=4,
 )
 _GROUPS_PER_UNIT = 8
+# Tokens up to which a work-group has all of a sequence, and a part of its pages.
+_FEW_TOKENS = 8
+# Then there are so many work-groups for each core, if there are pages enough: they are not even.
+_PARTS_PER_UNIT = 3
+# Rows of a tile at most, and of a tile of 8-bit dot products (common/dots.clh).
+_MOST_ROWS, _MOST_DOT_ROWS = 8, 4
+# Floats that a part of the pages gives for a query, besides the sum of values.
+_PART = 3
+# Of the kernel for GPUs: work-items of a work-group, rows of a tile, work-groups for each
+# unit, and pages of a part at least.
+_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 4
+_GPU = replace(requires.GPU, work_group_size=_ITEMS)
 
 
-def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
+def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
     """Defines and arguments that both kernels share."""
     op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
     assert isinstance(op, PagedAttention)
@@ -45,7 +69,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     args |= op.arguments(node, 1, node.inputs[op.first_slab :])
     args |= dict(scale=op.scale, left_window=max(op.left_window, 0), softcap=op.softcap)
     defines = {
-        **op.defines(node),
+        **op.defines(node, ctx.caps),
         "WINDOW": int(op.left_window >= 0),
         "SOFTCAP": int(op.softcap > 0),
         "ALIBI": int(slopes is not None),
@@ -53,6 +77,11 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
         "BIASES": int(biases is not None),
     }
     return defines, args
+
+
+def _tile_rows(group: int) -> int:
+    """Rows of a tile where a token has `group` of them: as few of it are idle as may be."""
+    return min(range(1, _MOST_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -64,23 +93,74 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     lanes = min(tunables["T_VW"], op.head_size & -op.head_size)
     most = 4 if lanes == 16 else 2
     vectors = max(n for n in range(1, most + 1) if op.head_size // lanes % n == 0 and n != 3)
-    defines, args = _launch_parts(node)
-    macros = {**defines, **tunables, "T_VW": lanes, "S_NV": vectors}
-    kernel = KernelSpec.of("attention/paged_attention.cl", "paged_attention_cpu", **macros)
-    # A work-group has queries of several tokens where there are enough for all cores.
-    pieces = tokens * op.kv_num_heads // (_GROUPS_PER_UNIT * ctx.caps.compute_units)
-    group = op.num_heads // op.kv_num_heads
-    span = clamp(pieces, 1, max(tunables["T_ROWS"] // group, 1))
-    size = (op.kv_num_heads, ceil_div(tokens, span))
-    return [launch(kernel, size, (1, 1), **args, span=span)]
+    defines, args = _launch_parts(node, ctx)
+    form = op.form(node.arg(op.first_slab).dtype)
+    levels = isinstance(form, LevelForm)
+    group, few = op.num_heads // op.kv_num_heads, tokens <= _FEW_TOKENS
+    tile = _tile_rows(group) if few else tunables["T_MR"]
+    rows = max(tunables["T_ROWS"] // tile, 1) * tile
+    macros = {**defines, **tunables, "T_VW": lanes, "S_NV": vectors, "T_MR": tile, "T_ROWS": rows}
+    dots = min(tile, _MOST_DOT_ROWS)
+    macros |= {"S_DOTS": dots, "S_OTHERS": tile - dots} if levels else {}
+    kernel = KernelSpec.of(
+        "attention/paged_attention.cl", "paged_attention_cpu", **macros, FEW=int(few)
+    )
+    units, pairs = ctx.caps.compute_units, tokens * op.kv_num_heads
+    # A simulator takes a work-group that reads what others wrote for a race, whatever they count.
+    splits = ceil_div(_PARTS_PER_UNIT * units, pairs) if few and not ctx.caps.simulator else 1
+    # Of many tokens a work-group has several where there are enough for all cores.
+    span = clamp(pairs // (_GROUPS_PER_UNIT * units), 1, max(rows // group, 1))
+    size = (op.kv_num_heads, tokens if few else ceil_div(tokens, span), splits)
+    if levels:
+        assert isinstance(form, LevelForm)
+        records = math.prod(size) * rows * form.query_bytes
+        args["records"] = ctx.scratch(records, DType.UINT8)
+    parts = splits * tokens * op.num_heads * (op.head_size + _PART)
+    args["parts"] = ctx.scratch(parts) if splits > 1 else unused(node.output)
+    args |= {"arrived": Counter(node), "span": 0 if few else span, "splits": splits}
+    return [launch(kernel, size, (1, 1, 1), **args)]
+
+
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    op, tokens = node.op, node.output.dims[0]
+    assert isinstance(op, PagedAttention)
+    if not tokens:
+        return []
+    defines, args = _launch_parts(node, ctx)
+    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.compute_units
+    rows = min(1 << (group - 1).bit_length(), _GPU_ROWS)
+    form = op.form(node.arg(op.first_slab).dtype)
+    ctx.require(Requires(local_mem_bytes=_local_bytes(form, rows)))
+    # Of many tokens a work-group has as many as fill a tile.
+    span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
+    pairs = ceil_div(tokens, span) * op.kv_num_heads
+    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
+    source, macros = "attention/paged_attention_gpu.cl", {**defines, "S_ROWS": rows}
+    queries = tokens * op.num_heads
+    scratch = splits * queries * (op.head_size + _PART)
+    args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
+    args |= {"span": span, "splits": splits}
+    size = (op.kv_num_heads * _ITEMS, ceil_div(tokens, span), splits)
+    kernel = KernelSpec.of(source, "paged_attention_gpu", **macros)
+    launches = [launch(kernel, size, (_ITEMS, 1, 1), **args)]
+    if splits > 1:
+        join = KernelSpec.of(source, "paged_attention_join", **macros)
+        joined = dict(y=node.output, parts=args["parts"], queries=queries)
+        launches.append(launch(join, (op.head_size, queries), None, **joined))
+    return launches
+
+
+def _local_bytes(form: PageForm, rows: int) -> int:
+    """Local memory of the kernel for GPUs: queries with their scales, weights, what is folded."""
+    blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
+    return 4 * (rows * (form.head_size + blocks + _ITEMS + 2) + _ITEMS)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     op, tokens = node.op, node.output.dims[0]
     assert isinstance(op, PagedAttention)
-    defines, args = _launch_parts(node)
-    macros = {**defines, "T_VW": 1}
-    kernel = KernelSpec.of("attention/paged_attention.cl", "paged_attention_any", **macros)
+    defines, args = _launch_parts(node, ctx)
+    kernel = KernelSpec.of("attention/paged_attention_any.cl", "paged_attention_any", **defines)
     return [launch(kernel, (op.num_heads, tokens), None, **args)] if tokens else []
 
 
@@ -99,7 +179,8 @@ class PagedAttention(PagedOp):
         left_window: No keys before `place - left_window` are seen; -1 for no limit.
         softcap: Scores s are `softcap * tanh(s / softcap)`; 0 for none.
 
-    Numerics: float32, whatever the cache holds, online softmax.
+    Numerics: float32, whatever the cache holds, online softmax. For a cache in 8 bits queries are
+    rounded to 8 bits as well, by blocks of 32 elements, or 16 where heads are no multiple of 32.
     Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021); Raffel et al., T5
     (2019) for biases.
     """
@@ -114,6 +195,7 @@ class PagedAttention(PagedOp):
     narrow_inputs = tuple(range(6, 6 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
+        Variant("gpu", _emit_gpu, requires=_GPU),
         Variant("any", _emit_any, speed=PLAIN),
     )
 
@@ -144,7 +226,8 @@ class PagedAttention(PagedOp):
         q, step, table, slopes, sinks, biases = inputs[: self.first_slab]
         assert q is not None and step is not None and table is not None
         slabs = [s for s in inputs[self.first_slab :] if s is not None]
-        heads = q.reshape(len(q), self.num_heads, self.head_size).astype(np.float64)
+        heads = q.reshape(len(q), self.num_heads, self.head_size)
+        heads = self.form(DType.of(slabs[0].dtype)).rounded(heads).astype(np.float64)
         y = np.zeros(heads.shape)
         for token, query in enumerate(heads):
             found = self.place(step, table, token)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
 from clrt.ir.code import Define
 from clrt.ir.dims import Dim, differ
@@ -15,15 +16,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Status
+from clrt.ops.attention.page_form import FLOATS, PAGE, PageForm, page_form
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 
-# Places of a page. A multiple of every vector's lanes; small, since a sequence leaves part of its
-# last page empty, and pages are what sequences with one beginning share.
-PAGE = 32
 # Slabs of a cache: as many times it can grow without a copy of what is there.
 SLABS = 6
-_FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 # Of kernels that keep a head in private memory.
 _MAX_HEAD_SIZE = 512
 
@@ -34,9 +32,9 @@ class PagedOp(Op):
 
     `step` int32 `[T, 3]` says of each token its number, its sequence (-1: it is none) and its place
     there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab
-    is `[pages, pitch]`, float32, float16 or bfloat16: a page number counts through the slabs. A
-    page has, from `layer * kv_num_heads` heads on, those of this layer: PAGE keys as
-    `[head_size, PAGE]`, then values as `[PAGE, head_size]`.
+    is `[pages, pitch]`, float32, float16 or bfloat16, or uint8 for numbers of 8 bits with their
+    scales: a page number counts through the slabs. A page has, from `layer * kv_num_heads` heads
+    on, those of this layer, as `PageForm` says.
     """
 
     num_heads: int = 1
@@ -49,10 +47,9 @@ class PagedOp(Op):
         """Where the slabs stand among the inputs."""
         raise NotImplementedError
 
-    @property
-    def head_elements(self) -> int:
-        """Elements of a head in a page."""
-        return 2 * PAGE * self.head_size
+    def form(self, dtype: DType) -> PageForm:
+        """How a page has heads in slabs of a dtype."""
+        return page_form(self.head_size, dtype)
 
     def check_cache(self, inputs: Types) -> list[TensorType]:
         """The types of the slabs, once all inputs fit.
@@ -78,12 +75,12 @@ class PagedOp(Op):
                     f"{self.name}: input {index} is {found}; expected int32 [n, {last}]."
                 )
         slabs = [need(inputs, self.first_slab + s, self) for s in range(SLABS)]
-        least = (self.layer + 1) * self.kv_num_heads * self.head_elements
         for slab in slabs:
+            least = (self.layer + 1) * self.kv_num_heads * self.form(slab.dtype).head_elements
             pitch = None if slab.shape is None else slab.shape[-1]
             fits = not isinstance(pitch, int) or pitch >= least
-            if slab.dtype not in _FLOATS or not is_matrix(slab, None) or not fits:
-                raise ShapeError(f"{self.name}: a slab {slab}; expected floats [pages, {least}].")
+            if slab.dtype not in (*FLOATS, DType.UINT8) or not is_matrix(slab, None) or not fits:
+                raise ShapeError(f"{self.name}: a slab {slab}; expected [pages, {least}] or more.")
             if slab.dtype is not slabs[0].dtype:
                 raise ShapeError(f"{self.name}: slabs of {slab.dtype} and {slabs[0].dtype}.")
         return slabs
@@ -114,11 +111,9 @@ class PagedOp(Op):
         if wrong:
             raise ShapeError(f"{self.name}: input {index} is {found}; expected float32 [{size}].")
 
-    def defines(self, node: Node) -> dict[str, Define]:
+    def defines(self, node: Node, caps: DeviceCaps) -> dict[str, Define]:
         """Macros of common/pages.clh."""
-        slab = node.arg(self.first_slab)
-        sizes = {"PAGE": PAGE, "S_D": self.head_size, "S_DV": self.head_size}
-        return {**sizes, "CACHE_T": slab.dtype.cl, "CACHE": slab.dtype.storage}
+        return self.form(node.arg(self.first_slab).dtype).defines(caps)
 
     def arguments(self, node: Node, first: int, slabs: Sequence[Any]) -> dict[str, Any]:
         """What PAGES declares.
@@ -131,12 +126,13 @@ class PagedOp(Op):
         named = {f"slab{s}": slab for s, slab in enumerate(slabs)}
         named |= {f"n{s}": count for s, count in enumerate(counts)}
         sequences, width = table.dims
+        head = self.form(node.arg(self.first_slab).dtype).head_elements
         numbers = {
             "tokens": step.dims[0],
             "sequences": sequences,
             "width": width,
             "pitch": slabs[0].dims[1],
-            "layer": self.layer * self.kv_num_heads * self.head_elements,
+            "layer": self.layer * self.kv_num_heads * head,
             "heads": self.num_heads,
             "kv_heads": self.kv_num_heads,
         }
@@ -144,8 +140,8 @@ class PagedOp(Op):
         status = Status(node, first + 1, what, ((0, most),), "pages of the cache")
         return {"step": step, "table": table, **named, "status": status, **numbers}
 
-    def page(self, slabs: Sequence[Array], number: int) -> tuple[Array, Array]:
-        """Views of a page's keys `[H, D, PAGE]` and values `[H, PAGE, D]` in this layer.
+    def page(self, slabs: Sequence[Array], number: int) -> Array:
+        """A view of a page's heads in this layer, `[kv_num_heads, head_elements]`.
 
         Raises:
             NumberError: The cache has no page of that number.
@@ -153,14 +149,20 @@ class PagedOp(Op):
         at = number
         for slab in slabs:
             if 0 <= at < len(slab):
-                first = self.layer * self.kv_num_heads * self.head_elements
-                heads = slab[at, first : first + self.kv_num_heads * self.head_elements]
-                parts = heads.reshape(self.kv_num_heads, 2, -1)
-                size = self.head_size
-                keys, values = (parts[:, 0].reshape(-1, size, PAGE), parts[:, 1])
-                return keys, values.reshape(-1, PAGE, size)
+                size = self.form(DType.of(slab.dtype)).head_elements
+                first = self.layer * self.kv_num_heads
+                return slab[at, first * size : (first + self.kv_num_heads) * size].reshape(-1, size)
             at -= len(slab)
         raise self.no_page(number, sum(map(len, slabs)))
+
+    def keep(self, slabs: Sequence[Array], number: int, place: int, k: Array, v: Array) -> None:
+        """Writes a key and a value `[kv_num_heads, head_size]` to a place of a page.
+
+        Raises:
+            NumberError: The cache has no page of that number.
+        """
+        form = self.form(DType.of(slabs[0].dtype))
+        form.keep(self.page(slabs, number), place % PAGE, k, v)
 
     def place(self, step: Array, table: Array, token: int) -> tuple[Array, int] | None:
         """The row of the table for a token, and its place; None for a token of no sequence.
@@ -194,9 +196,9 @@ def is_matrix(found: TensorType, columns: Dim | None) -> bool:
 def visible(op: PagedOp, slabs: Sequence[Array], row: Array, keys: range) -> tuple[Array, Array]:
     """Keys and values of some places of a sequence, float64 `[H, n, D]`."""
     numbers = range(keys.start // PAGE, (keys.stop + PAGE - 1) // PAGE)
-    pages = [op.page(slabs, int(row[n])) for n in numbers]
+    form = op.form(DType.of(slabs[0].dtype))
+    pages = [form.read(op.page(slabs, int(row[n]))) for n in numbers]
     start = keys.start - numbers.start * PAGE
     part = slice(start, start + len(keys))
-    all_keys = np.concatenate([k.swapaxes(1, 2) for k, _ in pages], axis=1)
-    all_values = np.concatenate([v for _, v in pages], axis=1)
+    all_keys, all_values = (np.concatenate(p, axis=1) for p in zip(*pages, strict=True))
     return all_keys[:, part].astype(np.float64), all_values[:, part].astype(np.float64)

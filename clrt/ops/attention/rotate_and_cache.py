@@ -15,7 +15,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -48,7 +49,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if q_scale is not None:
         args |= {"q_scale": q_scale, "k_scale": k_scale, "epsilon": op.epsilon}
     macros = {
-        **op.defines(node),
+        **op.defines(node, ctx.caps),
         "ROTARY": int(cosines is not None),
         "INTERLEAVED": int(op.interleaved),
         "NORM": int(q_scale is not None),
@@ -130,9 +131,7 @@ class RotateAndCache(PagedOp):
             if found is None:
                 continue
             row, place = found
-            keys, values = self.page(slabs, int(row[place // PAGE]))
-            keys[:, :, place % PAGE] = k[token]
-            values[:, place % PAGE] = v[token]
+            self.keep(slabs, int(row[place // PAGE]), place, k[token], v[token])
         return (q.reshape(tokens, first * size).astype(x.dtype), *slabs)
 
     def _normalised(self, heads: Array, scale: Array | None) -> Array:

@@ -22,8 +22,9 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ops.attention.page_form import page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.pages import SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.generation.next_tokens import SAMPLER_INPUTS, sample_next
 from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames
@@ -73,7 +74,7 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
 
     Args:
         graph: Of the dims that `names` says.
-        cache: The dtype of the cache: float32, float16 or bfloat16.
+        cache: The dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
         context: The most tokens of a text.
 
     Raises:
@@ -107,7 +108,7 @@ class _DecoderRewriter:
         shape = (symbol("sequences"), symbol("pages"))
         self._table = build.input("table", DType.INT32, shape)
         self._rows = build.input("rows", DType.INT32, (symbol("rows"),))
-        size = len(attention) * self._kv_heads * 2 * PAGE * self._head_size
+        size = len(attention) * self._kv_heads * page_form(self._head_size, cache).head_elements
         self._given = [
             build.input(f"slab{s}", cache, (symbol(f"pages{s}"), size)) for s in range(SLABS)
         ]

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.cache_states import CacheStates
+from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
@@ -28,9 +30,17 @@ def _slabs(
     dtype: Any = np.float32,
     pages: tuple[int, ...] = _PAGES,
 ) -> tuple[Array, ...]:
-    width = 2 * op.kv_num_heads * op.head_elements
+    form = op.form(DType.of(dtype))
+    width = 2 * op.kv_num_heads * form.head_elements
     assert len(pages) == SLABS
-    return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
+    if dtype is not np.uint8:
+        return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
+    made = tuple(np.zeros((n, width), dtype) for n in pages)
+    for heads in (slab.reshape(-1, form.head_elements) for slab in made):
+        for place in range(PAGE):
+            k, v = rng.standard_normal((2, len(heads), op.head_size))
+            form.keep(heads, place, k, v)
+    return made
 
 
 @samples_of(RotateAndCache)
@@ -49,6 +59,10 @@ def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
     part = tuple(np.ascontiguousarray(t[:, :3]) for t in tables)
     turned = cls(4, 2, 8, 0, interleaved=True)
     yield Sample(turned, (x, _STEP, _TABLE, *part, *none, *_slabs(rng, op, np.float16)))
+    for size in (8, 12, 64):
+        op = cls(4, 2, size, 1)
+        x = rng.standard_normal((len(_STEP), 8 * size)).astype(np.float32)
+        yield Sample(op, (x, _STEP, _TABLE, *none, *none, *_slabs(rng, op, np.uint8)))
     one = cls(1, 1, 12)
     x = rng.standard_normal((1, 36)).astype(np.float32)
     yield Sample(one, (x, _STEP[:1], _TABLE, *none, *none, *_slabs(rng, one)))
@@ -63,7 +77,8 @@ def cache_states_samples(cls: type[CacheStates]) -> Iterator[Sample]:
     x = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op)))
     yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, pages=(1,) * SLABS)))
-    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, np.float16)))
+    for dtype in (np.float16, np.uint8):
+        yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, dtype)))
     yield Sample(op, (x[:0], _STEP[:0], _TABLE, *_slabs(rng, op)))
 
 
@@ -93,6 +108,13 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
         yield Sample(op, (q, _STEP, _TABLE, *optional, *_slabs(rng, op)))
     op = cls(4, 2, 8, scale=0.4)
     yield Sample(op, (q, _STEP, _TABLE, *_NO, *_slabs(rng, op, np.float16)))
+    for heads, kv_heads, size in ((4, 2, 8), (3, 1, 12), (7, 1, 64), (3, 3, 48)):
+        op = cls(heads, kv_heads, size, 1, scale=0.3)
+        q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
+        yield Sample(op, (q, _STEP, _TABLE, *_NO, *_slabs(rng, op, np.uint8)))
+    yield from _in_parts(cls, rng, slopes, sinks)
+    op = cls(4, 2, 8, scale=0.4)
+    q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     # Many tokens of one sequence: their queries share a work-group.
     many = np.array([[0, 0, p] for p in range(3 * PAGE)], np.int32)
     table = np.array([[1, 0, 2]], np.int32)
@@ -100,6 +122,24 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
     yield Sample(op, (q, many, table, *_NO, *_slabs(rng, op)))
     yield Sample(op, (q, many, table, None, None, biases, *_slabs(rng, op)))
     yield Sample(op, (q[:0], many[:0], table, *_NO, *_slabs(rng, op)))
+
+
+def _in_parts(
+    cls: type[PagedAttention], rng: np.random.Generator, slopes: Array, sinks: Array
+) -> Iterator[Sample]:
+    """Few tokens of a long sequence: work-groups share its pages."""
+    table = rng.permutation(12).astype(np.int32)[None]
+    biases = rng.standard_normal((4, 40)).astype(np.float32)
+    for places, window, optional, dtype in (
+        ([379], -1, (None, None, biases), np.float32),
+        ([350], 200, (slopes, sinks, None), np.uint8),
+        ([158, 159, 160], 70, (None, sinks, None), np.float16),
+    ):
+        op = cls(4, 2, 8, scale=0.4, left_window=window)
+        step = np.array([[0, 0, p] for p in places] + [[0, -1, 0]], np.int32)
+        q = rng.standard_normal((len(step), 32)).astype(np.float32)
+        slabs = _slabs(rng, op, dtype, pages=(4, 8, 0, 0, 0, 0))
+        yield Sample(op, (q, step, table, *optional, *slabs))
 
 
 @error_samples_of(PagedAttention)

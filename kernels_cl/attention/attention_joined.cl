@@ -1,0 +1,36 @@
+// y from what parts of the keys gave (PARTS of fused_attention_gpu.cl): sums [batch, head of K and V,
+// row, part, S_DV + 2], where rows are queries by the heads of a group. Work-item (column, row, batch
+// and head of K and V).
+#include "common/base.clh"
+#include "common/attention.clh"
+#ifndef DATA_T
+#define DATA_T float
+#endif
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/storage.clh"
+
+#include "common/attention_scalar.clh"
+
+__kernel void attention_joined(OUT(DATA_T, y), IN(float, sums), const IDX_T parts,
+                               const IDX_T queries, const IDX_T key_count, const IDX_T heads,
+                               const IDX_T group) {
+  const IDX_T d = get_global_id(0), row = get_global_id(1), outer = get_global_id(2);
+  const IDX_T rows = queries * group, kv_heads = heads / group;
+  if (d >= S_DV || row >= rows) return;
+  const IDX_T step = S_DV + 2;
+  __global const float *const from = AT(sums) + (outer * rows + row) * parts * step;
+  float top = -FLT_MAX, sum = 0.0f, result = 0.0f;
+  for (IDX_T part = 0; part < parts; ++part) {
+    const float most = from[part * step + S_DV];
+    top = most > top ? most : top;
+  }
+  for (IDX_T part = 0; part < parts; ++part) {
+    const float weight = exp_below_0(from[part * step + S_DV] - top);
+    sum += from[part * step + S_DV + 1] * weight;
+    result += from[part * step + d] * weight;
+  }
+  const IDX_T batch = outer / kv_heads, head = outer % kv_heads * group + row % group;
+  const IDX_T at = ((batch * queries + row / group) * heads + head) * S_DV + d;
+  STORE(AT(y), at, result * INVERSE_OF(sum, key_count));
+}

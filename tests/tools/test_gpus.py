@@ -1,0 +1,144 @@
+"""The report of GPUs, as far as it needs no compilers for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clrt.ir.graph import Graph
+from clrt.kernels.spec import KernelSpec, Launch
+from clrt.sources import read_graph
+from tests.models.onnx_text import parsed
+from tools.gpus.compiling import Program, Results, programs_of, refusals
+from tools.gpus.planning import Model, Planned, Work, plan_model, refusal
+from tools.gpus.predict import predict
+from tools.gpus.profiles import Profile, profiles
+from tools.gpus.report import Page
+from tools.gpus.targets import (
+    STRICT,
+    TARGETS,
+    Compiled,
+    read_amd,
+    read_intel,
+    read_nvidia,
+    resident_warps,
+)
+from tools.gpus.toolchain import MissingToolError, find
+
+DATA = Path(__file__).parent / "data"
+LEAST = next(p for p in profiles() if p.name == "Least of OpenCL 1.2")
+NET = """
+    g (float[batch, 64] x) => (float[batch, 32] y)
+    <float[64, 32] w = {%s}> { p = MatMul(x, w) y = Softmax(p) }
+"""
+KERNEL = KernelSpec.of("copy/gather.cl", "gather")
+
+
+def _read() -> Graph:
+    numbers = ", ".join(str(i % 7 / 8 + 0.1) for i in range(64 * 32))
+    return read_graph(parsed(NET % numbers))
+
+
+def _model(batch: int = 200) -> Model:
+    return Model("net", _read, lambda graph: {"x": (batch, 64)})
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Planned]:
+    return list(plan_model(_model(), profiles()))
+
+
+def _read_data(name: str) -> str:
+    return (DATA / name).read_text("utf-8")
+
+
+def test_profiles_are_whole() -> None:
+    assert len({p.name for p in profiles()}) == len(profiles()) == 20
+    for profile in profiles():
+        caps = profile.caps
+        assert profile.target in TARGETS and profile.source
+        assert caps.kind in ("gpu", "igpu") and caps.max_work_group_size >= 256
+        assert 128 << 20 <= caps.max_alloc_bytes <= caps.global_mem_bytes
+        assert min(profile.flops, profile.bytes_per_s, profile.launch_s) > 0
+
+
+def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
+    for planned in plans:
+        assert planned.work and not (planned.error or planned.host or planned.illegal)
+        likely = predict(planned, {})
+        assert 0 < likely.perfect < likely.likely < 0.01
+    assert list(refusals(plans, {})) == []
+
+
+def test_what_does_not_fit_is_told_with_by_how_much() -> None:
+    (planned,) = plan_model(_model(1 << 20), (LEAST,))
+    assert "256 MiB" in planned.error and "128 MiB" in planned.error
+
+
+def test_launches_that_a_device_refuses() -> None:
+    large = Launch(KERNEL, (1024,), (512,), ())
+    uneven = Launch(KERNEL, (8, 9), (8, 2), ())
+    assert "groups of 512 items; the device has 256" in refusal(large, LEAST.caps)
+    assert "is no multiple" in refusal(uneven, LEAST.caps)
+    fitting = Launch(KERNEL, (8, 8), (8, 2), ())
+    assert refusal(fitting, LEAST.caps) == ""
+    assert "needs 20000 bytes of local memory" in refusal(fitting, LEAST.caps, 20000)
+
+
+def test_each_kernel_is_compiled_once_for_a_target(plans: list[Planned]) -> None:
+    programs = programs_of(plans)
+    assert len({(p.kernel, p.target) for p in programs}) == len(programs)
+    assert {p.target for p in programs} == {p.target for p in profiles()}
+
+
+def test_output_of_clang_for_amd() -> None:
+    made = read_amd(_read_data("amd.log"), _read_data("amd.s"))
+    assert (made.registers, made.spilled, made.stack, made.occupancy) == (7, 0, 0, "16 waves")
+    assert made.fits and made.loop is not None and made.loop.fused == 1
+    log = _read_data("amd.log").replace(
+        "ScratchSize [bytes/lane]: 0", "ScratchSize [bytes/lane]: 8"
+    )
+    assert not read_amd(log, "").fits
+
+
+def test_output_of_ptxas_and_nvdisasm() -> None:
+    log = _read_data("nvidia.log")
+    made = read_nvidia(log, _read_data("nvidia.sass"), "sm_89", 256)
+    assert (made.registers, made.occupancy, made.fits) == (32, "48 warps", True)
+    assert made.loop is not None and made.loop.fused == 8
+    assert 0.2 < made.loop.share < 0.3
+    spilling = log.replace("0 bytes spill stores", "12 bytes spill stores")
+    assert read_nvidia(spilling, "", "sm_89", 256).spilled == 12
+
+
+def test_resident_warps() -> None:
+    assert resident_warps("sm_80", 32, 0, 256) == 64
+    assert resident_warps("sm_80", 255, 0, 256) == 8
+    assert resident_warps("sm_89", 32, 48 << 10, 256) == 16
+
+
+def test_output_of_intels_compiler() -> None:
+    text = _read_data("simd32_dg2.asm")
+    made = read_intel("a_simd32_entry_0001.asm", text)
+    assert (made.registers, made.occupancy, made.fits) == (128, "SIMD32", True)
+    assert made.loop is not None and made.loop.fused == 2
+    assert read_intel("a_simd8_.asm", f"//.spill size 64\n{text}").spilled == 64
+    assert read_intel("a_simd8_.asm", f"//.private memory size 32\n{text}").stack == 32
+
+
+def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingToolError, match="CLRT_GPU_TOOLS"):
+        find("no-such-compiler")
+
+
+def test_the_page_lists_faults() -> None:
+    device: Profile = LEAST
+    plan = Planned("net", device, (Work(KERNEL, 1, 64, 10, 10),), ((KERNEL, 64),))
+    results = Results(
+        {(KERNEL, STRICT): Compiled(), (KERNEL, "skl"): Compiled(128, 64, 0, 0, "SIMD8")},
+        {Program(KERNEL, "dg2", 64): "no"},
+    )
+    page = str(Page((device,), (plan,), results, ["net: refused"]))
+    for line in ("gather on skl: 64 spilled", "gather on dg2", "- net: refused", "**128 · SIMD8**"):
+        assert line in page

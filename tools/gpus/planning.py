@@ -1,0 +1,196 @@
+"""Plans models for the profiles, and finds launches that a device would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from math import prod
+from typing import TypeAlias
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.requires import Requires
+from clrt.errors import ClrtError, PlanError
+from clrt.ir.graph import Graph, Value
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div
+from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
+from clrt.plan.contract import HOST_ONLY, Contract
+from clrt.plan.memory import memory_of
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import specialise_to_break
+from clrt.plan.steps import DeviceStep
+from clrt.plan.traffic import touched, traffic
+from clrt.signature import bind_dims
+from clrt.tuning.records import record_for
+from clrt.units import format_bytes
+
+from .profiles import Profile
+
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+
+# What runtimes take where a launch leaves the size of its work-groups to them, or less.
+ITEMS = 256
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model at some shapes of its inputs.
+
+    Attributes:
+        read: Its graph, before any pass.
+        shapes: Those of the inputs of that graph.
+        contract: Which inputs and outputs are tensors on the device.
+        layers: How many layers share what is donated, a cache: a launch reads the part of one.
+    """
+
+    name: str
+    read: Callable[[], Graph]
+    shapes: Callable[[Graph], Shapes]
+    contract: Contract = HOST_ONLY
+    layers: int = 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does.
+
+    Attributes:
+        groups, items: Work-groups, and the work-items of one.
+        nbytes: To and from memory.
+    """
+
+    kernel: KernelSpec
+    groups: int
+    items: int
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A model on a device.
+
+    Attributes:
+        work: Of each launch.
+        kernels: All that a run compiles, with the work-items of their groups.
+        host: Nodes that run on the host, and why.
+        illegal: Launches that the device would refuse, and by how much.
+        error: Why there is no plan; "" where there is one.
+    """
+
+    model: str
+    profile: Profile
+    work: tuple[Work, ...] = ()
+    kernels: tuple[tuple[KernelSpec, int], ...] = ()
+    host: tuple[str, ...] = ()
+    illegal: tuple[str, ...] = ()
+    error: str = ""
+
+
+def plan_model(model: Model, devices: tuple[Profile, ...]) -> Iterator[Planned]:
+    """The plans of a model, a device at a time."""
+    graph = model.read()
+    optimize(graph)
+    for profile in devices:
+        own = graph.copy()
+        prepare(own, profile.caps)
+        yield _planned(model, own, profile)
+
+
+def _planned(model: Model, graph: Graph, profile: Profile) -> Planned:
+    caps = profile.caps
+    try:
+        plan = _plan(model, graph, caps)
+    except ClrtError as error:
+        return Planned(model.name, profile, error=str(error))
+    if lacking := _lacking_memory(plan, caps):
+        return Planned(model.name, profile, error=lacking)
+    steps = [s for s in plan.steps if isinstance(s, DeviceStep)]
+    pairs = [(s, x) for s in steps for x in s.launches]
+    refused = ((s, refusal(x, caps)) for s, x in pairs)
+    kernels = {k: ITEMS for k in plan.also} | {x.kernel: items_of(x) for _, x in pairs}
+    return Planned(
+        model.name,
+        profile,
+        tuple(_work(model, plan, s, x) for s, x in pairs if prod(x.global_size)),
+        tuple(kernels.items()),
+        tuple(f"{s.node}: {s.reason}" for s in plan.host_steps),
+        tuple(f"{s.node}: {why}" for s, why in refused if why),
+    )
+
+
+def _plan(model: Model, graph: Graph, caps: DeviceCaps) -> Plan:
+    """The plan of a prepared graph.
+
+    Raises:
+        OutOfMemoryError: A buffer is larger than the device can allocate.
+        PlanError: A shape depends on computed data.
+    """
+    shapes, donated = model.shapes(graph), model.contract.donated
+    bindings = bind_dims(graph.inputs, shapes)
+    whole, rest = specialise_to_break(graph, bindings, shapes, {}, donated)
+    if rest is not None:
+        raise PlanError(f"{rest.title} depends on computed data.")
+    return make_plan(whole, caps, partial(record_for, caps=caps), model.contract)
+
+
+def _lacking_memory(plan: Plan, caps: DeviceCaps) -> str:
+    """What of the device's memory a plan exceeds, and by how much; "" where nothing."""
+    slabs = (("the arena", n) for n in plan.arena.slab_bytes)
+    weights = ((f"'{value.name}'", n) for (value, _), n in plan.uploads.items())
+    for what, nbytes in chain(weights, slabs):
+        if nbytes > caps.max_alloc_bytes:
+            over = format_bytes(nbytes - caps.max_alloc_bytes)
+            return (
+                f"{what} takes {format_bytes(nbytes)}, {over} more than a buffer may have "
+                f"({format_bytes(caps.max_alloc_bytes)})"
+            )
+    needed = memory_of(plan, None, ()).device_bytes
+    if needed <= caps.global_mem_bytes:
+        return ""
+    over = format_bytes(needed - caps.global_mem_bytes)
+    had = format_bytes(caps.global_mem_bytes)
+    return f"it takes {format_bytes(needed)}, {over} more than the device has ({had})"
+
+
+def items_of(launch: Launch) -> int:
+    """Work-items of a group of a launch."""
+    return prod(launch.local_size) if launch.local_size else ITEMS
+
+
+def refusal(launch: Launch, caps: DeviceCaps, local_bytes: int = 0) -> str:
+    """Why a device refuses a launch, and by how much; "" where it does not.
+
+    Args:
+        local_bytes: Local memory of a work-group, as compilers tell it.
+    """
+    local = launch.local_size
+    items = prod(local) if local else 1
+    if local and any(g % x for g, x in zip(launch.global_size[1:], local[1:], strict=True)):
+        return f"{launch.kernel.entry}: {launch.global_size} is no multiple of {local}"
+    lacking = lacking_group(items, local_bytes, caps)
+    return f"{launch.kernel.entry} {lacking}" if lacking else ""
+
+
+def lacking_group(items: int, local_bytes: int, caps: DeviceCaps) -> str:
+    """What a device lacks of a work-group's items and local memory; "" where nothing."""
+    return Requires(work_group_size=items, local_mem_bytes=local_bytes).lacking(caps) or ""
+
+
+def _work(model: Model, plan: Plan, step: DeviceStep, launch: Launch) -> Work:
+    local = launch.local_size or (ITEMS, 1, 1)[: len(launch.global_size)]
+    groups = prod(map(ceil_div, launch.global_size, local))
+    nbytes = traffic(step.nodes, launch).nbytes - _untouched(model, plan, launch)
+    return Work(launch.kernel, groups, prod(local), launch.flops, nbytes)
+
+
+def _untouched(model: Model, plan: Plan, launch: Launch) -> int:
+    """Bytes of a cache that a launch is given and does not touch: what it writes is a token's."""
+    writes = {a.buffer for a, access in launch.accesses() if access != "read"}
+    return sum(
+        nbytes if buffer in writes else nbytes - nbytes // model.layers
+        for buffer, nbytes in touched(launch).items()
+        if isinstance(buffer, Value) and plan.root(buffer).name in model.contract.donated
+    )

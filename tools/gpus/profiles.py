@@ -1,0 +1,47 @@
+"""Devices as their vendors publish them, so that models are planned for them where they are not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from clrt.device.caps import DeviceCaps
+
+_FILE = Path(__file__).with_name("profiles.json")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A device.
+
+    Attributes:
+        caps: As its OpenCL runtime reports it, as far as that is known.
+        target: What compilers for it are given: the nearest of `targets.TARGETS`.
+        flops: Peak of float32 operations in a second.
+        bytes_per_s: Peak to and from memory.
+        launch_s: Seconds that a launch takes by itself; an assumption, no vendor publishes it.
+        source: Who publishes the figures.
+    """
+
+    caps: DeviceCaps
+    target: str
+    flops: float
+    bytes_per_s: float
+    launch_s: float
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The name of the device."""
+        return self.caps.name
+
+
+@cache
+def profiles() -> tuple[Profile, ...]:
+    """Those of `profiles.json`, in its order."""
+    return tuple(
+        Profile(DeviceCaps.from_json(json.dumps(record.pop("caps"))), **record)
+        for record in json.loads(_FILE.read_text("utf-8"))
+    )

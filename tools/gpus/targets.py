@@ -1,0 +1,184 @@
+"""What compilers for GPUs make of a kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from clrt.kernels.spec import KernelSpec
+
+from .loops import AMD, INTEL, NVIDIA, Loop, main_loop
+from .toolchain import CompileError, find, run
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel on a target.
+
+    Attributes:
+        registers: 32-bit registers of a work-item; vector registers of a thread on Intel's.
+        spilled: Bytes, or registers on AMD's, that did not fit.
+        stack: Bytes of private memory of a work-item.
+        local: Bytes of local memory of a work-group.
+        occupancy: Work-items of a compute unit's scheduler at a time, as `12 waves` or `SIMD16`.
+        loop: The loop that multiplies and adds.
+    """
+
+    registers: int = 0
+    spilled: int = 0
+    stack: int = 0
+    local: int = 0
+    occupancy: str = ""
+    loop: Loop | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether registers hold everything."""
+        return not self.spilled and not self.stack
+
+
+Compile: TypeAlias = "Callable[[KernelSpec, int, Path], Compiled]"
+_CLANG = "clang-19", "clang"
+_WARPS = {"sm_80": 64, "sm_89": 48, "sm_90": 64}
+_LOCAL_KB = {"sm_80": 164, "sm_89": 100, "sm_90": 228}
+_REGISTERS, _WARP, _RESERVED = 65536, 32, 1024
+
+
+def _clang(spec: KernelSpec, folder: Path, *options: str) -> str:
+    source = folder / "kernel.cl"
+    source.write_text(spec.text, "utf-8")
+    header = ("-Xclang", "-finclude-default-header")
+    common = ("-x", "cl", *spec.build_options, *header, "-w", "-O3", *options, str(source))
+    return run([find(*_CLANG), *common])
+
+
+def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
+    """By clang, with libclc."""
+    assembly = folder / "kernel.s"
+    log = _clang(
+        spec,
+        folder,
+        *("-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-nogpulib", "-g1"),
+        "-Rpass-analysis=kernel-resource-usage",
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("amdgcn--amdhsa.bc")),
+        *("-S", "-o", str(assembly)),
+    )
+    return read_amd(log, assembly.read_text("utf-8"))
+
+
+def read_amd(log: str, assembly: str) -> Compiled:
+    """From clang's remarks and its assembly."""
+    pattern = r"remark:\s+([A-Za-z ]+?)(?: \[[^\]]*\])?: (\d+) \[-Rpass"
+    found = {name: int(number) for name, number in re.findall(pattern, log)}
+    return Compiled(
+        found["VGPRs"] + found.get("AGPRs", 0),
+        found["VGPRs Spill"] + found["SGPRs Spill"],
+        found["ScratchSize"],
+        found["LDS Size"],
+        f"{found['Occupancy']} waves",
+        main_loop(assembly.splitlines(), AMD),
+    )
+
+
+def compile_nvidia(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
+    """By clang with libclc, ptxas and nvdisasm."""
+    ptx, binary = folder / "kernel.ptx", folder / "kernel.cubin"
+    _clang(
+        spec,
+        folder,
+        *("-target", "nvptx64-nvidia-nvcl", "-Xclang", "-target-cpu", "-Xclang", target),
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("nvptx64--nvidiacl.bc")),
+        *("-S", "-o", str(ptx)),
+    )
+    log = run([find("ptxas"), f"-arch={target}", "-O3", "-v", "-o", str(binary), str(ptx)])
+    return read_nvidia(log, run([find("nvdisasm"), "-c", str(binary)]), target, items)
+
+
+def read_nvidia(log: str, assembly: str, target: str, items: int) -> Compiled:
+    """From ptxas' report and the assembly of nvdisasm."""
+    registers = _number(r"Used (\d+) registers", log)
+    local = _number(r"(\d+) bytes smem", log)
+    return Compiled(
+        registers,
+        _number(r"(\d+) bytes spill stores", log),
+        _number(r"(\d+) bytes stack frame", log),
+        local,
+        f"{resident_warps(target, registers, local, items)} warps",
+        main_loop(assembly.splitlines(), NVIDIA),
+    )
+
+
+def resident_warps(target: str, registers: int, local: int, items: int) -> int:
+    """How many warps a multiprocessor holds at a time, by NVIDIA's occupancy calculator.
+
+    A warp gets registers by 256, a work-group local memory with 1 KB for the system.
+    """
+    warps = -(-items // _WARP)
+    of_warp = -(-registers * _WARP // 256) * 256
+    groups = min(
+        _WARPS[target] // warps,
+        _REGISTERS // (of_warp * warps),
+        (_LOCAL_KB[target] << 10) // (local + _RESERVED),
+    )
+    return groups * warps
+
+
+def compile_intel(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
+    """By ocloc, whose assembly its compiler writes where it is told to."""
+    source, dump = folder / "kernel.cl", folder / "dump"
+    source.write_text(spec.text, "utf-8")
+    dump.mkdir()
+    options = " ".join((*spec.build_options, "-w"))
+    log = run(
+        [
+            *(find("ocloc"), "compile", "-file", str(source), "-device", target),
+            *("-options", options, "-output", "kernel", "-out_dir", str(folder)),
+        ],
+        IGC_ShaderDumpEnable="1",
+        IGC_DumpToCustomDir=str(dump),
+    )
+    # The widest SIMD comes first, and a second try before the first one, in whose place it is.
+    kept = sorted(dump.glob("*.asm"))
+    if not kept:
+        raise CompileError(f"ocloc made no assembly: {log.strip()[-1500:]}")
+    return read_intel(kept[0].name, kept[0].read_text("utf-8", errors="replace"))
+
+
+def read_intel(name: str, assembly: str) -> Compiled:
+    """From the name and the text of a file of assembly."""
+    return Compiled(
+        _number(r"numGRF=(\d+)", assembly),
+        _number(r"^//\.spill size (\d+)", assembly),
+        _number(r"^//\.private memory size (\d+)", assembly),
+        0,
+        f"SIMD{_number(r'simd([0-9]+)', name)}",
+        main_loop(assembly.splitlines(), INTEL),
+    )
+
+
+def compile_strict(spec: KernelSpec, items: int, folder: Path) -> Compiled:
+    """Checks that a kernel is OpenCL C 1.2 without extensions, as Apple's compiler has it."""
+    target = ("-target", "spir64-unknown-unknown", "-Xclang", "-cl-ext=-all")
+    _clang(spec, folder, *target, "-fsyntax-only")
+    return Compiled()
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+STRICT = "strict"
+_FAMILIES: dict[Callable[[str, KernelSpec, int, Path], Compiled], tuple[str, ...]] = {
+    compile_amd: ("gfx90a", "gfx1030", "gfx1100", "gfx1201"),
+    compile_nvidia: ("sm_80", "sm_89", "sm_90"),
+    compile_intel: ("skl", "tgllp", "dg2", "pvc"),
+}
+TARGETS: dict[str, Compile] = {
+    **{name: partial(how, name) for how, names in _FAMILIES.items() for name in names},
+    STRICT: compile_strict,
+}
