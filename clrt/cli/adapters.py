@@ -14,8 +14,9 @@ from clrt.text.locate import find_model
 LoraOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH[:FACTOR]",
-        help="Merge a LoRA adapter: a folder of peft's, or a GGUF file; may be repeated.",
+        metavar="<path>",
+        help="Merge a LoRA adapter: a folder of peft's, or a GGUF file; PATH:0.5 merges half of "
+        "it. May be repeated.",
     ),
 ]
 

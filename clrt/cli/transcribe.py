@@ -59,7 +59,8 @@ def transcribe(
     condition: Annotated[bool, typer.Option(help="Go on from what was said before.")] = True,
     temperature: TemperatureOption = None,
     compression_ratio: Annotated[
-        float, typer.Option(help="Draw anew what shrinks by more: it repeats itself.")
+        float,
+        typer.Option("--compression", help="Draw anew what shrinks by more: it repeats itself."),
     ] = 2.4,
     logprob: Annotated[
         float, typer.Option(help="Draw anew what has a lower mean log-probability.")
