@@ -1,6 +1,6 @@
 // The heads of a projection x [tokens, (heads + 2 kv_heads) * S_D]: those of Q rotated, to q; those of
-// K rotated, and those of V, to their places in a cache in pages (common/pages.clh). Work-item (head,
-// token); on CPU devices a work-item has all heads of a token.
+// K rotated, and those of V, to their places in a cache in pages (common/pages.clh). Work-group (head,
+// token), whose T_ITEMS work-items share the head; on CPU devices one has all heads of a token.
 //   ROTARY       the first `turned` elements of a head turn by cosines and sines [tokens, turned / 2]:
 //                element i with the one half of them behind it, or where INTERLEAVED with its neighbour
 //   QUERIES      0: x has no heads of Q, and there is no q
@@ -30,9 +30,24 @@
 #define NORM_INPUTS
 #endif
 
+#ifndef T_ITEMS
+#define T_ITEMS 1
+#endif
+// Where a head lies meanwhile: private elements of one work-item are registers only to a CPU.
+#if T_ITEMS == 1
+#define HEAD_MEMORY __private
+#define SYNC
+#else
+#define HEAD_MEMORY __local
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#define LANE ((int)get_local_id(0))
+#define EACH_OF_LANE(d, count) for (int d = LANE; d < (count); d += T_ITEMS)
+
 #if LEVELS
 // Stores the scale of numbers that become whole ones of at most 127; what those are multiplied by.
-static inline float keep_scale(__global uchar *scales, const IDX_T n, const float *x, const int count) {
+static inline float keep_scale(__global uchar *scales, const IDX_T n,
+                               HEAD_MEMORY const float *x, const int count) {
   float most = 0.0f;
   for (int d = 0; d < count; ++d) {
     const float size = x[d] < 0.0f ? -x[d] : x[d];
@@ -51,8 +66,9 @@ static inline int level_of(const float x, const float inverse) {
   return level < -127 ? -127 : level > 127 ? 127 : level;
 }
 
-static inline void keep_key(__global uchar *to, const int n, const float *x) {
-  for (int b = 0; b < KEY_BLOCKS; ++b, to += WEIGHT_RECORD) {
+static inline void keep_key(__global uchar *page, const int n, HEAD_MEMORY const float *x) {
+  EACH_OF_LANE(b, KEY_BLOCKS) {
+    __global uchar *const to = page + b * WEIGHT_RECORD;
     const int first = b * DOT_BLOCK, count = S_D - first < DOT_BLOCK ? S_D - first : DOT_BLOCK;
     const float inverse = keep_scale(to + LEVEL_BYTES, n, x + first, count);
     for (int k = 0; k < DOT_BLOCK; ++k)
@@ -61,38 +77,39 @@ static inline void keep_key(__global uchar *to, const int n, const float *x) {
   }
 }
 
-static inline void keep_value(__global uchar *to, const int n, const float *x) {
-  const float inverse = keep_scale(to + PAGE * S_DV, n, x, S_DV);
-  for (int d = 0; d < S_DV; ++d) to[n * S_DV + d] = (uchar)level_of(x[d], inverse);
+static inline void keep_value(__global uchar *to, const int n, HEAD_MEMORY const float *x,
+                              const float inverse) {
+  EACH_OF_LANE(d, S_DV) to[n * S_DV + d] = (uchar)level_of(x[d], inverse);
 }
 #else
-static inline void keep_key(__global CACHE_T *to, const int n, const float *x) {
-  for (int d = 0; d < S_D; ++d) STORE_AS(CACHE, to, d * PAGE + n, x[d]);
+static inline void keep_key(__global CACHE_T *to, const int n, HEAD_MEMORY const float *x) {
+  EACH_OF_LANE(d, S_D) STORE_AS(CACHE, to, d * PAGE + n, x[d]);
 }
 
-static inline void keep_value(__global CACHE_T *to, const int n, const float *x) {
-  for (int d = 0; d < S_DV; ++d) STORE_AS(CACHE, to, n * S_DV + d, x[d]);
+static inline void keep_value(__global CACHE_T *to, const int n, HEAD_MEMORY const float *x,
+                              const float inverse) {
+  EACH_OF_LANE(d, S_DV) STORE_AS(CACHE, to, n * S_DV + d, x[d]);
 }
 #endif
 
-static inline void normalize_head(float *x, __global const float *scale, const float epsilon) {
+static inline float inverse_size(HEAD_MEMORY const float *x, const float epsilon) {
   float sum = 0.0f;
   for (int d = 0; d < S_D; ++d) sum += x[d] * x[d];
-  const float inverse = 1.0f / sqrt(sum / S_D + epsilon);
-  for (int d = 0; d < S_D; ++d) x[d] = x[d] * inverse * scale[d];
+  return 1.0f / sqrt(sum / S_D + epsilon);
 }
 
-static inline void turn_head(float *x, __global const float *cosines, __global const float *sines,
-                             const IDX_T pairs) {
-  for (IDX_T i = 0; i < pairs; ++i) {
-    const IDX_T first = INTERLEAVED ? 2 * i : i, second = INTERLEAVED ? first + 1 : i + pairs;
+static inline void turn_head(HEAD_MEMORY float *x, __global const float *cosines,
+                             __global const float *sines, const int pairs) {
+  EACH_OF_LANE(i, pairs) {
+    const int first = INTERLEAVED ? 2 * i : i, second = INTERLEAVED ? first + 1 : i + pairs;
     const float a = x[first], b = x[second];
     x[first] = a * cosines[i] - b * sines[i];
     x[second] = b * cosines[i] + a * sines[i];
   }
 }
 
-__kernel void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NORM_INPUTS) {
+__kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
+void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NORM_INPUTS) {
   const IDX_T token = get_global_id(1);
   __global const int *const own = AT(step) + token * STEP_TOKEN;
   const IDX_T all = heads + 2 * kv_heads;
@@ -105,32 +122,46 @@ __kernel void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_
     FIND_PAGE(page, number)
     if (!page) AT(status)[0] = number ? number : 1L << 31;
   }
-  for (IDX_T head = get_global_id(0); head < all; head += get_global_size(0)) {
-    if (head >= heads && !page) continue;
-    float h[S_D];
+  HEAD_MEMORY float h[S_D], scale[1];
+  const int n = (int)(place % PAGE);
+  const IDX_T groups = get_global_size(0) / T_ITEMS;
+  // Work-items meet at barriers whatever the head is: PoCL leaves some out of a branch.
+  for (IDX_T head = get_global_id(0) / T_ITEMS; head < all; head += groups) {
+    const int is_value = head >= heads + kv_heads;
     __global const float *const from = AT(x) + (token * all + head) * S_D;
-    for (int d = 0; d < S_D; ++d) h[d] = from[d];
-    if (head < heads + kv_heads) {
+    SYNC
+    EACH_OF_LANE(d, S_D) h[d] = from[d];
+    SYNC
 #if NORM
-      normalize_head(h, head < heads ? AT(q_scale) : AT(k_scale), epsilon);
+    const float size = inverse_size(h, epsilon);
+    SYNC
+    __global const float *const scales = head < heads ? AT(q_scale) : AT(k_scale);
+    if (!is_value) EACH_OF_LANE(d, S_D) h[d] = h[d] * size * scales[d];
+    SYNC
 #endif
 #if ROTARY
-      const IDX_T pairs = turned / 2;
-      turn_head(h, AT(cosines) + token * pairs, AT(sines) + token * pairs, pairs);
+    const IDX_T pairs = turned / 2;
+    if (!is_value) turn_head(h, AT(cosines) + token * pairs, AT(sines) + token * pairs, pairs);
+    SYNC
 #endif
-    }
 #if QUERIES
     if (head < heads) {
       __global float *const to = AT(q) + (token * heads + head) * S_D;
-      for (int d = 0; d < S_D; ++d) to[d] = h[d];
-      continue;
+      EACH_OF_LANE(d, S_D) to[d] = h[d];
     }
 #endif
-    if (head < heads + kv_heads) {
-      keep_key(page + (head - heads) * HEAD_ELEMENTS, (int)(place % PAGE), h);
-    } else {
-      __global CACHE_T *const own = page + (head - heads - kv_heads) * HEAD_ELEMENTS;
-      keep_value(own + KEY_ELEMENTS, (int)(place % PAGE), h);
+    __global CACHE_T *const values =
+        page + (is_value ? head - heads - kv_heads : 0) * HEAD_ELEMENTS + KEY_ELEMENTS;
+    float inverse = 0.0f;
+#if LEVELS
+    const int kept = is_value && page;
+    if (LANE == 0) scale[0] = kept ? keep_scale(values + PAGE * S_DV, n, h, S_DV) : 0.0f;
+    SYNC
+    inverse = scale[0];
+#endif
+    if (head >= heads && page) {
+      if (is_value) keep_value(values, n, h, inverse);
+      else keep_key(page + (head - heads) * HEAD_ELEMENTS, n, h);
     }
   }
 }

@@ -10,11 +10,11 @@ import numpy as np
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.spec import Launch
+from clrt.kernels.variant import Lowering
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.pages import SLABS, PagedOp
-from clrt.ops.attention.rotate_and_cache import copy_slabs
+from clrt.ops.attention.rotate_and_cache import by_heads, copy_slabs, launch_heads
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -28,10 +28,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         return launches
     args = op.arguments(node, 1, node.outputs) | {"heads": 0}
     macros = {**op.defines(node, ctx.caps), "ROTARY": 0, "INTERLEAVED": 0, "NORM": 0, "QUERIES": 0}
-    kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
-    heads, cpu = 2 * op.kv_num_heads, ctx.caps.is_cpu
-    size, local = ((1, states), (1, 1)) if cpu else ((heads, states), None)
-    return [*launches, launch(kernel, size, local, x=x, **args)]
+    return [*launches, launch_heads(ctx, macros, 2 * op.kv_num_heads, states, x=x, **args)]
 
 
 @register
@@ -52,7 +49,7 @@ class CacheStates(PagedOp):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     narrow_inputs = tuple(range(3, 3 + SLABS))
-    variants = (Variant("heads", _emit),)
+    variants = by_heads(_emit)
 
     @property
     def first_slab(self) -> int:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Emit, Lowering, Variant
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+
+# Of a work-group on GPUs, which share a head.
+_ITEMS = 32
 
 
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
@@ -55,10 +61,24 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "NORM": int(q_scale is not None),
         "QUERIES": 1,
     }
-    kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
-    heads, cpu = op.num_heads + 2 * op.kv_num_heads, ctx.caps.is_cpu
-    size, local = ((1, tokens), (1, 1)) if cpu else ((heads, tokens), None)
-    return [*launches, launch(kernel, size, local, q=node.outputs[0], x=x, **args)]
+    heads = op.num_heads + 2 * op.kv_num_heads
+    return [*launches, launch_heads(ctx, macros, heads, tokens, q=node.outputs[0], x=x, **args)]
+
+
+def launch_heads(
+    ctx: Lowering, macros: Mapping[str, Define], heads: int, tokens: int, /, **args: Any
+) -> Launch:
+    """The launch for so many heads of each token."""
+    items, groups = (1, 1) if ctx.caps.is_cpu else (_ITEMS, heads)
+    source = "attention/rotate_and_cache.cl"
+    kernel = KernelSpec.of(source, "rotate_and_cache", **macros, T_ITEMS=items)
+    return launch(kernel, (groups * items, tokens), (items, 1), **args)
+
+
+def by_heads(emit: Emit) -> tuple[Variant, ...]:
+    """The variants of an op that `launch_heads` runs."""
+    shared = replace(requires.GPU, work_group_size=_ITEMS)
+    return Variant("cpu", emit, requires=requires.CPU), Variant("group", emit, requires=shared)
 
 
 @register
@@ -86,7 +106,7 @@ class RotateAndCache(PagedOp):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     narrow_inputs = tuple(range(7, 7 + SLABS))
-    variants = (Variant("heads", _emit),)
+    variants = by_heads(_emit)
 
     @property
     def first_slab(self) -> int:
