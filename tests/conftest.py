@@ -35,7 +35,7 @@ saver._IDLE_S = 1e6
 MOST_BYTES = 1536 << 20
 WORKER_BYTES = 1536 << 20
 # What tests may leave until it is let go. Intel's runtime holds 2 to 3 MB for a program.
-LEFT_BYTES = 128 << 20
+LEFT_BYTES = 64 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
