@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -32,9 +32,9 @@ _LEAST = 2  # rows and columns of a work-item
 _GROUPS = 2
 _PART_K = 256
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
-# Of `few_rows_gpu`: rows, and work-items along x and y.
-FEW_ROWS = 8
-_FEW_ITEMS = (32, 8)
+# As many rows as a work-group has slices, which is as many as it takes at once.
+FEW = tuned("few_rows_gpu", T_LANES=32, T_SLICES=8)
+FEW_ROWS = FEW.defaults["T_SLICES"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
     )
     launches, product = merge(product, ctx)
-    kernels = _kernels(product, tiles, tunables["T_TK"])
+    items = ctx.tunables(FEW)
+    kernels = _kernels(product, tiles, tunables["T_TK"], items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -80,7 +81,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables["T_TK"])
+        kernels = _kernels(share, tiles, tunables["T_TK"], items)
         launches += _launches(share, kernels, None if parts == 1 else taken)
         launches.append(_joined(product, sums, parts))
     return launches
@@ -136,7 +137,9 @@ def _share(product: Product, parts: int) -> Product:
     return replace(product, batch=(parts, 1), k=k, a=a, b=b)
 
 
-def _kernels(product: Product, tiles: Sequence[tuple[int, int]], depth: int) -> list[_Kernel]:
+def _kernels(
+    product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
+) -> list[_Kernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
     defines = {
@@ -150,12 +153,12 @@ def _kernels(product: Product, tiles: Sequence[tuple[int, int]], depth: int) -> 
         tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
-    lanes, slices = _FEW_ITEMS
+    lanes, slices = items["T_LANES"], items["T_SLICES"]
     # Of few bits, columns are bytes side by side.
     wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", "few_rows_gpu", **defines, T_VW=wide)
-    size = (FEW_ROWS, lanes * wide if in_lines else slices)
-    return [*found, _Kernel(spec, size, (*_FEW_ITEMS, 1))]
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items, T_VW=wide)
+    size = (slices, lanes * wide if in_lines else slices)
+    return [*found, _Kernel(spec, size, (lanes, slices, 1))]
 
 
 def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:

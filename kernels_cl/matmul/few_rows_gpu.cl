@@ -26,8 +26,12 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 
-#define LANES 32
-#define SLICES 8
+#ifndef T_LANES
+#define T_LANES 32
+#define T_SLICES 8
+#endif
+#define LANES T_LANES
+#define SLICES T_SLICES
 #define ROWS SLICES
 #define RUN 4
 #define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES * T_VW : SLICES)
@@ -99,13 +103,14 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const ID
   }
 #endif
   // Work-items have an element each: of row `slice` where lanes have columns, else of row `lane`.
-  const IDX_T r = S_B_N_LAST ? slice : lane, m = m0 + r;
+  const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? ROWS : LANES;
   UNROLLED(v, T_VW) {
     barrier(CLK_LOCAL_MEM_FENCE);
     UNROLLED(row, ROWS) parts[row][slice][lane] = acc[row][v];
     barrier(CLK_LOCAL_MEM_FENCE);
     const IDX_T n = own + v;
-    if (r < ROWS && m < M && n < N) {
+    for (IDX_T r = begin_row; r < rows && n < N; r += next_row) {
+      const IDX_T m = m0 + r;
       float sum = 0.0f;
       for (int k = 0; k < (S_B_N_LAST ? SLICES : LANES); ++k)
         sum += S_B_N_LAST ? parts[r][k][lane] : parts[r][slice][k];
