@@ -25,6 +25,7 @@
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/operands.clh"
 
 #ifndef T_LANES
 #define T_LANES 32
@@ -36,9 +37,6 @@
 #define RUN 4
 #define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES * T_VW : SLICES)
 #define A_K (S_A_K_LAST ? 1 : a_k)
-#define AT_OPERAND(k, at) (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
-#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
-#define ROW(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, 0))
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 // Rows that there are not are passed over by all work-items alike.
 #define EACH_ROW(r) UNROLLED(r, ROWS) if (r < rows)

@@ -23,16 +23,13 @@
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/operands.clh"
 
 #ifdef BITS
 #define ELEMENT_B(k) block_element(AT(b), AT(blocks), k, n, N, block_size)
 #else
 #define ELEMENT_B(k) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k)
 #endif
-#define AT_OPERAND(k, at) \
-  (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
-#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
-#define ROW(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, 0))
 
 __kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b) BLOCK_INPUTS,
                        const IDX_T M, const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,

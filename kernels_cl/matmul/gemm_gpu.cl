@@ -29,6 +29,7 @@
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/operands.clh"
 
 #define SIDE 16
 #define ITEMS (SIDE * SIDE)
@@ -41,9 +42,6 @@
 #endif
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
-#define AT_OPERAND(k, at) (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
-#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
-#define ROW(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, 0))
 
 // Element `at` of a work-item's T_RM rows, or T_RN columns, lies here in the tile.
 #define RUN(count) ((count) % 4 == 0 ? 4 : (count) % 2 == 0 ? 2 : 1)

@@ -11,13 +11,11 @@
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
-
-#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), m * x##k##_sm + n)
-#define ROW(k, storage) LOAD_AS(storage, AT(x##k), m * x##k##_sm)
+#include "common/operands.clh"
 
 __kernel void join_parts(OUT(float, y), IN(float, sums), const IDX_T parts, const IDX_T M,
                          const IDX_T N INPUTS) {
-  const IDX_T n = get_global_id(0), m = get_global_id(1);
+  const IDX_T n = get_global_id(0), m = get_global_id(1), i0 = 0, i1 = 0;
   if (n >= N || m >= M) return;
   float sum = 0.0f;
   for (IDX_T part = 0; part < parts; ++part) sum += AT(sums)[(part * M + m) * N + n];
