@@ -12,7 +12,7 @@ from clrt.ir.graph import Node
 from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
-from clrt.kernels.gemm_gpu import GPU_TILES, block_args, emit_gpu, strided_args
+from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional, round_up
@@ -70,7 +70,7 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "BITS": product.blocks.bits,
     }
-    args = product.args | product.epilogue.args | block_args(product, width(tunables))
+    args = product.args | product.epilogue.args | product.block_args(width(tunables))
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
     size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
@@ -154,7 +154,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     }
     kernel = KernelSpec.of("matmul/gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
-    return [*launches, launch(kernel, size, None, product.flops, **strided_args(product))]
+    return [*launches, launch(kernel, size, None, product.flops, **product.strided_args)]
 
 
 def variants(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from clrt.device import requires
 from clrt.device.requires import Requires
@@ -162,7 +161,7 @@ def _kernels(
 
 
 def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:
-    args = strided_args(product)
+    args = product.strided_args
     for index, kernel in enumerate(kernels):
         (rows, columns), (x, y, _) = kernel.size, kernel.local
         grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)
@@ -178,18 +177,3 @@ def _joined(product: Product, sums: Scratch, parts: int) -> Launch:
     return launch(
         kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
     )
-
-
-def block_args(product: Product, columns: int) -> dict[str, Any]:
-    """B in panels of columns, and what BLOCK_INPUTS declares."""
-    assert product.blocks is not None
-    levels, pairs = product.blocks.packed(product.n, product.k, columns)
-    return {"b": levels, "blocks": pairs, "block_size": product.blocks.size}
-
-
-def strided_args(product: Product) -> dict[str, Any]:
-    """What kernels declare that read A and B in place."""
-    b_s0, b_s1, b_k, b_n = product.b.strides
-    strides = {"a_k": product.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
-    b = {"b": product.b.buffer} if product.blocks is None else block_args(product, product.n)
-    return {**product.args, **b, **strides, **product.epilogue.args}

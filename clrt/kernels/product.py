@@ -200,6 +200,20 @@ class Product:
         return {"B_T": self.right.cl, "B_STORAGE": self.right.storage}
 
     @property
+    def strided_args(self) -> dict[str, Any]:
+        """What kernels declare that read A and B in place."""
+        b_s0, b_s1, b_k, b_n = self.b.strides
+        strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
+        b = {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
+        return {**self.args, **b, **strides, **self.epilogue.args}
+
+    def block_args(self, columns: int) -> dict[str, Any]:
+        """B in panels of columns, and what BLOCK_INPUTS declares."""
+        assert self.blocks is not None
+        levels, pairs = self.blocks.packed(self.n, self.k, columns)
+        return {"b": levels, "blocks": pairs, "block_size": self.blocks.size}
+
+    @property
     def is_empty(self) -> bool:
         return self.batches * self.m * self.n == 0
 
