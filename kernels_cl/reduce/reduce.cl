@@ -47,6 +47,7 @@
 #define OUTER \
   for (IDX_T j0 = 0; j0 < r0; ++j0) \
     for (IDX_T j1 = 0; j1 < r1; ++j1)
+#define LARGER(a, b) PICK((a) > (b) || (a) != (a), a, b)
 #define FINITE(v) PICK((v) - (v) == (F)(0.0f), v, (F)(0.0f))
 #if SHIFT
 #define SHIFTED(v, top) ((v) - (top))
@@ -77,7 +78,6 @@
     }                                                                  \
   }
 #define OUTPUT_BASE(output) ((output) / d2 / d1 * s0 + (output) / d2 % d1 * s1 + (output) % d2 * s2)
-#define LARGER(a, b) PICK((a) > (b) || (a) != (a), a, b)
 
 __kernel GROUP
 void reduce_group(OUT(DATA_T, y), IN(DATA_T, x), SIZES, const IDX_T rows, const IDX_T n,
@@ -132,7 +132,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   ACC_T top = -INFINITY;
   OUTER for (IDX_T j2 = 0; j2 < r2; ++j2) {
     const ACC_T v = LOAD(AT(x), base + j0 * t0 + j1 * t1 + j2 * t2);
-    top = PICK(top > v || top != top, top, v);
+    top = LARGER(top, v);
   }
   top = FINITE(top);
 #endif

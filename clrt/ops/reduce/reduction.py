@@ -158,18 +158,21 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     args = {"x": x, **view.args()}
     items = ctx.tunables(PARTS)["T_ITEMS"]
     # Few outputs of many elements would leave most of a device idle.
-    wanted = ceil_div(ctx.caps.compute_units * _GROUPS, max(outputs, 1))
+    wanted = ceil_div(ctx.caps.compute_units * _GROUPS, outputs)
     parts = 1 if node.op.shift else clamp(n // (items * _PART_ELEMENTS), 1, wanted)
-    if parts == 1:
-        return launch_rows(GROUP, _SOURCE, outputs, n, elements, ctx, {"y": y, **args}, **defines)
-    sums = ctx.scratch(outputs * parts, _accumulator(x.dtype))
+    whole, split = (outputs, 0) if parts == 1 else (0, outputs)
+    launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)
+    axes = node.op.axes_of(node.input_types, len(x.dims))
+    fixed = all(isinstance(x.symbolic[a], int) for a in axes) if x.symbolic else True
+    if node.op.shift or (fixed and n < 2 * items * _PART_ELEMENTS):
+        return launches  # never in parts
+    # What is not taken is launched without work-groups: other sizes take it, and compile nothing.
+    sums = ctx.scratch(split * parts, _accumulator(x.dtype))
     args |= {"sums": sums, "parts": parts}
-    rows, share = outputs * parts, ceil_div(n, parts)
     last = {"y": y, "sums": sums, "count": n}
-    return [
-        *launch_rows(PARTS, _SOURCE, rows, share, elements, ctx, args, **defines),
-        *launch_rows(JOINED, _SOURCE, outputs, parts, outputs * parts, ctx, last, **defines),
-    ]
+    share, flops = ceil_div(n, parts), outputs * parts
+    launches += launch_rows(PARTS, _SOURCE, split * parts, share, elements, ctx, args, **defines)
+    return launches + launch_rows(JOINED, _SOURCE, split, parts, flops, ctx, last, **defines)
 
 
 def _accumulator(dtype: DType) -> DType:
