@@ -15,16 +15,19 @@ from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
-# T_RM, T_RN: of the largest tile; smaller ones are halves of it.
+# T_RM, T_RN: of the largest tile; smaller ones are halves of it. T_SUB_GROUP: work-items of a
+# sub-group, where Intel's compiler would take more of them than registers are for; 0 for its choice.
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16, 32)},
     T_RM=8,
     T_RN=8,
     T_TK=16,
+    T_SUB_GROUP=0,
 )
 _SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+_PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
@@ -62,14 +65,11 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
-    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    ctx.require(
-        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
-    )
+    tunables, units = ctx.tunables(GPU), ctx.caps.cores
+    tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
-    kernels = _kernels(product, tiles, tunables["T_TK"], items)
+    kernels = _kernels(product, tiles, tunables, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -80,10 +80,25 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables["T_TK"], items)
+        kernels = _kernels(share, tiles, tunables, items)
         launches += _launches(share, kernels, None if parts == 1 else taken)
         launches.append(_joined(product, sums, parts))
     return launches
+
+
+def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
+    """The tiles whose slices fit local memory, the largest first.
+
+    Raises:
+        UnsupportedError: Not even the smallest one does.
+    """
+    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
+    needs = [
+        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + _PAD for r in tile))
+        for tile in tiles
+    ]
+    ctx.require(needs[-1])
+    return [t for t, need in zip(tiles, needs, strict=True) if need.lacking(ctx.caps) is None]
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
@@ -137,7 +152,10 @@ def _share(product: Product, parts: int) -> Product:
 
 
 def _kernels(
-    product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
+    product: Product,
+    tiles: Sequence[tuple[int, int]],
+    tunables: Mapping[str, int],
+    items: Mapping[str, int],
 ) -> list[_Kernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
@@ -149,7 +167,7 @@ def _kernels(
     }
     found = []
     for rows, columns in tiles:
-        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+        tile = {**tunables, "T_RM": rows, "T_RN": columns}
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]

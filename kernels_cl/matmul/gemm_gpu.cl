@@ -5,11 +5,13 @@
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
 // B may be in few bits (common/blocks.clh).
 //   S_A_K_LAST  A's last axis is K (else M: transposed);  S_B_N_LAST  B's last axis is N (else K)
+//   T_SUB_GROUP  work-items of a sub-group, on Intel's GPUs; 0 leaves them to the compiler
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4
 #define T_TK 16
+#define T_SUB_GROUP 0
 #endif
 #ifndef BODY
 #define S_A_K_LAST 1
@@ -73,6 +75,9 @@
     if (IN_SLICE(e, side)) tile[SLICE_K(e, side, k_last)][SLICE_AT(e, side, k_last)] = next[u]; \
   }
 
+#if T_SUB_GROUP && defined(cl_intel_required_subgroup_size)
+__attribute__((intel_reqd_sub_group_size(T_SUB_GROUP)))
+#endif
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,

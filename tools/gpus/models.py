@@ -1,4 +1,4 @@
-"""The models that are planned; those without a checkpoint here have random weights."""
+"""The models that are planned; those without a checkpoint here have random weights, or none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from benchmark.conv_nets import conv_nets
 from benchmark.inputs import BERT_BASE, MINILM, find_minilm, prepare_model
 
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ops.named_builder import NamedBuilder
 from clrt.sources import read_graph
 
-from .decoders import CONTRACT, DECODERS, layers_of, read_decoder_graph, step_shapes
+from .decoders import CONTRACT, DECODERS, step_shapes
 from .planning import Model, Shapes
+
+# Rows, inputs and outputs of a product that does no more than read its matrix.
+_ROW = (1, 2048, 2048)
 
 
 def models(work: Path) -> Iterator[Model]:
@@ -22,8 +28,9 @@ def models(work: Path) -> Iterator[Model]:
     Args:
         work: A folder for what is made on the way.
     """
+    yield Model(f"Product, {' x '.join(map(str, _ROW))}", _product, lambda graph: {"x": _ROW[:2]})
     minilm = find_minilm()
-    for shape in ((1, 16), (8, 128)):
+    for shape in ((1, 16), (1, 128), (8, 128)):
         title = f"{MINILM}, {shape[0]} x {shape[1]}"
         yield Model(title, partial(read_graph, minilm), partial(_texts, shape))
     nets = conv_nets()
@@ -32,12 +39,20 @@ def models(work: Path) -> Iterator[Model]:
         yield Model(f"{name}, batch {batch}", partial(read_graph, nets[name]), images)
     bert = prepare_model(BERT_BASE, None, work).source
     yield Model(f"{BERT_BASE}, 8 x 128", partial(read_graph, bert), partial(_texts, (8, 128)))
-    for name in DECODERS:
-        for tokens, what in ((1, "a token"), (128, "a prompt of 128")):
-            graph = partial(read_decoder_graph, name, work)
-            yield Model(
-                f"{name}, {what}", graph, partial(step_shapes, tokens), CONTRACT, layers_of(name)
-            )
+    for decoder in DECODERS:
+        layers = decoder.layers(work)
+        for run in decoder.runs:
+            shapes = partial(step_shapes, run)
+            title = f"{decoder.name}, {run.title}"
+            yield Model(title, partial(decoder.graph, work), shapes, CONTRACT, layers)
+
+
+def _product() -> Graph:
+    build = NamedBuilder()
+    rows, inputs, outputs = _ROW
+    x = build.feed("x", DType.FLOAT32, rows, inputs)
+    weights = np.random.default_rng(0).standard_normal((inputs, outputs), np.float32)
+    return build.graph("product", build.inputs, [build("MatMul", x, weights)], ["y"])
 
 
 def _texts(shape: tuple[int, int], graph: Graph) -> Shapes:

@@ -11,9 +11,9 @@ from .planning import Planned, Work
 from .profiles import Profile
 
 # Of kernels whose loops no disassembler shows: what those that are known have, about.
-_USUAL_SHARE = 0.5
-# Work-items that a compute unit needs to hide the latency of its instructions.
-_ITEMS_PER_UNIT = 256
+USUAL_SHARE = 0.5
+# Work-items that a core needs to hide the latency of its instructions.
+_ITEMS_PER_CORE = 256
 # Of memory; and bytes that a work-item has on the way at a time.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
 
@@ -24,12 +24,14 @@ class Prediction:
 
     Attributes:
         perfect: By data sheets alone: each launch by its operations or its bytes, none waits.
-        likely: With launches, idle units and the other instructions of loops; to a factor of two.
-        idle: How many launches have fewer work-groups than the device has compute units.
+        likely: With launches, idle cores and the other instructions of loops; to a factor of two.
+        launching: What of it launches take by themselves.
+        idle: How many launches have fewer work-groups than the device has cores.
     """
 
     perfect: float
     likely: float
+    launching: float
     idle: int
 
 
@@ -37,21 +39,33 @@ def predict(planned: Planned, shares: Mapping[KernelSpec, float]) -> Prediction:
     """The times of a model on a device.
 
     Args:
-        shares: How much of a kernel's main loop multiplies and adds.
+        shares: How much of the device's rate the main loop of a kernel reaches.
     """
-    device = planned.profile
+    device, works = planned.profile, planned.work
     return Prediction(
-        sum(max(w.flops / device.flops, w.nbytes / device.bytes_per_s) for w in planned.work),
-        sum(_likely(w, device, shares.get(w.kernel, _USUAL_SHARE)) for w in planned.work),
-        sum(w.groups < device.caps.compute_units for w in planned.work),
+        sum(seconds(w, device) for w in works),
+        sum(device.launch_s + likely_seconds(w, device, shares) for w in works),
+        len(works) * device.launch_s,
+        sum(w.groups < device.caps.cores for w in works),
     )
 
 
-def _likely(work: Work, device: Profile, share: float) -> float:
-    units, items = device.caps.compute_units, work.groups * work.items
-    # The last round of work-groups leaves units idle, and few work-items leave lanes so.
-    rounds = -(-work.groups // units)
-    busy = min(work.groups / (rounds * units), items / (units * _ITEMS_PER_UNIT))
-    computing = work.flops / (device.flops * share * busy)
+def seconds(work: Work, device: Profile, share: float = 1.0) -> float:
+    """What a launch takes where no core is idle, by its operations or by its bytes.
+
+    Args:
+        share: How much of the device's rate its operations reach.
+    """
+    return max(work.flops / (device.flops * share), work.nbytes / device.bytes_per_s)
+
+
+def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, float]) -> float:
+    """What it takes with the cores and lanes that have nothing to do."""
+    share, items = shares.get(work.kernel, USUAL_SHARE), work.groups * work.items
+    # The last round of work-groups leaves cores idle, and few work-items leave lanes so.
+    rounds = -(-work.groups // device.caps.cores)
+    busy = min(
+        work.groups / (rounds * device.caps.cores), items / (device.caps.cores * _ITEMS_PER_CORE)
+    )
     reached = min(device.bytes_per_s, items * _IN_FLIGHT / _LATENCY_S)
-    return device.launch_s + max(computing, work.nbytes / reached)
+    return max(work.flops / (device.flops * share * busy), work.nbytes / reached)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from clrt.kernels.spec import KernelSpec
 
-from .loops import AMD, INTEL, NVIDIA, Loop, main_loop
+from .loops import AMD, AMD_PAIRED, INTEL, NVIDIA, Loop, Syntax, main_loop
 from .toolchain import CompileError, find, run
 
 
@@ -43,6 +43,8 @@ class Compiled:
 
 Compile: TypeAlias = "Callable[[KernelSpec, int, Path], Compiled]"
 _CLANG = "clang-19", "clang"
+# Those whose peak counts two float operations of one instruction.
+_PAIRED = "gfx11", "gfx12"
 _WARPS = {"sm_80": 64, "sm_89": 48, "sm_90": 64}
 _LOCAL_KB = {"sm_80": 164, "sm_89": 100, "sm_90": 228}
 _REGISTERS, _WARP, _RESERVED = 65536, 32, 1024
@@ -67,10 +69,11 @@ def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Comp
         *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("amdgcn--amdhsa.bc")),
         *("-S", "-o", str(assembly)),
     )
-    return read_amd(log, assembly.read_text("utf-8"))
+    syntax = AMD_PAIRED if target.startswith(_PAIRED) else AMD
+    return read_amd(log, assembly.read_text("utf-8"), syntax)
 
 
-def read_amd(log: str, assembly: str) -> Compiled:
+def read_amd(log: str, assembly: str, syntax: Syntax = AMD) -> Compiled:
     """From clang's remarks and its assembly."""
     pattern = r"remark:\s+([A-Za-z ]+?)(?: \[[^\]]*\])?: (\d+) \[-Rpass"
     found = {name: int(number) for name, number in re.findall(pattern, log)}
@@ -80,7 +83,7 @@ def read_amd(log: str, assembly: str) -> Compiled:
         found["ScratchSize"],
         found["LDS Size"],
         f"{found['Occupancy']} waves",
-        main_loop(assembly.splitlines(), AMD),
+        main_loop(assembly.splitlines(), syntax),
     )
 
 

@@ -127,7 +127,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if not tokens:
         return []
     defines, args = _launch_parts(node, ctx)
-    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.compute_units
+    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.cores
     rows = min(1 << (group - 1).bit_length(), _GPU_ROWS)
     form = op.form(node.arg(op.first_slab).dtype)
     ctx.require(Requires(local_mem_bytes=_local_bytes(form, rows)))
