@@ -69,7 +69,7 @@ class DeviceCaps:
 
     @property
     def cores(self) -> int:
-        """How many work-groups run apart from each other: one on a unit, or on several small ones."""
+        """How many work-groups run apart from each other: one on a unit, or several small ones."""
         small = "counts-small-units" in self.quirks
         return max(1, self.compute_units // _SMALL_UNITS) if small else self.compute_units
 

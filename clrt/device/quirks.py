@@ -81,8 +81,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "counts-small-units",
         r"Intel\(R\) OpenCL (HD )?Graphics",
         "eight compute units count as one where launches are shared out",
-        "not measured: Intel's occupancy calculator has a work-group on 8 or 16 execution units of a "
-        "core, each of which the runtime counts: 512 of an Arc A770, which has 32 cores",
+        "not measured: Intel's occupancy calculator has a work-group on 8 or 16 execution units "
+        "of a core, each of which the runtime counts: 512 of an Arc A770, which has 32 cores",
     ),
     Quirk(
         "simulator",

@@ -8,6 +8,7 @@ from math import prod
 
 from clrt.device import requires
 from clrt.device.requires import Requires
+from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
@@ -15,20 +16,20 @@ from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
-# T_RM, T_RN: of the largest tile; smaller ones are halves of it. T_SUB_GROUP: work-items of a
-# sub-group, where Intel's compiler would take more of them than registers are for; 0 for its choice.
+# T_RM, T_RN: of the largest tile; smaller ones are halves of it.
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16, 32)},
     T_RM=8,
     T_RN=8,
     T_TK=16,
-    T_SUB_GROUP=0,
 )
 _SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
+# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+_MANY = 16
 # Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
 _GROUPS = 2
@@ -68,8 +69,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
-    items = ctx.tunables(FEW)
-    kernels = _kernels(product, tiles, tunables, items)
+    kernels = _kernels(product, tiles, ctx)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -80,7 +80,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables, items)
+        kernels = _kernels(share, tiles, ctx)
         launches += _launches(share, kernels, None if parts == 1 else taken)
         launches.append(_joined(product, sums, parts))
     return launches
@@ -151,12 +151,7 @@ def _share(product: Product, parts: int) -> Product:
     return replace(product, batch=(parts, 1), k=k, a=a, b=b)
 
 
-def _kernels(
-    product: Product,
-    tiles: Sequence[tuple[int, int]],
-    tunables: Mapping[str, int],
-    items: Mapping[str, int],
-) -> list[_Kernel]:
+def _kernels(product: Product, tiles: Sequence[tuple[int, int]], ctx: Lowering) -> list[_Kernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
     defines = {
@@ -165,9 +160,11 @@ def _kernels(
         "S_B_N_LAST": int(in_lines),
         **product.b_defines,
     }
-    found = []
+    found, tunables, items = [], ctx.tunables(GPU), ctx.tunables(FEW)
     for rows, columns in tiles:
-        tile = {**tunables, "T_RM": rows, "T_RN": columns}
+        tile: dict[str, Define] = {**tunables, "T_RM": rows, "T_RN": columns}
+        if ctx.caps.sub_group_sizes and rows * columns >= _MANY:
+            tile["F_SUB_GROUP"] = min(ctx.caps.sub_group_sizes)
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]

@@ -5,13 +5,12 @@
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
 // B may be in few bits (common/blocks.clh).
 //   S_A_K_LAST  A's last axis is K (else M: transposed);  S_B_N_LAST  B's last axis is N (else K)
-//   T_SUB_GROUP  work-items of a sub-group, on Intel's GPUs; 0 leaves them to the compiler
+//   F_SUB_GROUP  work-items of a sub-group on Intel's GPUs, where the compiler should not choose
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
 #define T_RN 4
 #define T_TK 16
-#define T_SUB_GROUP 0
 #endif
 #ifndef BODY
 #define S_A_K_LAST 1
@@ -75,8 +74,19 @@
     if (IN_SLICE(e, side)) tile[SLICE_K(e, side, k_last)][SLICE_AT(e, side, k_last)] = next[u]; \
   }
 
-#if T_SUB_GROUP && defined(cl_intel_required_subgroup_size)
-__attribute__((intel_reqd_sub_group_size(T_SUB_GROUP)))
+// In blocks of 2 x 2, their diagonals first: instructions that RDNA pairs must read different banks of
+// registers, which those of one row do not.
+#define ADD_PRODUCT(i, j) acc[i][j] += a_k_[i] * b_k_[j];
+#if T_RM % 2 == 0 && T_RN % 2 == 0
+#define MULTIPLY                                                                         \
+  EACH_ELEMENT(i, T_RM / 2) EACH_ELEMENT(j, T_RN / 2) EACH_ELEMENT(d, 2) EACH_ELEMENT(e, 2) \
+    ADD_PRODUCT(2 * i + e, 2 * j + (d ^ e))
+#else
+#define MULTIPLY EACH_ELEMENT(i, T_RM) EACH_ELEMENT(j, T_RN) ADD_PRODUCT(i, j)
+#endif
+
+#ifdef F_SUB_GROUP
+__attribute__((intel_reqd_sub_group_size(F_SUB_GROUP)))
 #endif
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
@@ -113,7 +123,7 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T 
       float a_k_[T_RM], b_k_[T_RN];
       EACH_ELEMENT(i, T_RM) a_k_[i] = a_tile[k][PLACE(i, row, T_RM)];
       EACH_ELEMENT(j, T_RN) b_k_[j] = b_tile[k][PLACE(j, column, T_RN)];
-      EACH_ELEMENT(i, T_RM) EACH_ELEMENT(j, T_RN) acc[i][j] += a_k_[i] * b_k_[j];
+      MULTIPLY
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }

@@ -26,7 +26,7 @@ class Floor:
     Attributes:
         macros: That the programs it holds for have, with their values.
         targets: How the names of targets begin.
-        share: Of the instructions multiply and add; or of the slots, where a unit does two at a time.
+        share: Of instructions that multiply and add; of slots, where a unit does two at a time.
     """
 
     entry: str

@@ -12,11 +12,12 @@ from rich.progress import Progress
 
 from .checks import idle_faults, long_loops, slow_loops
 from .compiling import Results, compile_all, describe, programs_of, refusals
+from .faults import Faults
 from .figures import Figures
 from .models import models
 from .planning import Planned, plan_model
 from .profiles import profiles
-from .report import Faults, Page
+from .report import Page
 from .toolchain import MissingToolError
 
 _PAGE = Path("docs/gpus.md")

@@ -175,8 +175,8 @@ def _whisper(folder: Path) -> Decoder:
         gated=False,
         places=448,
     )
-    places = {"context": _SOUND_PLACES, "places": _SOUND_PLACES}
-    encoder = replace(decoder, family="whisper_encoder", features=80, stride=2, **places)
+    encoder = replace(decoder, family="whisper_encoder", features=80, stride=2)
+    encoder = replace(encoder, context=_SOUND_PLACES, places=_SOUND_PLACES)
     return replace(decoder, encoder=encoder)
 
 

@@ -37,8 +37,8 @@ packages may be unpacked by `dpkg -x` and `pip install --target`.
 DEVICES = """\
 ## Devices
 
-*units* are compute units as the device's OpenCL runtime counts them, and *cores* what a work-group
-runs on: eight units on Intel's, one elsewhere. *local* is local memory of a work-group, *buffer* the
+*units* are compute units as the device's OpenCL runtime counts them, and *cores* what work-groups
+run on: eight units on Intel's, one elsewhere. *local* is local memory of a work-group, *buffer* the
 largest one. None of it was read from a device here, and *launch*, which no vendor publishes, is
 assumed. Where compilers here do not know a device, its target is the nearest one: `gfx90a` for
 RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for B580.
@@ -55,11 +55,12 @@ MODELS = """\
 *perfect* is the time of a device that does each launch at the rates of its data sheet, by
 operations or by bytes, and that starts launches in no time. *likely* adds what a launch takes by
 itself, cores and lanes that too few work-groups leave idle, bytes that too few work-items ask for
-at a time, and the instructions of a kernel's main loop that do not multiply: half, where no compiler
-showed them, and of RDNA 3 and 4, whose data sheets count two operations of an instruction, the empty
-slots. It tells devices and launches apart; take it for a time to a factor of two, and for `strict`
-not even that. *launching* is what of it launches take by themselves. *groups per core* is of the
-launch in the middle, and *idle* counts launches with fewer work-groups than cores.
+at a time, and the instructions of a kernel's main loop that do not multiply: half, where no
+compiler showed them, and of RDNA 3 and 4, whose data sheets count two operations of an
+instruction, the empty slots. It tells devices and launches apart; take it for a time to a factor
+of two, and for `strict` not even that. *launching* is what of it launches take by themselves.
+*groups per core* is of the launch in the middle, and *idle* counts launches with fewer work-groups
+than cores.
 """
 
 AIMS = """\

@@ -63,7 +63,8 @@ def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, floa
     """What it takes with the cores and lanes that have nothing to do."""
     share, items = shares.get(work.kernel, USUAL_SHARE), work.groups * work.items
     # The last round of work-groups leaves cores idle, and few work-items leave lanes so.
-    rounds = -(-work.groups // device.caps.cores)
+    cores = device.caps.cores
+    rounds = -(-work.groups // cores)
     busy = min(
         work.groups / (rounds * device.caps.cores), items / (device.caps.cores * _ITEMS_PER_CORE)
     )
