@@ -30,9 +30,10 @@ _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Elements of a work-item, from which on compilers may take sub-groups too large for them.
 _MANY = 16
-# Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
-# that joins the parts costs more than they save.
-_GROUPS = 2
+# Work-groups that a core should have, and that it should have of few rows, so that enough of B is
+# on the way; and how much of K a part has at least, or the launch that joins the parts costs more
+# than they save.
+_GROUPS, _FEW_GROUPS = 2, 4
 _PART_K = 256
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
 # As many rows as a work-group has slices, which is as many as it takes at once.
@@ -75,7 +76,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     taken = len(tiles) if few else tile
     # Parts leave no unit idle, in the smallest tiles at that.
     least = kernels[-1 if few else -2]
-    parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
+    wanted = _FEW_GROUPS * units
+    parts = _parts(product, least, wanted if few else _GROUPS * units)
+    most = _parts(replace(product, m=1), kernels[-1], wanted)
     launches += _launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -127,12 +130,12 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
     return min(range(len(tiles)), key=time)
 
 
-def _parts(product: Product, kernel: _Kernel, units: int) -> int:
-    """Into how many parts K goes: as many as give each unit work."""
+def _parts(product: Product, kernel: _Kernel, wanted: int) -> int:
+    """Into how many parts K goes: as many as make so many work-groups."""
     if product.batches > 1 or product.blocks is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    return parts_of(product.k, _GROUPS * units // groups)
+    return parts_of(product.k, wanted // groups)
 
 
 @pure

@@ -7,7 +7,7 @@
 #endif
 #define ITEMS 64
 #define BLOCK_PAGES (ITEMS / PAGE)
-#define LEAST_PAGES (2 * BLOCK_PAGES)
+#define LEAST_PAGES BLOCK_PAGES
 #include "common/base.clh"
 #include "common/paged.clh"
 #include "common/index.clh"

@@ -11,7 +11,7 @@ from clrt.kernels.spec import KernelSpec, ceil_div
 from .compiling import Results, describe
 from .loops import Loop
 from .planning import Planned, Work
-from .predict import likely_seconds, seconds
+from .predict import USUAL_SHARE, likely_seconds, seconds
 from .targets import TARGETS
 
 # Steps of a loop in one work-item, above which a launch may last too long for a watchdog.
@@ -52,7 +52,13 @@ FLOORS = (
     Floor("gemm_gpu", _LARGE, ("gfx1100", "gfx1201"), 0.8),
 )
 # Why launches of kernels leave cores idle for longer than a launch takes.
-REASONS: Mapping[str, str] = {}
+REASONS: Mapping[str, str] = {
+    "layer_normalization_group": "a work-group has a row, and a token is one",
+    "paged_attention_gpu": "a work-group takes 64 keys at a time, of which a sequence has no more",
+    "sample_scores": "a row of logits goes in eight parts, which are joined",
+    "sample_best": "one work-group joins the parts of a row of logits",
+    "sample_draw": "one work-group draws from the best of a row of logits",
+}
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,8 @@ def idle_launches(planned: Planned, shares: Mapping[KernelSpec, float]) -> list[
 
 
 def _lost(work: Work, planned: Planned, shares: Mapping[KernelSpec, float]) -> float:
-    share = shares.get(work.kernel, 1.0)
-    likely = likely_seconds(work, planned.profile, {work.kernel: share})
+    share = shares.get(work.kernel, USUAL_SHARE)
+    likely = likely_seconds(work, planned.profile, shares)
     return likely - seconds(work, planned.profile, share)
 
 

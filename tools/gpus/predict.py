@@ -14,7 +14,7 @@ from .profiles import Profile
 USUAL_SHARE = 0.5
 # Work-items that a core needs to hide the latency of its instructions.
 _ITEMS_PER_CORE = 256
-# Of memory; and bytes that a work-item has on the way at a time.
+# Of memory; and bytes that a work-item has on the way at a time, of most kernels.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
 
 
@@ -68,5 +68,14 @@ def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, floa
     busy = min(
         work.groups / (rounds * device.caps.cores), items / (device.caps.cores * _ITEMS_PER_CORE)
     )
-    reached = min(device.bytes_per_s, items * _IN_FLIGHT / _LATENCY_S)
+    reached = min(device.bytes_per_s, items * _in_flight(work.kernel) / _LATENCY_S)
     return max(work.flops / (device.flops * share * busy), work.nbytes / reached)
+
+
+def _in_flight(kernel: KernelSpec) -> float:
+    """Bytes that a work-item has on the way: of tiles of a product, a slice of both operands."""
+    macros = dict(kernel.defines)
+    if kernel.entry != "gemm_gpu":
+        return _IN_FLIGHT
+    rows, columns, depth = (int(macros[name]) for name in ("T_RM", "T_RN", "T_TK"))
+    return 4 * depth * (rows + columns) / 16

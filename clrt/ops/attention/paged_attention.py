@@ -55,7 +55,7 @@ _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 _PART = 3
 # Of the kernel for GPUs: work-items of a work-group, rows of a tile, work-groups for each
 # unit, and pages of a part at least.
-_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 4
+_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 2
 _GPU = replace(requires.GPU, work_group_size=_ITEMS)
 
 
