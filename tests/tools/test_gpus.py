@@ -16,6 +16,7 @@ from tools.gpus.compiling import Results, programs_of, refusals
 from tools.gpus.faults import Faults
 from tools.gpus.figures import Figures
 from tools.gpus.loops import AMD_PAIRED, Loop, main_loop
+from tools.gpus.made import made_before
 from tools.gpus.planning import Model, Planned, Work, plan_model, refusal
 from tools.gpus.predict import Prediction, predict
 from tools.gpus.profiles import profiles
@@ -37,7 +38,7 @@ NET = """
     g (float[batch, 64] x) => (float[batch, 32] y)
     <float[64, 32] w = {%s}> { p = MatMul(x, w) y = Softmax(p) }
 """
-KERNEL = KernelSpec.of("copy/gather.cl", "gather")
+KERNEL = KernelSpec.of("movement/gather.cl", "gather")
 
 
 def _read() -> Graph:
@@ -209,6 +210,19 @@ def test_aims_are_of_what_launches_do() -> None:
     assert Aim("net", 1.5).reached(found) == ("1.4 ms", True)
     assert Aim("net", times=1.3).reached(found) == ("1.4", False)
     assert len({a.model for a in AIMS}) == len(AIMS)
+
+
+def test_what_was_made_is_kept(tmp_path: Path) -> None:
+    made = Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))
+
+    def fail() -> Compiled:
+        raise AssertionError("compiled again")
+
+    assert made_before(KERNEL, "sm_80", 64, lambda: made, tmp_path) == made
+    assert made_before(KERNEL, "sm_80", 64, fail, tmp_path) == made
+    plain = Compiled()
+    assert made_before(KERNEL, STRICT, 64, lambda: plain, tmp_path) == plain
+    assert made_before(KERNEL, STRICT, 64, fail, tmp_path) == plain
 
 
 def test_the_page_lists_faults() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from clrt.kernels.spec import KernelSpec
 
 from .loops import Loop
+from .made import made_before
 from .planning import Planned, lacking_group
 from .targets import TARGETS, Compiled
 from .toolchain import CompileError
@@ -103,11 +104,16 @@ def compile_all(programs: Sequence[Program], done: Callable[[], None]) -> Result
 
 
 def _compile(program: Program) -> Compiled | str:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return TARGETS[program.target](program.kernel, program.items, Path(folder))
-        except CompileError as error:
-            return str(error)
+    kernel, target, items = program.kernel, program.target, program.items
+
+    def make() -> Compiled:
+        with tempfile.TemporaryDirectory() as folder:
+            return TARGETS[target](kernel, items, Path(folder))
+
+    try:
+        return made_before(kernel, target, items, make)
+    except CompileError as error:
+        return str(error)
 
 
 def refusals(plans: Iterable[Planned], local: Mapping[KernelSpec, int]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from clrt.kernels.spec import KernelSpec
 
 from .loops import AMD, AMD_PAIRED, INTEL, NVIDIA, Loop, Syntax, main_loop
-from .toolchain import CompileError, find, run
+from .toolchain import AMD_BUILTINS, CLANG, NVIDIA_BUILTINS, CompileError, find, run
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Compiled:
 
 
 Compile: TypeAlias = "Callable[[KernelSpec, int, Path], Compiled]"
-_CLANG = "clang-19", "clang"
 # Those whose peak counts two float operations of one instruction.
 _PAIRED = "gfx11", "gfx12"
 _WARPS = {"sm_80": 64, "sm_89": 48, "sm_90": 64}
@@ -55,7 +54,7 @@ def _clang(spec: KernelSpec, folder: Path, *options: str) -> str:
     source.write_text(spec.text, "utf-8")
     header = ("-Xclang", "-finclude-default-header")
     common = ("-x", "cl", *spec.build_options, *header, "-w", "-O3", *options, str(source))
-    return run([find(*_CLANG), *common])
+    return run([find(*CLANG), *common])
 
 
 def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
@@ -66,7 +65,7 @@ def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Comp
         folder,
         *("-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-nogpulib", "-g1"),
         "-Rpass-analysis=kernel-resource-usage",
-        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("amdgcn--amdhsa.bc")),
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find(AMD_BUILTINS)),
         *("-S", "-o", str(assembly)),
     )
     syntax = AMD_PAIRED if target.startswith(_PAIRED) else AMD
@@ -94,7 +93,7 @@ def compile_nvidia(target: str, spec: KernelSpec, items: int, folder: Path) -> C
         spec,
         folder,
         *("-target", "nvptx64-nvidia-nvcl", "-Xclang", "-target-cpu", "-Xclang", target),
-        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("nvptx64--nvidiacl.bc")),
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find(NVIDIA_BUILTINS)),
         *("-S", "-o", str(ptx)),
     )
     log = run([find("ptxas"), f"-arch={target}", "-O3", "-v", "-o", str(binary), str(ptx)])
