@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clrt.device.requires import Requires
@@ -11,6 +11,7 @@ from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, clamp, launch, round_up
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
@@ -24,8 +25,6 @@ GPU = tuned(
     T_RK=4,
     T_TD=16,
 )
-# What a work-item holds of the result at most, in registers.
-_RESULT = 32
 # Work-groups that a compute unit runs at once at least, and those that it should have; and tiles of
 # keys that a part has at least, or the launch that joins the parts costs more than they save.
 _LEAST_GROUPS = 2
@@ -74,7 +73,11 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
-    most = clamp(_RESULT * lanes // columns, 1, tunables["T_RQ"])
+    # Of the result, a work-item has registers for half as many columns as it has scores.
+    most = clamp(
+        tunables["T_RK"] * tunables["T_RQ"] ** 2 // 2 * lanes // columns, 1, tunables["T_RQ"]
+    )
+    heads = replace(heads, defines={**heads.defines, **sub_group_of(ctx.caps)})
     tiles = _fitting_tiles(heads, tunables, most, ctx)
     most = tiles[0].tunables["T_RQ"]
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads

@@ -12,6 +12,7 @@ from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
@@ -28,7 +29,7 @@ _SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
-# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+# Elements of a work-item for which large sub-groups lack registers.
 _MANY = 16
 # Work-groups that a core should have, and that it should have of few rows, so that enough of B is
 # on the way; and how much of K a part has at least, or the launch that joins the parts costs more
@@ -166,8 +167,8 @@ def _kernels(product: Product, tiles: Sequence[tuple[int, int]], ctx: Lowering) 
     found, tunables, items = [], ctx.tunables(GPU), ctx.tunables(FEW)
     for rows, columns in tiles:
         tile: dict[str, Define] = {**tunables, "T_RM": rows, "T_RN": columns}
-        if ctx.caps.sub_group_sizes and rows * columns >= _MANY:
-            tile["F_SUB_GROUP"] = min(ctx.caps.sub_group_sizes)
+        if rows * columns >= _MANY:
+            tile |= sub_group_of(ctx.caps)
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]

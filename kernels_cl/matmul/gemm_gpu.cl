@@ -5,7 +5,6 @@
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
 // B may be in few bits (common/blocks.clh).
 //   S_A_K_LAST  A's last axis is K (else M: transposed);  S_B_N_LAST  B's last axis is N (else K)
-//   F_SUB_GROUP  work-items of a sub-group on Intel's GPUs, where the compiler should not choose
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
@@ -31,6 +30,7 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/operands.clh"
+#include "common/sub_group.clh"
 
 #define SIDE 16
 #define ITEMS (SIDE * SIDE)
@@ -85,10 +85,7 @@
 #define MULTIPLY EACH_ELEMENT(i, T_RM) EACH_ELEMENT(j, T_RN) ADD_PRODUCT(i, j)
 #endif
 
-#ifdef F_SUB_GROUP
-__attribute__((intel_reqd_sub_group_size(F_SUB_GROUP)))
-#endif
-__kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
