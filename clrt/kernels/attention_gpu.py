@@ -73,7 +73,7 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
-    # Of the result, a work-item has registers for half as many columns as it has scores.
+    # A work-item has registers for T_RQ / 2 times as many elements of the result as of the scores.
     most = clamp(
         tunables["T_RK"] * tunables["T_RQ"] ** 2 // 2 * lanes // columns, 1, tunables["T_RQ"]
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clrt.device.caps import DeviceCaps
 from clrt.ir.code import Define
 
-# Intel's compiler takes smaller ones by itself, which have more registers for a work-item. Where there
-# are none it takes larger ones, and spills.
+# Intel's compiler takes smaller ones by itself, which have more registers for a work-item. Where
+# there are none it takes larger ones, and spills.
 _SIZE = 16
 
 
