@@ -49,8 +49,8 @@ class UnitGains(Thresholds):
     """What matrix units of GPUs are worth.
 
     Attributes:
-        percent: Products by the unit, of operands of 16 bits, in the time of 100 by multiply-adds of
-            float32.
+        percent: Products by the unit, of operands of 16 bits, in the time of 100
+            multiply-adds of float32.
         worth_percent: From where on the unit is taken.
     """
 

@@ -1,4 +1,4 @@
-"""The matrix units of a GPU, found by trying: those that its compiler takes, and that multiply right."""
+"""The matrix units of a GPU, found by trying: what its compiler takes, and what multiplies right."""
 
 from __future__ import annotations
 

@@ -59,15 +59,14 @@
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
-// By how elements lie: OPERAND of those that the unit takes as they are; four of them side by side.
+// How elements lie: OPERAND of those that the unit takes as they are. A number of two in a word.
 #define IS_plain 0
 #define IS_half 1
 #define IS_bfloat16 2
-#define four_plain(p) (*(__global const float4 *)(p))
-#define four_bfloat16(p) as_float4(convert_uint4(*(__global const ushort4 *)(p)) << 16)
-static inline float4 four_half(__global const half *p) {
-  const ushort4 bits = *(__global const ushort4 *)p;
-  return vload_half4(0, (const half *)&bits);
+#define float_of_bfloat16(word, upper) as_float((upper) ? (word) & 0xffff0000u : (word) << 16)
+static inline float float_of_half(const uint word, const int upper) {
+  const ushort bits = (ushort)(upper ? word >> 16 : word);
+  return vload_half(0, (const half *)&bits);
 }
 
 // A float as the unit's operand, to the nearest, ties to even.
@@ -165,11 +164,17 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
   UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] = 0.0f;
   a_next a_ahead;
   b_next b_ahead;
+  a_start(&a_ahead, m0, M, a_row, item);
+  b_start(&b_ahead, n0, N, B_N, item);
   if (K > 0) {
     a_fetch(&a_ahead, a_from, m0, M, a_row, 0, K, A_K, item);
     b_fetch(&b_ahead, b_from, n0, N, B_N, 0, K, b_k, item);
   }
   for (IDX_T k0 = 0; k0 < K; k0 += UNIT_K) {
+    if (k0 + UNIT_K > K) {
+      a_clear(&a_ahead, k0, K, item);
+      b_clear(&b_ahead, k0, K, item);
+    }
     a_put(a_tile, &a_ahead, item);
     b_put(b_tile, &b_ahead, item);
     barrier(CLK_LOCAL_MEM_FENCE);

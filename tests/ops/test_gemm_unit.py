@@ -199,7 +199,6 @@ def test_tiles_leave_no_unit_idle() -> None:
         assert best_of(m, n, 1, 64, 1, 128, 128) == tile
 
 
-
 def test_units_have_names_of_their_own() -> None:
     assert len(set(GPU_UNITS)) == 12
     for unit in GPU_UNITS:

@@ -20,7 +20,7 @@ class Profile:
         caps: As its OpenCL runtime reports it, as far as that is known.
         target: What compilers for it are given: the nearest of `targets.TARGETS`.
         flops: Peak of float32 operations in a second.
-        unit_flops: Of the matrix unit, of 16 bits with sums in float32, dense; 0 where there is none.
+        unit_flops: Of its matrix unit, for 16 bits with sums in float32; 0 where it has none.
         bytes_per_s: Peak to and from memory.
         launch_s: Seconds that a launch takes by itself; an assumption, no vendor publishes it.
         source: Who publishes the figures.
