@@ -9,7 +9,7 @@ from clrt.device import requires, units
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.requires import Requires
 from clrt.errors import UnsupportedError
-from clrt.ir.code import Define
+from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.traced import pure
@@ -33,6 +33,7 @@ from clrt.kernels.variant import Lowering
 UNIT = tuned("gemm_unit_gpu", T_M=128, T_N=128, T_ITEMS=256)
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
 _DEPTH = 32  # of a slice
+_LEAST_ROWS = 32  # of a tile: those of all waves below each other
 _OCTET = 8  # numbers that are read at a time
 # Bringing a row or a column of a tile takes as long as so many of its sums, about.
 _LINE_COST = 32
@@ -40,6 +41,7 @@ _LINE_COST = 32
 _PARTS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
 _PRODUCTS = {3: 6, 2: 5, 1: 3}
 _LANES = {"mma": 32, "wmma": 32, "wmma_12": 32, "mfma": 64, "dpas_8": 8, "dpas_16": 16}
+_MORE_REGISTERS = Code("-cl-intel-256-GRF-per-thread")
 # As common/gpu_unit.clh numbers them.
 _NUMBERS = {name: number for number, name in enumerate(_LANES, 1)}
 
@@ -80,6 +82,11 @@ class UnitWay:
     def lanes(self) -> int:
         """Work-items that multiply together."""
         return _LANES[units.instructions_of(self.unit)]
+
+    @property
+    def options(self) -> tuple[Code, ...]:
+        """Of the compiler: Intel's else spills the sums of larger tiles."""
+        return (_MORE_REGISTERS,) if self.unit in (*units.DPAS_8, *units.DPAS_16) else ()
 
     @property
     def defines(self) -> dict[str, Define]:
@@ -195,7 +202,8 @@ def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], .
         rows, columns: Of the largest tile there is.
     """
     narrow = columns // 2
-    return (rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)
+    found = [(rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)]
+    return tuple(tile for tile in found if tile[0] >= _LEAST_ROWS)
 
 
 @pure
@@ -250,6 +258,7 @@ class _Made:
             "T_ITEMS": self.items,
         }
         spec = KernelSpec.of("matmul/gemm_unit_gpu.cl", UNIT.entry, **defines)
+        spec = spec.compiled(spec.opencl_c, *self.way.options)
         lanes = self.way.lanes
         return TileKernel(spec, tile, (lanes, self.items // lanes, 1))
 

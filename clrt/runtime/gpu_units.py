@@ -1,20 +1,29 @@
-"""The matrix units of a GPU, found by trying: what its compiler takes, and what multiplies right."""
+"""The matrix units of a GPU, found by trying: its compiler takes them, and they multiply right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+import clrt
 from clrt.device.caps import MatrixShape
-from clrt.device.units import DPAS_8, DPAS_16, MFMA, MMA, WMMA, WMMA_12
+from clrt.device.units import DPAS_8, DPAS_16, GPU_UNITS, MFMA, MMA, WMMA, WMMA_12
+from clrt.errors import InputError
+from clrt.files import make_cache_folder, read_regular, replacing
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.gemm_gpu import tile_launches
 from clrt.kernels.gemm_unit import UnitWay, plain_kernel
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch, Scratch
+from clrt.knobs import cache_dir
 from clrt.runtime.driver import cl
 
 # By how extensions begin that a device has.
@@ -25,11 +34,12 @@ _CANDIDATES = {
 }
 # A size that is no multiple of a tile's.
 _M, _N, _K = 35, 37, 45
+_MOST_BYTES = 1 << 16  # of a file that is read
 
 
 @cache
 def gpu_units(device: cl.Device) -> frozenset[MatrixShape]:
-    """The units of a device of another kind than a CPU."""
+    """The units of a device of another kind than a CPU; remembered in the cache folder."""
     names = device.extensions.split()
     families = [
         family
@@ -37,6 +47,37 @@ def gpu_units(device: cl.Device) -> frozenset[MatrixShape]:
         if any(name.startswith(start) for name in names)
         for family in candidates
     ]
+    if not families:
+        return frozenset()
+    facts = (device.platform.name, device.name, device.driver_version, clrt.__version__)
+    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:40]
+    path = cache_dir() / "devices" / f"{digest}.units.json"
+    return remembered(path, lambda: _found(device, families))
+
+
+def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
+    """What a file has; else what is found, which is kept there if the folder can be written.
+
+    A file that is damaged, or that others can write, is none.
+    """
+    by_name = {str(unit): unit for unit in GPU_UNITS}
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return frozenset(by_name[name] for name in json.loads(_read(path)))
+    found = find()
+    with suppress(OSError, InputError):
+        make_cache_folder(path.parent)
+        with replacing(path) as stream:
+            stream.write(json.dumps(sorted(map(str, found))).encode())
+    return found
+
+
+def _read(path: Path) -> bytes:
+    return read_regular(path, _MOST_BYTES, private=True)
+
+
+def _found(
+    device: cl.Device, families: Iterable[tuple[MatrixShape, ...]]
+) -> frozenset[MatrixShape]:
     found: set[MatrixShape] = set()
     for first, *others in families:
         if works(device, first):
@@ -49,9 +90,8 @@ def works(device: cl.Device, unit: MatrixShape) -> bool:
     dtype = DType(unit.operands)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 8, size).astype(dtype.numpy) for size in ((_M, _K), (_K, _N)))
-    launch = _product(unit, dtype)
     try:
-        found = _run(device, launch, (a, b))
+        found = _run(device, _product(unit, dtype), (a, b))
     except cl.Error:
         return False
     return bool(np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32)))
@@ -60,8 +100,8 @@ def works(device: cl.Device, unit: MatrixShape) -> bool:
 def _product(unit: MatrixShape, dtype: DType) -> Launch:
     """The product of two buffers."""
     a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)
-    views = (MatrixView(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
-    product = Product(y, dtype, (1, 1), _M, _N, _K, *views)
+    left, right = (MatrixView(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
+    product = Product(y, dtype, (1, 1), _M, _N, _K, left, right)
     (launch,) = tile_launches(product, [plain_kernel(product, UnitWay(unit))], 0)
     return launch
 
@@ -71,7 +111,9 @@ def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)
     spec = launch.kernel
-    program = cl.Program(context, spec.text).build([*spec.build_options, "-w"], cache_dir=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program = cl.Program(context, spec.text).build([*spec.build_options, "-w"], cache_dir=False)
     kernel = cl.Kernel(program, spec.entry)
     flags = cl.mem_flags
     result = np.zeros((_M, _N), np.float32)
