@@ -117,12 +117,8 @@ def _parts(product: Product, kernel: TileKernel, units: int) -> int:
     """Into how many parts K goes: as many as give each unit work."""
     if product.batches > 1 or product.blocks is not None:
         return 1
-    return parts_of(product.k, wanted_parts(product, kernel, units))
-
-
-def wanted_parts(product: Product, kernel: TileKernel, units: int) -> int:
-    """How many parts of K give each unit work."""
-    return _GROUPS * units // prod(map(ceil_div, (product.m, product.n), kernel.size))
+    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
+    return parts_of(product.k, _GROUPS * units // groups)
 
 
 @pure

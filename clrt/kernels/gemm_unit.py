@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar
 
 from clrt.device import requires, units
@@ -21,7 +22,6 @@ from clrt.kernels.gemm_gpu import (
     parts_of,
     share_of_k,
     tile_launches,
-    wanted_parts,
 )
 from clrt.kernels.product import Epilogue, MatrixView, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div
@@ -33,6 +33,7 @@ from clrt.kernels.variant import Lowering
 UNIT = tuned("gemm_unit_gpu", T_M=128, T_N=128, T_ITEMS=256)
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
 _DEPTH = 32  # of a slice
+_GROUPS = 2  # that a unit of the device should have
 _LEAST_ROWS = 32  # of a tile: those of all waves below each other
 _OCTET = 8  # numbers that are read at a time
 # Bringing a row or a column of a tile takes as long as so many of its sums, about.
@@ -166,7 +167,8 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
 
 def _parts(product: Product, kernel: TileKernel, device_units: int) -> int:
     """Into how many parts K goes, of whole slices: as many as give each unit of the device work."""
-    return parts_of(product.k, wanted_parts(product, kernel, device_units), _DEPTH)
+    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
+    return parts_of(product.k, _GROUPS * device_units // groups, _DEPTH)
 
 
 def _way(product: Product, ctx: Lowering) -> UnitWay:
