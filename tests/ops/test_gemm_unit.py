@@ -128,12 +128,13 @@ def test_errors_of_parts_are_those_of_float32(device: DeviceInfo, stored: DType)
     a = rng.standard_normal((m, k)) * np.exp(rng.uniform(-30, 30, (m, 1)))
     b = rng.standard_normal((k, n)) * np.exp(rng.uniform(-2, 2, (1, n)))
     build = product(a.astype(np.float32), b.astype(stored.numpy), RESIDUAL)
-    a, b = (x.astype(np.float64) for x in (build.known[v] for v in build.graph.nodes[0].inputs[:2]))
+    (node,) = build.graph.nodes
+    a, b = (x.astype(np.float64) for x in (build.known[node.arg(i)] for i in (0, 1)))
     plan = unit_plan(build, device, MMA_BFLOAT16)
     assert launches_of(plan.steps)[0].kernel.has("PARTS_B")
     results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, device)
     (actual,) = results.values()
-    bias, residual = (build.known[v].astype(np.float64) for v in build.graph.nodes[0].inputs[2:])
+    bias, residual = (build.known[node.arg(i)].astype(np.float64) for i in (2, 3))
     sizes = np.abs(a) @ np.abs(b) + np.abs(bias) + np.abs(residual)
     assert np.max(np.abs(actual - (a @ b + bias + residual)) / sizes) <= 4 * EPSILON
 
