@@ -11,7 +11,7 @@ from clrt.kernels.spec import KernelSpec, ceil_div
 from .compiling import Results, describe
 from .loops import Loop
 from .planning import Planned, Work
-from .predict import USUAL_SHARE, likely_seconds, seconds
+from .predict import likely_seconds, seconds, share_of
 from .targets import TARGETS
 
 # Steps of a loop in one work-item, above which a launch may last too long for a watchdog.
@@ -115,7 +115,7 @@ def idle_launches(planned: Planned, shares: Mapping[KernelSpec, float]) -> list[
 
 
 def _lost(work: Work, planned: Planned, shares: Mapping[KernelSpec, float]) -> float:
-    share = shares.get(work.kernel, USUAL_SHARE)
+    share = share_of(work, shares)
     likely = likely_seconds(work, planned.profile, shares)
     return likely - seconds(work, planned.profile, share)
 

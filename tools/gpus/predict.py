@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clrt.kernels.gemm_unit import products_of
 from clrt.kernels.spec import KernelSpec
 
 from .planning import Planned, Work
@@ -12,6 +13,8 @@ from .profiles import Profile
 
 # Of kernels whose loops no disassembler shows: what those that are known have, about.
 USUAL_SHARE = 0.5
+# Of the peak of matrix units, which compute beside the instructions that feed them; an assumption.
+_UNIT_SHARE = 0.6
 # Work-items that a core needs to hide the latency of its instructions.
 _ITEMS_PER_CORE = 256
 # Of memory; and bytes that a work-item has on the way at a time, of most kernels.
@@ -56,20 +59,29 @@ def seconds(work: Work, device: Profile, share: float = 1.0) -> float:
     Args:
         share: How much of the device's rate its operations reach.
     """
-    return max(work.flops / (device.flops * share), work.nbytes / device.bytes_per_s)
+    return max(work.flops / (_flops(work, device) * share), work.nbytes / device.bytes_per_s)
+
+
+def share_of(work: Work, shares: Mapping[KernelSpec, float]) -> float:
+    """How much of the device's rate the operations of a launch reach, where all cores have some."""
+    return _UNIT_SHARE if products_of(work.kernel) else shares.get(work.kernel, USUAL_SHARE)
 
 
 def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, float]) -> float:
     """What it takes with the cores and lanes that have nothing to do."""
-    share, items = shares.get(work.kernel, USUAL_SHARE), work.groups * work.items
+    share, items = share_of(work, shares), work.groups * work.items
     # The last round of work-groups leaves cores idle, and few work-items leave lanes so.
     cores = device.caps.cores
     rounds = -(-work.groups // cores)
-    busy = min(
-        work.groups / (rounds * device.caps.cores), items / (device.caps.cores * _ITEMS_PER_CORE)
-    )
+    busy = min(work.groups / (rounds * cores), items / (cores * _ITEMS_PER_CORE))
     reached = min(device.bytes_per_s, items * _in_flight(work.kernel) / _LATENCY_S)
-    return max(work.flops / (device.flops * share * busy), work.nbytes / reached)
+    return max(work.flops / (_flops(work, device) * share * busy), work.nbytes / reached)
+
+
+def _flops(work: Work, device: Profile) -> float:
+    """The rate of a launch's operations: of the matrix unit over its products for each."""
+    products = products_of(work.kernel)
+    return device.unit_flops / products if products else device.flops
 
 
 def _in_flight(kernel: KernelSpec) -> float:
