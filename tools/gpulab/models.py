@@ -49,7 +49,10 @@ def measure(place: Place, title: str) -> Found:
     if not model.contract.donated:  # else the cache would be copied, which no program does
         run = partial(loaded.run, feeds)
         found["run_ms"] = 1e3 * statistics.median(time_turn(run, _SECONDS))
-    return found | {"torch": time_model(title, lab.info.caps.is_cpu, _SECONDS)}
+    try:
+        return found | {"torch": time_model(title, lab.info.caps.is_cpu, _SECONDS)}
+    except Exception as error:  # what other packages raise is no reason to lose the rest
+        return found | {"torch": {}, "note": f"torch: {error}"}
 
 
 def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:

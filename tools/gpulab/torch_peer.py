@@ -110,8 +110,9 @@ def _decoding(model: Any, what: str, device: str, dtype: Any) -> Callable[[], ob
     cache = model(before, use_cache=True).past_key_values
 
     def run() -> object:
-        cache.crop(512 - tokens)
-        return model(new, past_key_values=cache, use_cache=True)
+        found = model(new, past_key_values=cache, use_cache=True)
+        cache.crop(-tokens)
+        return found
 
     return run
 
