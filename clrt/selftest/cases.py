@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.page_form import PAGE
@@ -72,6 +73,11 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
     yield Case(family, MatMulInteger(), (_as(integers[0], "u1"), _as(integers[1], "i1")), (1,))
     family = "products of few rows"
     yield Case(family, MatMul(), _normal(rng, (3, 300), (300, 70)), (1,))
+    x, weights, bias = _normal(rng, (3, 70), (70, 33), (33,))
+    biased = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+    for dtype in (DType.FLOAT16, DType.BFLOAT16):
+        narrow = weights.astype(dtype.numpy)
+        yield Case("weights of 16 bits", biased, (x, narrow, bias), (1, 2))
     op = MatMulNBits(300, 70, 4, 32)
     levels = rng.integers(0, 256, (70, op.blocks, op.lines // op.blocks))
     scales = rng.uniform(0.01, 0.1, (70, op.blocks))
