@@ -69,6 +69,8 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
     yield Case(family, gelu, _normal(rng, (70, 130), (130, 67), (67,)), (1, 2))
     yield Case(family, MatMul(), _normal(rng, (3, 33, 40), (3, 40, 50)))
     yield Case(family, MatMul(), _normal(rng, (300, 200), (200, 300)), (1,))
+    halves = tuple(x.astype(np.float16) for x in _normal(rng, (130, 128), (128, 200)))
+    yield Case(family, MatMul(), halves, (1,))  # by the matrix unit, where there is one
     integers = rng.integers(0, 256, (33, 70)), rng.integers(-128, 128, (70, 50))
     yield Case(family, MatMulInteger(), (_as(integers[0], "u1"), _as(integers[1], "i1")), (1,))
     family = "products of few rows"
