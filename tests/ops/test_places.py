@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
 from math import prod
 
 import pytest
@@ -15,16 +17,42 @@ from clrt.kernels.spec import Launch
 from clrt.kernels.strided import _tile_width
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv
+from clrt.ops.movement.gather_elements import GatherElements
+from clrt.ops.movement.gather_nd import GatherND
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.reverse_sequence import ReverseSequence
+from clrt.ops.movement.scatter_elements import ScatterElements
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.trilu import Trilu
+from clrt.ops.norm.batch_normalization import BatchNormalization
+from clrt.ops.pointwise.pointwise import Add
 from clrt.ops.vision.pooling import MaxPool
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
+from tests.ops.samples import samples
+from tests.ops.test_ops import SMALL, check, feeds_of
 
 CPU, GPU, SMALL_GPU = (
     DeviceCaps("Test", "test", "Test", "1", kind, compute_units=64, max_work_group_size=items)
     for kind, items in (("cpu", 4096), ("gpu", 256), ("gpu", 128))
 )
+
+# How many samples run, which are as many kernels, about.
+PLACED: dict[type[Op], int] = {
+    Add: 2,
+    BatchNormalization: 2,
+    GatherElements: 1,
+    GatherND: 2,
+    MaxPool: 2,
+    Pad: 3,
+    ReverseSequence: 1,
+    ScatterElements: 1,
+    Transpose: 5,
+    Trilu: 2,
+}
 
 
 def _plan(op: Op, caps: DeviceCaps, *shapes: tuple[Dim, ...], **sizes: int) -> Plan:
@@ -54,7 +82,7 @@ def test_rows_of_a_column_are_one_work_items() -> None:
     """Of a depthwise convolution; its last rows may be fewer."""
     window = Conv(kernel_shape=(3, 3), pads=(1, 1, 1, 1), group=960)
     (found,) = _launches(window, GPU, (2, 960, 7, 7), (960, 1, 3, 3))
-    assert (found.kernel.entry, found.global_size) == ("conv_depthwise_gpu", (2 * 960 * 2 * 7,))
+    assert (found.kernel.entry, found.global_size) == ("conv_depthwise_gpu", (2 * 960 * 4 * 7,))
     line = Conv(kernel_shape=(5,), group=8)
     (found,) = _launches(line, GPU, (1, 8, 104), (8, 1, 5))
     assert (found.kernel.entry, found.global_size) == ("conv_depthwise_gpu", (8 * 100,))
@@ -88,3 +116,18 @@ def test_new_shapes_of_a_transpose_compile_nothing() -> None:
         kernels.append({x.kernel for x in launches_of(plan.steps)} | {*plan.also})
     assert len(kernels[0]) == 2
     assert kernels[1] == kernels[2] == kernels[0]
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=name_of)
+@pytest.mark.parametrize(("cls", "count"), PLACED.items(), ids=lambda v: getattr(v, "name", ""))
+def test_what_gpus_launch_is_right(cls: type[Op], count: int, device: DeviceInfo) -> None:
+    """Of ops whose variant runs on CPUs, too, which then have places of another form."""
+    caps = replace(device.caps, kind="gpu")
+    tiles = SMALL["copy_tiled"] if caps.simulator else {"T_ITEMS": 64}
+    every = [s for s in samples(cls) if all(a is None or a.size for a in s.inputs)]
+    for sample in islice(reversed(every), 0, None, max(len(every) // count, 1)):
+        plan = replace(plan_graph(sample_graph(sample), caps, tiles), also=())
+        expected = sample.op.reference(*sample.inputs)
+        actual = run_plan(plan, feeds_of(sample), device)
+        for array, (name, found) in zip(expected, actual.items(), strict=True):
+            check(f"{sample.op} {name}", found, array, tolerance(sample.op, array))

@@ -36,7 +36,7 @@ from clrt.ops.vision.pooling import AutoPad, WindowPool
 
 _AXES = 3
 DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-DEPTHWISE_GPU = tuned("conv_depthwise_gpu", {"T_ROWS": (2, 4, 8)}, T_ROWS=4)
+DEPTHWISE_GPU = tuned("conv_depthwise_gpu", {"T_ROWS": (1, 2, 4, 8)}, T_ROWS=2)
 _MOST_LINES = 7  # of a window: its kernel unrolls them
 
 
