@@ -71,6 +71,12 @@ def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
     assert list(refusals(plans, {})) == []
 
 
+def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
+    rows = (Work(KERNEL, 10_000, items, 10**9, 0) for items in (64, 7))
+    full, short = (predict(Planned("net", LEAST, (work,)), {}).likely for work in rows)
+    assert short / full == pytest.approx(32 / 7, rel=0.01)
+
+
 def test_what_does_not_fit_is_told_with_by_how_much() -> None:
     (planned,) = plan_model(_model(1 << 20), (LEAST,))
     assert "256 MiB" in planned.error and "128 MiB" in planned.error
