@@ -14,6 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from clrt.device.caps import DeviceCaps
+from clrt.device.requires import CPU
 from clrt.errors import ClrtError
 from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
@@ -60,8 +61,10 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "conv_depthwise_cpu": {"T_VW": 4},
+    "conv_depthwise_gpu": {"T_ROWS": 3},
     "conv_image_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
+    "copy_tiled": {"T_ITEMS": 4},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "few_rows_gpu": {"T_LANES": 4, "T_SLICES": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
@@ -226,6 +229,8 @@ def test_variant_matches_reference(
 @DEVICES
 def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
+    if not device.caps.is_cpu:  # a GPU is taken for nothing else
+        left = {v: n for v, n in left.items() if v.requires.kinds != CPU.kinds}
     for cls in ON_DEVICE:
         for variant in left.keys() & set(cls.variants):
             monkeypatch.setattr(cls, "variants", (variant,))
@@ -255,7 +260,9 @@ def test_each_op_with_kernels_has_samples() -> None:
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
     for sample in samples(cls):
-        assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
+        # Only for CPUs are rows of A rounded (clrt/passes/prepare.py).
+        if device.caps.is_cpu or not getattr(sample.op, "a_bits", 0):
+            assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["per size", "per axis"])

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clrt.kernels.spec import KernelSpec, ceil_div
+from clrt.kernels.spec import KernelSpec
 
 from .compiling import Results, describe
 from .loops import Loop
@@ -160,7 +160,7 @@ def steps_of(work: Work, loop: Loop | None) -> int:
     Args:
         loop: What it multiplies at a time; None where that is not known, and bytes have to do.
     """
-    items = max(1, work.groups * work.items)
+    items = max(1.0, work.groups * work.items)
     if loop is not None and work.flops:
-        return ceil_div(work.flops, 2 * items * max(1, loop.multiplied))
-    return ceil_div(work.nbytes, _FLOAT_BYTES * items)
+        return round(work.flops / (2 * items * max(1, loop.multiplied)))
+    return round(work.nbytes / (_FLOAT_BYTES * items))

@@ -17,6 +17,8 @@ USUAL_SHARE = 0.5
 _UNIT_SHARE = 0.6
 # Work-items that a core needs to hide the latency of its instructions.
 _ITEMS_PER_CORE = 256
+# Work-items that go in step, of which those past the last of a group are idle.
+_WAVE = 32
 # Of memory; and bytes that a work-item has on the way at a time, of most kernels.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
 
@@ -74,6 +76,7 @@ def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, floa
     cores = device.caps.cores
     rounds = -(-work.groups // cores)
     busy = min(work.groups / (rounds * cores), items / (cores * _ITEMS_PER_CORE))
+    busy *= work.items / (-(-work.items // _WAVE) * _WAVE)
     reached = min(device.bytes_per_s, items * _in_flight(work.kernel) / _LATENCY_S)
     return max(work.flops / (_flops(work, device) * share * busy), work.nbytes / reached)
 
