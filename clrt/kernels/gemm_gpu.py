@@ -23,8 +23,8 @@ GPU = tuned(
     T_RN=8,
     T_TK=16,
 )
-_SIDE = 16
-GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+SIDE = 16
+GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
 # Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
@@ -64,9 +64,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    ctx.require(
-        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
-    )
+    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], tunables["T_TK"])))
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
     kernels = _kernels(product, tiles, tunables["T_TK"], items)
@@ -82,7 +80,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
         kernels = _kernels(share, tiles, tunables["T_TK"], items)
         launches += _launches(share, kernels, None if parts == 1 else taken)
-        launches.append(_joined(product, sums, parts))
+        launches.append(join_launch(product, sums, parts))
     return launches
 
 
@@ -104,12 +102,27 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
     def time(index: int) -> float:
         rows, columns = tiles[index]
-        groups = ceil_div(m, _SIDE * rows) * ceil_div(n, _SIDE * columns) * batches
-        # Cycles of a work-item for a step of K: products, and reads and bookkeeping besides, as
-        # compilers for NVIDIA's GPUs make of the loop.
-        return max(groups, units) * (rows * columns + (rows + columns) / 2 + 3)
+        groups = ceil_div(m, SIDE * rows) * ceil_div(n, SIDE * columns) * batches
+        return max(groups, units) * tile_cycles(rows, columns)
 
     return min(range(len(tiles)), key=time)
+
+
+def tile_cycles(rows: int, columns: int) -> float:
+    """Cycles of a work-item for a step of K: products, and reads and bookkeeping besides.
+
+    Source: what compilers for NVIDIA's GPUs make of the loop.
+    """
+    return rows * columns + (rows + columns) / 2 + 3
+
+
+def tile_bytes(tile: tuple[int, int], depth: int) -> int:
+    """Local memory of a work-group, for slices of some depth.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    return 4 * depth * sum(SIDE * r + 4 for r in tile)
 
 
 def _parts(product: Product, kernel: _Kernel, units: int) -> int:
@@ -151,7 +164,7 @@ def _kernels(
     for rows, columns in tiles:
         tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+        found.append(_Kernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
     # Of few bits, columns are bytes side by side.
     wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
@@ -169,11 +182,12 @@ def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -
         yield launch(kernel.spec, size, kernel.local, product.flops, **args)
 
 
-def _joined(product: Product, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts; none of one."""
+def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
+    """The launch that adds up the parts of K; without work-groups if there is one."""
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
-    size = (product.n, product.m) if parts > 1 else (0, 0)
+    args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
+    size = (product.n, product.m, product.batches)
     return launch(
-        kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
+        kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args
     )

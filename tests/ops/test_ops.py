@@ -59,6 +59,7 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "conv_depthwise_cpu": {"T_VW": 4},
+    "conv_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "conv_image_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "cum_columns": {"T_VW": 4, "T_NV": 2},

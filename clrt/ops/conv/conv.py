@@ -17,7 +17,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.conv_gpu import Windows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
 from clrt.kernels.strided import broadcast_strides
@@ -25,7 +27,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.conv.costs import DIRECT_ANY, DIRECT_CPU, direct_work, unfolded_work
+from clrt.ops.conv.costs import DIRECT_ANY, DIRECT_CPU, direct_work, gathered_work, unfolded_work
 from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
@@ -195,6 +197,19 @@ def _depthwise(
     return [launch(kernel, size, local, product.flops, **args)]
 
 
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    x, w, op = node.arg(0), node.arg(1), node.op
+    assert isinstance(op, Convolution)
+    window = op.window(w.shape)
+    assert window is not None
+    geometry = {} if window.is_pointwise else window.geometry(x.dims[2:], node.output.dims[2:])
+    windows = Windows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
+    return emit_windows(lower_conv(node), windows, ctx)
+
+
+_GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gathered_work)
+
+
 def _emit(emit: gemm.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
@@ -342,7 +357,7 @@ class FloatConvolution(Convolution, TakesEpilogue):
             speed=DIRECT_ANY,
             work=direct_work,
         ),
-        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work),
+        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
     def with_epilogue(self, steps: tuple[Step, ...]) -> Op:

@@ -1,0 +1,219 @@
+"""Convolution on GPUs: a product of weights, and of windows that its kernel reads from images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from clrt.device.requires import Requires
+from clrt.ir.code import Define
+from clrt.ir.graph import Value
+from clrt.ir.traced import pure
+from clrt.kernels.gemm_gpu import SIDE, join_launch, tile_bytes, tile_cycles
+from clrt.kernels.panels import Panels
+from clrt.kernels.product import Epilogue, Product
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering
+
+# As of gemm_gpu; powers of two.
+CONV = tuned(
+    "conv_gpu",
+    {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16)},
+    T_RM=8,
+    T_RN=8,
+    T_TK=16,
+)
+# S_WINDOW of the kernel.
+IN_PLACE, BY_TAP, BY_CHANNEL = range(3)
+# Slices by taps are taken that are up to so many percent of those by channels: a work-item spends
+# less on finding an element.
+_BY_TAP_PERCENT = 125
+_LEAST_COLUMNS = 2  # of a work-item
+_PLACE_BYTES = 2 * 16  # of a place of K, in local memory
+# Slices from which on a product may have parts of K; how many; and a factor beyond all of them.
+_DEEP_SLICES = 16
+_PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
+_BASE = 32
+# Cycles of a work-item: in which the elements of a slice come from memory, and what the launch takes
+# that joins parts. To start and to end takes the time of some slices.
+_WAIT = 300
+_JOINING = 6000
+_ENDS = 2
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What a convolution reads.
+
+    Attributes:
+        channels: Of a group.
+        taps: Elements of a window in a channel.
+        plane: Elements of a channel of an image.
+        geometry: The kernel's arguments; none where each window is the element at its place.
+    """
+
+    channels: int
+    taps: int
+    plane: int
+    geometry: Mapping[str, int]
+
+    def order(self, depth: int) -> int:
+        """S_WINDOW of the kernel, for slices of some depth."""
+        if not self.geometry or not self.channels * self.taps:
+            return IN_PLACE
+        by_tap, by_channel = self.slices(BY_TAP, depth), self.slices(BY_CHANNEL, depth)
+        return BY_TAP if 100 * by_tap <= _BY_TAP_PERCENT * by_channel else BY_CHANNEL
+
+    def slices(self, order: int, depth: int) -> int:
+        """How many slices K has."""
+        if order == BY_TAP:
+            return self.taps * ceil_div(self.channels, depth)
+        return ceil_div(self.taps * self.channels, depth)
+
+
+def emit_windows(product: Product, windows: Windows, ctx: Lowering) -> list[Launch]:
+    """The launches of a convolution, without its columns in memory.
+
+    The kernels that are not taken are launched without work-groups: sizes change from call to call,
+    and none may compile a kernel.
+
+    Args:
+        product: By images and groups, of weights `[O, C / group, window …]` and images.
+
+    Raises:
+        UnsupportedError: The epilogue is not for float32, or the device has too little local memory.
+    """
+    product.epilogue.check_vectors()
+    if product.is_empty:
+        return []
+    tunables, units = ctx.tunables(CONV), ctx.caps.compute_units
+    depth, (images, groups) = tunables["T_TK"], product.batch
+    tiles = conv_tiles(product.m, tunables["T_RM"], tunables["T_RN"])
+    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], depth) + _PLACE_BYTES * depth))
+    order = windows.order(depth)
+    sliced = _Sliced(windows, order, depth, windows.slices(order, depth), product.k)
+    columns = images * product.n
+    taken, parts = divmod(
+        best_split(product.m, columns, groups, sliced.count, depth, units, *tiles[0]), _BASE
+    )
+    launches, weights = sliced.weights(product, ctx)
+    product = replace(product, a=replace(product.a, buffer=weights))
+    launches += sliced.launches(product, tiles, 1, taken if parts == 1 else None)
+    # Which is no matter of sizes that change.
+    if sliced.count >= _DEEP_SLICES:
+        sums = ctx.scratch(parts * product.batches * product.m * product.n if parts > 1 else 1)
+        share = replace(product, y=sums, epilogue=Epilogue())
+        launches += sliced.launches(share, tiles, parts, None if parts == 1 else taken)
+        launches.append(join_launch(product, sums, parts))
+    return launches
+
+
+def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of a work-item of each tile, for products of m rows: the largest first.
+
+    No tile has twice the rows that there are, or more. The next one has half the columns, and half
+    the rows where it had as many.
+    """
+    while rows > 1 and m <= SIDE * rows // 2:
+        rows //= 2
+    found = [(rows, columns)]
+    while columns >= 2 * _LEAST_COLUMNS:
+        rows, columns = rows // 2 if rows == columns else rows, columns // 2
+        found.append((rows, columns))
+    return tuple(found)
+
+
+@pure
+def best_split(
+    m: int, n: int, groups: int, slices: int, depth: int, units: int, rows: int, columns: int
+) -> int:
+    """Which tile takes the least time, and in how many parts of K: _BASE * tile + parts.
+
+    Large tiles read less; small ones, and parts, leave no unit idle.
+
+    Args:
+        slices: Of K, each `depth` deep.
+        rows, columns: Of a work-item of the largest tile.
+    """
+    found = list(enumerate(conv_tiles(m, rows, columns)))
+    joins = _PARTS if slices >= _DEEP_SLICES else _PARTS[:1]
+
+    def time(choice: tuple[int, tuple[int, int], int]) -> float:
+        _, (r, c), parts = choice
+        work = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups
+        # Of a unit: its groups share it, and fill the time in which one waits for memory.
+        share = ceil_div(work * parts, units) * depth * tile_cycles(r, c)
+        joining = _JOINING + parts * m * n * groups / (2 * units) if parts > 1 else 0
+        return (ceil_div(slices, parts) + _ENDS) * max(share, _WAIT) + joining
+
+    tile, _, parts = min(((i, t, p) for i, t in found for p in joins), key=time)
+    each = max(ceil_div(slices, parts), 1)
+    return _BASE * tile + max(ceil_div(slices, each), 1)  # none is without a slice
+
+
+@dataclass(frozen=True)
+class _Sliced:
+    """How the kernel goes through K.
+
+    Attributes:
+        order: S_WINDOW of the kernel.
+        count: Of slices, of `depth` rows of weights at most.
+        k: Rows of weights.
+    """
+
+    windows: Windows
+    order: int
+    depth: int
+    count: int
+    k: int
+
+    def weights(self, product: Product, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
+        """The weights as `[groups, K, M]`: made once where they are constant, else at each run."""
+        source, m = product.a.buffer.buffer, product.m
+        if not self.k:
+            return [], product.a.buffer
+        taps = self.windows.taps if self.order == BY_TAP else 1
+        if isinstance(source, Value) and source.is_constant and source.has_numbers:
+            # By the host: the kernel that packs rows is for a CPU's panels.
+            packed = Panels(self.k, m, m, transposed=True, taps=taps).of(source)
+            return [], BufferArg(replace(packed, rows=None))
+        shape = (product.batch[1], taps, self.k // taps, m)
+        target = BufferArg(ctx.scratch(prod(shape)))
+        steps = (self.k * m, 1, taps, self.k), contiguous_strides(shape)
+        return copy_launches(ctx, product.a.buffer, target, product.dtype, shape, *steps), target
+
+    def launches(
+        self,
+        product: Product,
+        tiles: Sequence[tuple[int, int]],
+        parts: int,
+        taken: int | None,
+    ) -> Iterator[Launch]:
+        """One for each tile, of which at most one has work-groups."""
+        windows, (images, groups) = self.windows, product.batch
+        row = windows.channels if self.order == BY_TAP else self.k
+        defines: dict[str, Define] = {
+            **product.epilogue.defines,
+            "S_WINDOW": self.order,
+            "S_WHOLE": int(not row % self.depth),
+            "T_TK": self.depth,
+        }
+        # An image without elements has windows of padding alone.
+        count = self.count if windows.plane else 0
+        args: dict[str, Any] = {"y": product.y, "w": product.a.buffer, "x": product.b.buffer}
+        args |= {"M": product.m, "P": product.n, "K": self.k, "C": windows.channels}
+        args |= {"plane": windows.plane, "images": images, "groups": groups}
+        args |= {"slices": ceil_div(count, parts), "all": count}
+        args |= {**(windows.geometry if self.order else {}), **product.epilogue.args}
+        for index, (rows, columns) in enumerate(tiles):
+            kernel = KernelSpec.of(
+                "conv/conv_gpu.cl", CONV.entry, **defines, T_RM=rows, T_RN=columns
+            )
+            across = ceil_div(images * product.n, SIDE * columns) * SIDE
+            grid = (across, ceil_div(product.m, SIDE * rows) * SIDE, groups * parts)
+            size = grid if index == taken else (0, 0, 0)
+            yield launch(kernel, size, (SIDE, SIDE, 1), product.flops, **args)
