@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -11,7 +11,7 @@ from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
-from clrt.kernels.gemm_gpu import SIDE, join_launch, tile_bytes, tile_cycles
+from clrt.kernels.gemm_gpu import SIDE, join_launch, tile_bytes, tile_cycles, tile_defines
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Epilogue, Product
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
@@ -32,15 +32,17 @@ IN_PLACE, BY_TAP, BY_CHANNEL = range(3)
 # Slices by taps are taken that are up to so many percent of those by channels: a work-item spends
 # less on finding an element.
 _BY_TAP_PERCENT = 125
-_LEAST_COLUMNS = 2  # of a work-item
+_LEAST = 2  # of a work-item, along the longer side
 _PLACE_BYTES = 2 * 16  # of a place of K, in local memory
 # Slices from which on a product may have parts of K; how many; and a factor beyond all of them.
 _DEEP_SLICES = 16
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _BASE = 32
-# Cycles of a work-item: in which the elements of a slice come from memory, and what the launch takes
-# that joins parts. To start and to end takes the time of some slices.
+# Cycles of a work-item: in which the elements of a slice come from a cache, in which it reads or
+# writes an element of memory, and what the launch takes that joins parts. To start and to end takes
+# the time of some slices.
 _WAIT = 300
+_MOVING = 180
 _JOINING = 6000
 _ENDS = 2
 
@@ -85,21 +87,24 @@ def emit_windows(product: Product, windows: Windows, ctx: Lowering) -> list[Laun
         product: By images and groups, of weights `[O, C / group, window …]` and images.
 
     Raises:
-        UnsupportedError: The epilogue is not for float32, or the device has too little local memory.
+        UnsupportedError: The epilogue needs other types than float32, or the device has too little
+            local memory.
     """
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
     tunables, units = ctx.tunables(CONV), ctx.caps.compute_units
     depth, (images, groups) = tunables["T_TK"], product.batch
-    tiles = conv_tiles(product.m, tunables["T_RM"], tunables["T_RN"])
-    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], depth) + _PLACE_BYTES * depth))
+    tiles = _fitting_tiles(product.m, tunables, ctx)
     order = windows.order(depth)
     sliced = _Sliced(windows, order, depth, windows.slices(order, depth), product.k)
     columns = images * product.n
-    taken, parts = divmod(
-        best_split(product.m, columns, groups, sliced.count, depth, units, *tiles[0]), _BASE
+    moved = product.batches * (windows.channels * windows.plane + product.m * product.n)
+    moved += groups * product.m * product.k
+    chosen = best_split(
+        product.m, columns, groups, sliced.count, depth, moved, units, *next(iter(tiles))
     )
+    taken, parts = divmod(chosen, _BASE)
     launches, weights = sliced.weights(product, ctx)
     product = replace(product, a=replace(product.a, buffer=weights))
     launches += sliced.launches(product, tiles, 1, taken if parts == 1 else None)
@@ -112,31 +117,59 @@ def emit_windows(product: Product, windows: Windows, ctx: Lowering) -> list[Laun
     return launches
 
 
+def _fitting_tiles(
+    m: int, tunables: Mapping[str, int], ctx: Lowering
+) -> dict[tuple[int, int], dict[str, Define]]:
+    """The tiles whose slices fit local memory, with their macros; the largest first.
+
+    Raises:
+        UnsupportedError: Not even the smallest one does.
+    """
+    depth = tunables["T_TK"]
+    needs = {
+        tile: Requires(local_mem_bytes=tile_bytes(tile, depth) + _PLACE_BYTES * depth)
+        for tile in conv_tiles(m, tunables["T_RM"], tunables["T_RN"])
+    }
+    ctx.require(list(needs.values())[-1])
+    fitting = (tile for tile, need in needs.items() if need.lacking(ctx.caps) is None)
+    return {tile: tile_defines(tile, depth, ctx.caps) for tile in fitting}
+
+
 def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
     """Rows and columns of a work-item of each tile, for products of m rows: the largest first.
 
-    No tile has twice the rows that there are, or more. The next one has half the columns, and half
-    the rows where it had as many.
+    No tile has twice the rows that there are, or more. The next one has half of its longer side, or
+    of both.
     """
     while rows > 1 and m <= SIDE * rows // 2:
         rows //= 2
     found = [(rows, columns)]
-    while columns >= 2 * _LEAST_COLUMNS:
-        rows, columns = rows // 2 if rows == columns else rows, columns // 2
-        found.append((rows, columns))
+    while max(found[-1]) >= 2 * _LEAST:
+        rows, columns = found[-1]
+        longer = max(rows, columns)
+        found.append((rows // (1 + (rows == longer)), columns // (1 + (columns == longer))))
     return tuple(found)
 
 
 @pure
 def best_split(
-    m: int, n: int, groups: int, slices: int, depth: int, units: int, rows: int, columns: int
+    m: int,
+    n: int,
+    groups: int,
+    slices: int,
+    depth: int,
+    moved: int,
+    units: int,
+    rows: int,
+    columns: int,
 ) -> int:
     """Which tile takes the least time, and in how many parts of K: _BASE * tile + parts.
 
-    Large tiles read less; small ones, and parts, leave no unit idle.
+    Large tiles read less; small ones, and parts, leave no unit idle, and read at more places.
 
     Args:
         slices: Of K, each `depth` deep.
+        moved: Elements of memory that are read or written.
         rows, columns: Of a work-item of the largest tile.
     """
     found = list(enumerate(conv_tiles(m, rows, columns)))
@@ -144,11 +177,13 @@ def best_split(
 
     def time(choice: tuple[int, tuple[int, int], int]) -> float:
         _, (r, c), parts = choice
-        work = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups
-        # Of a unit: its groups share it, and fill the time in which one waits for memory.
-        share = ceil_div(work * parts, units) * depth * tile_cycles(r, c)
-        joining = _JOINING + parts * m * n * groups / (2 * units) if parts > 1 else 0
-        return (ceil_div(slices, parts) + _ENDS) * max(share, _WAIT) + joining
+        work = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups * parts
+        # Of a unit: its groups share it, and fill the time in which one waits.
+        share = ceil_div(work, units) * depth * tile_cycles(r, c)
+        computing = (ceil_div(slices, parts) + _ENDS) * max(share, _WAIT)
+        sums = parts * m * n * groups if parts > 1 else 0
+        moving = _MOVING * (moved + sums) / (work * SIDE**2)
+        return max(computing, moving) + (_JOINING + sums / (2 * units) if sums else 0)
 
     tile, _, parts = min(((i, t, p) for i, t in found for p in joins), key=time)
     each = max(ceil_div(slices, parts), 1)
@@ -189,18 +224,17 @@ class _Sliced:
     def launches(
         self,
         product: Product,
-        tiles: Sequence[tuple[int, int]],
+        tiles: Mapping[tuple[int, int], Mapping[str, Define]],
         parts: int,
         taken: int | None,
     ) -> Iterator[Launch]:
-        """One for each tile, of which at most one has work-groups."""
+        """One for each tile and its macros, of which at most one has work-groups."""
         windows, (images, groups) = self.windows, product.batch
         row = windows.channels if self.order == BY_TAP else self.k
         defines: dict[str, Define] = {
             **product.epilogue.defines,
             "S_WINDOW": self.order,
             "S_WHOLE": int(not row % self.depth),
-            "T_TK": self.depth,
         }
         # An image without elements has windows of padding alone.
         count = self.count if windows.plane else 0
@@ -209,10 +243,8 @@ class _Sliced:
         args |= {"plane": windows.plane, "images": images, "groups": groups}
         args |= {"slices": ceil_div(count, parts), "all": count}
         args |= {**(windows.geometry if self.order else {}), **product.epilogue.args}
-        for index, (rows, columns) in enumerate(tiles):
-            kernel = KernelSpec.of(
-                "conv/conv_gpu.cl", CONV.entry, **defines, T_RM=rows, T_RN=columns
-            )
+        for index, ((rows, columns), macros) in enumerate(tiles.items()):
+            kernel = KernelSpec.of("conv/conv_gpu.cl", CONV.entry, **defines, **macros)
             across = ceil_div(images * product.n, SIDE * columns) * SIDE
             grid = (across, ceil_div(product.m, SIDE * rows) * SIDE, groups * parts)
             size = grid if index == taken else (0, 0, 0)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from clrt.device import requires
+from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
+from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
@@ -26,6 +28,8 @@ GPU = tuned(
 SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
+# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+_MANY = 16
 # Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
 _GROUPS = 2
@@ -67,7 +71,8 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], tunables["T_TK"])))
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
-    kernels = _kernels(product, tiles, tunables["T_TK"], items)
+    made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
+    kernels = _kernels(product, tiles, made, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -78,7 +83,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables["T_TK"], items)
+        kernels = _kernels(share, tiles, made, items)
         launches += _launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
@@ -116,6 +121,19 @@ def tile_cycles(rows: int, columns: int) -> float:
     return rows * columns + (rows + columns) / 2 + 3
 
 
+def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
+    """The macros of common/group_tile.clh.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    rows, columns = tile
+    found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    if caps.sub_group_sizes and rows * columns >= _MANY:
+        found["F_SUB_GROUP"] = min(caps.sub_group_sizes)
+    return found
+
+
 def tile_bytes(tile: tuple[int, int], depth: int) -> int:
     """Local memory of a work-group, for slices of some depth.
 
@@ -150,7 +168,10 @@ def _share(product: Product, parts: int) -> Product:
 
 
 def _kernels(
-    product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
+    product: Product,
+    tiles: Sequence[tuple[int, int]],
+    made: Sequence[Mapping[str, Define]],
+    items: Mapping[str, int],
 ) -> list[_Kernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
@@ -161,8 +182,7 @@ def _kernels(
         **product.b_defines,
     }
     found = []
-    for rows, columns in tiles:
-        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
@@ -188,6 +208,4 @@ def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
     args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
     size = (product.n, product.m, product.batches)
-    return launch(
-        kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args
-    )
+    return launch(kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args)

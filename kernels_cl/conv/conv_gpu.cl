@@ -122,7 +122,7 @@
 #define COLUMN(j, at) const IDX_T i0 = image_of[j], n = at - i0 * P;
 #define Y_AT ((((part * images + i0) * groups + i1) * M + m) * P + n)
 
-__kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void conv_gpu(OUT(float, y), IN(float, w), IN(float, x), const IDX_T M, const IDX_T P,
               const IDX_T K, const IDX_T C, const IDX_T plane, const IDX_T images,
               const IDX_T groups, const IDX_T slices, const IDX_T all WINDOW_INPUTS INPUTS) {

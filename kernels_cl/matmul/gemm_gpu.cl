@@ -56,7 +56,7 @@
 #define COLUMN(j, at) const IDX_T n = at;
 #define Y_AT ((batch * M + m) * N + n)
 
-__kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
