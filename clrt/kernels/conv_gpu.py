@@ -48,7 +48,7 @@ _ENDS = 2
 
 
 @dataclass(frozen=True)
-class Windows:
+class ImageWindows:
     """What a convolution reads.
 
     Attributes:
@@ -77,7 +77,7 @@ class Windows:
         return ceil_div(self.taps * self.channels, depth)
 
 
-def emit_windows(product: Product, windows: Windows, ctx: Lowering) -> list[Launch]:
+def emit_windows(product: Product, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
     """The launches of a convolution, without its columns in memory.
 
     The kernels that are not taken are launched without work-groups: sizes change from call to call,
@@ -200,7 +200,7 @@ class _Sliced:
         k: Rows of weights.
     """
 
-    windows: Windows
+    windows: ImageWindows
     order: int
     depth: int
     count: int

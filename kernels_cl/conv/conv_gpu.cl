@@ -68,12 +68,10 @@
 #define PREPARE(slice)                                                                   \
   if (item < T_TK) {                                                                     \
     const IDX_T k = (slice) * T_TK + item, t12 = k / kernel2, t01 = t12 / kernel1;       \
-    const IDX_T channel = t01 / kernel0;                                                 \
-    const int4 place = (int4)(0, (t01 - channel * kernel0) * dilation0,                  \
-                              (t12 - t01 * kernel1) * dilation1, (k - t12 * kernel2) * dilation2); \
-    const uint far = (uint)channel * plane + ((uint)place.s1 * in1 + place.s2) * in2 + place.s3; \
-    places[(slice) & 1][item] =                                                          \
-        k < K ? (int4)((int)far, place.s123) : (int4)(0, INT_MIN / 2, 0, 0);             \
+    const IDX_T channel = t01 / kernel0, at0 = (t01 - channel * kernel0) * dilation0;    \
+    const IDX_T at1 = (t12 - t01 * kernel1) * dilation1, at2 = (k - t12 * kernel2) * dilation2; \
+    const uint far = (uint)channel * plane + ((uint)at0 * in1 + at1) * in2 + at2;        \
+    places[(slice) & 1][item] = (int4)((int)far, k < K ? at0 : INT_MIN / 2, at1, at2);   \
   }
 #define GATHER(slice, k)                                                                 \
   const int4 place = places[(slice) & 1][IS_EXACT(TILE_N) ? k : i_min(k, T_TK - 1)];     \

@@ -17,7 +17,7 @@ from clrt.kernels.conv_gpu import (
     BY_CHANNEL,
     BY_TAP,
     IN_PLACE,
-    Windows,
+    ImageWindows,
     best_split,
     conv_tiles,
 )
@@ -65,11 +65,11 @@ def test_no_unit_is_idle(maps: int, columns: int, slices: int, tile: int, parts:
 
 
 def test_order_of_slices() -> None:
-    assert Windows(64, 1, 9, {}).order(16) == IN_PLACE
-    assert Windows(64, 9, 9, {"in0": 1}).order(16) == BY_TAP
-    assert Windows(3, 49, 9, {"in0": 1}).order(16) == BY_CHANNEL
-    assert Windows(3, 1, 9, {"in0": 1}).order(16) == BY_TAP
-    assert Windows(0, 9, 9, {"in0": 1}).order(16) == IN_PLACE
+    assert ImageWindows(64, 1, 9, {}).order(16) == IN_PLACE
+    assert ImageWindows(64, 9, 9, {"in0": 1}).order(16) == BY_TAP
+    assert ImageWindows(3, 49, 9, {"in0": 1}).order(16) == BY_CHANNEL
+    assert ImageWindows(3, 1, 9, {"in0": 1}).order(16) == BY_TAP
+    assert ImageWindows(0, 9, 9, {"in0": 1}).order(16) == IN_PLACE
 
 
 RESIDUAL = (Step(Add(), (0, 1)), Step(Relu(), (2,)))

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.conv_gpu import Windows, emit_windows
+from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
@@ -203,7 +203,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     window = op.window(w.shape)
     assert window is not None
     geometry = {} if window.is_pointwise else window.geometry(x.dims[2:], node.output.dims[2:])
-    windows = Windows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
+    windows = ImageWindows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
     return emit_windows(lower_conv(node), windows, ctx)
 
 
