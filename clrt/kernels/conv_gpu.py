@@ -19,13 +19,14 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
-# As of gemm_gpu; powers of two.
+# As of gemm_gpu; powers of two. T_SIDE: of a work-group, small for simulators.
 CONV = tuned(
     "conv_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16)},
     T_RM=8,
     T_RN=8,
     T_TK=16,
+    T_SIDE=SIDE,
 )
 # S_WINDOW of the kernel.
 IN_PLACE, BY_TAP, BY_CHANNEL = range(3)
@@ -95,9 +96,9 @@ def emit_windows(product: Product, windows: ImageWindows, ctx: Lowering) -> list
         return []
     tunables, units = ctx.tunables(CONV), ctx.caps.compute_units
     depth, (images, groups) = tunables["T_TK"], product.batch
-    tiles = _fitting_tiles(product.m, tunables, ctx)
+    tiles, side = _fitting_tiles(product.m, tunables, ctx), tunables["T_SIDE"]
     order = windows.order(depth)
-    sliced = _Sliced(windows, order, depth, windows.slices(order, depth), product.k)
+    sliced = _Sliced(windows, order, depth, windows.slices(order, depth), product.k, side)
     columns = images * product.n
     moved = product.batches * (windows.channels * windows.plane + product.m * product.n)
     moved += groups * product.m * product.k
@@ -198,6 +199,7 @@ class _Sliced:
         order: S_WINDOW of the kernel.
         count: Of slices, of `depth` rows of weights at most.
         k: Rows of weights.
+        side: Of a work-group.
     """
 
     windows: ImageWindows
@@ -205,6 +207,7 @@ class _Sliced:
     depth: int
     count: int
     k: int
+    side: int
 
     def weights(self, product: Product, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
         """The weights as `[groups, K, M]`: made once where they are constant, else at each run."""
@@ -235,6 +238,7 @@ class _Sliced:
             **product.epilogue.defines,
             "S_WINDOW": self.order,
             "S_WHOLE": int(not row % self.depth),
+            "T_SIDE": self.side,
         }
         # An image without elements has windows of padding alone.
         count = self.count if windows.plane else 0
@@ -245,7 +249,7 @@ class _Sliced:
         args |= {**(windows.geometry if self.order else {}), **product.epilogue.args}
         for index, ((rows, columns), macros) in enumerate(tiles.items()):
             kernel = KernelSpec.of("conv/conv_gpu.cl", CONV.entry, **defines, **macros)
-            across = ceil_div(images * product.n, SIDE * columns) * SIDE
-            grid = (across, ceil_div(product.m, SIDE * rows) * SIDE, groups * parts)
-            size = grid if index == taken else (0, 0, 0)
-            yield launch(kernel, size, (SIDE, SIDE, 1), product.flops, **args)
+            across = ceil_div(images * product.n, self.side * columns) * self.side
+            down = ceil_div(product.m, self.side * rows) * self.side
+            size = (across, down, groups * parts) if index == taken else (0, 0, 0)
+            yield launch(kernel, size, (self.side, self.side, 1), product.flops, **args)
