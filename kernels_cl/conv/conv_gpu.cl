@@ -12,6 +12,7 @@
 #define T_RM 4
 #define T_RN 8
 #define T_TK 16
+#define T_SIDE 16
 #endif
 #ifndef BODY
 #define S_WINDOW 1

@@ -104,6 +104,7 @@ SHORT = {
     "T_RQ": 1,
     "T_RK": 1,
     "T_SLICES": 4,
+    "T_SIDE": 4,
 }
 
 
