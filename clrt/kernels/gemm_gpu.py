@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
@@ -41,7 +42,7 @@ FEW_ROWS = FEW.defaults["T_SLICES"]
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class TileKernel:
     """A kernel of products.
 
     Attributes:
@@ -79,12 +80,12 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     # Parts leave no unit idle, in the smallest tiles at that.
     least = kernels[-1 if few else -2]
     parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
-    launches += _launches(product, kernels, taken if parts == 1 else None)
+    launches += tile_launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
-        share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
+        share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
         kernels = _kernels(share, tiles, made, items)
-        launches += _launches(share, kernels, None if parts == 1 else taken)
+        launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
 
@@ -143,7 +144,7 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
     return 4 * depth * sum(SIDE * r + 4 for r in tile)
 
 
-def _parts(product: Product, kernel: _Kernel, units: int) -> int:
+def _parts(product: Product, kernel: TileKernel, units: int) -> int:
     """Into how many parts K goes: as many as give each unit work."""
     if product.batches > 1 or product.blocks is not None:
         return 1
@@ -152,12 +153,13 @@ def _parts(product: Product, kernel: _Kernel, units: int) -> int:
 
 
 @pure
-def parts_of(k: int, wanted: int) -> int:
-    """The most parts of one size, up to `wanted`, that are deep enough."""
-    return next((p for p in _PARTS if p <= wanted and k % p == 0 and k // p >= _PART_K), 1)
+def parts_of(k: int, wanted: int, step: int = 1) -> int:
+    """The most parts of one size, up to `wanted`, that are deep enough and a multiple of `step`."""
+    fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= _PART_K)
+    return next(fitting, 1)
 
 
-def _share(product: Product, parts: int) -> Product:
+def share_of_k(product: Product, parts: int) -> Product:
     """The parts of K as a batch."""
     k = product.k // parts
     a = replace(
@@ -172,7 +174,7 @@ def _kernels(
     tiles: Sequence[tuple[int, int]],
     made: Sequence[Mapping[str, Define]],
     items: Mapping[str, int],
-) -> list[_Kernel]:
+) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
     defines = {
@@ -184,17 +186,29 @@ def _kernels(
     found = []
     for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(_Kernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
+        found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
     # Of few bits, columns are bytes side by side.
     wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
     spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items, T_VW=wide)
     size = (slices, lanes * wide if in_lines else slices)
-    return [*found, _Kernel(spec, size, (lanes, slices, 1))]
+    return [*found, TileKernel(spec, size, (lanes, slices, 1))]
 
 
-def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:
-    args = product.strided_args
+def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
+    """The one for up to FEW_ROWS rows."""
+    return _kernels(product, (), (), ctx.tunables(FEW))[-1]
+
+
+def tile_launches(
+    product: Product, kernels: Sequence[TileKernel], taken: int | None, **own: Any
+) -> Iterator[Launch]:
+    """The launches of kernels of which one is taken, or none: the others have no work-groups.
+
+    Args:
+        own: Arguments in place of the product's.
+    """
+    args = {**product.strided_args, **own}
     for index, kernel in enumerate(kernels):
         (rows, columns), (x, y, _) = kernel.size, kernel.local
         grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)

@@ -143,6 +143,7 @@ class Product:
 
     Attributes:
         accumulator: The C type of the sum.
+        a_dtype: What numbers of A may be rounded to; None where they may not.
         b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
         blocks, levels: B of few bits, as kernels read it that compute with floats, and with
             integers; `b` is then not read.
@@ -161,6 +162,7 @@ class Product:
     epilogue: Epilogue = Epilogue()
     accumulator: Code = DType.FLOAT32.cl
     y_offset: int = 0
+    a_dtype: DType | None = None
     b_dtype: DType | None = None
     blocks: Blocks | None = None
     levels: DotWeights | None = None
