@@ -75,6 +75,12 @@ def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
     assert list(refusals(plans, {})) == []
 
 
+def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
+    rows = (Work(KERNEL, 10_000, items, 10**9, 0) for items in (64, 7))
+    full, short = (predict(Planned("net", LEAST, (work,)), {}).likely for work in rows)
+    assert short / full == pytest.approx(32 / 7, rel=0.01)
+
+
 def test_products_of_a_unit_are_predicted_by_its_rate() -> None:
     device = next(p for p in profiles() if p.unit_flops)
     for parts, products in ((1, 1), (3, 6)):

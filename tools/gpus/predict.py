@@ -17,6 +17,8 @@ _USUAL_SHARE = 0.5
 _UNIT_SHARE = 0.6
 # Work-items that a compute unit needs to hide the latency of its instructions.
 _ITEMS_PER_UNIT = 256
+# Work-items that go in step, of which those past the last of a group are idle.
+_WAVE = 32
 # Of memory; and bytes that a work-item has on the way at a time.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
 
@@ -65,6 +67,7 @@ def _likely(work: Work, device: Profile, share: float) -> float:
     # The last round of work-groups leaves units idle, and few work-items leave lanes so.
     rounds = -(-work.groups // units)
     busy = min(work.groups / (rounds * units), items / (units * _ITEMS_PER_UNIT))
+    busy *= work.items / (-(-work.items // _WAVE) * _WAVE)
     computing = work.flops / (_flops(work, device) * share * busy)
     reached = min(device.bytes_per_s, items * _IN_FLIGHT / _LATENCY_S)
     return device.launch_s + max(computing, work.nbytes / reached)

@@ -15,6 +15,7 @@ from clrt.kernels.cost import Speed, Work
 from clrt.kernels.spec import round_up
 
 DIRECT_CPU = Speed(0.04, 0.5)
+DIRECT_GPU = Speed(0.15, 0.5)
 DIRECT_ANY = Speed(0.02, 0.5)
 _TILE_ROWS = 4
 _COLUMN_BYTES = 3 * 4  # written, packed or read again, and read by the product
