@@ -14,6 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from clrt.device.caps import DeviceCaps
+from clrt.device.requires import CPU
 from clrt.errors import ClrtError
 from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
@@ -239,6 +240,8 @@ def test_variant_matches_reference(
 @DEVICES
 def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
+    if not device.caps.is_cpu:  # a GPU is taken for nothing else
+        left = {v: n for v, n in left.items() if v.requires.kinds != CPU.kinds}
     for cls in ON_DEVICE:
         for variant in left.keys() & set(cls.variants):
             monkeypatch.setattr(cls, "variants", (variant,))
@@ -268,7 +271,9 @@ def test_each_op_with_kernels_has_samples() -> None:
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
     for sample in samples(cls):
-        assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
+        # Only for CPUs are rows of A rounded (clrt/passes/prepare.py).
+        if device.caps.is_cpu or not getattr(sample.op, "a_bits", 0):
+            assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["per size", "per axis"])
