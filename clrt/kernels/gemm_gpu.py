@@ -8,7 +8,9 @@ from math import prod
 from typing import Any
 
 from clrt.device import requires
+from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
+from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
@@ -24,9 +26,11 @@ GPU = tuned(
     T_RN=8,
     T_TK=16,
 )
-_SIDE = 16
-GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+SIDE = 16
+GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
+# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+_MANY = 16
 # Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
 _GROUPS = 2
@@ -65,12 +69,11 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    ctx.require(
-        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
-    )
+    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], tunables["T_TK"])))
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
-    kernels = _kernels(product, tiles, tunables["T_TK"], items)
+    made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
+    kernels = _kernels(product, tiles, made, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -81,7 +84,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables["T_TK"], items)
+        kernels = _kernels(share, tiles, made, items)
         launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
@@ -105,12 +108,40 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
     def time(index: int) -> float:
         rows, columns = tiles[index]
-        groups = ceil_div(m, _SIDE * rows) * ceil_div(n, _SIDE * columns) * batches
-        # Cycles of a work-item for a step of K: products, and reads and bookkeeping besides, as
-        # compilers for NVIDIA's GPUs make of the loop.
-        return max(groups, units) * (rows * columns + (rows + columns) / 2 + 3)
+        groups = ceil_div(m, SIDE * rows) * ceil_div(n, SIDE * columns) * batches
+        return max(groups, units) * tile_cycles(rows, columns)
 
     return min(range(len(tiles)), key=time)
+
+
+def tile_cycles(rows: int, columns: int) -> float:
+    """Cycles of a work-item for a step of K: products, and reads and bookkeeping besides.
+
+    Source: what compilers for NVIDIA's GPUs make of the loop.
+    """
+    return rows * columns + (rows + columns) / 2 + 3
+
+
+def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
+    """The macros of common/group_tile.clh.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    rows, columns = tile
+    found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    if caps.sub_group_sizes and rows * columns >= _MANY:
+        found["F_SUB_GROUP"] = min(caps.sub_group_sizes)
+    return found
+
+
+def tile_bytes(tile: tuple[int, int], depth: int) -> int:
+    """Local memory of a work-group, for slices of some depth.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    return 4 * depth * sum(SIDE * r + 4 for r in tile)
 
 
 def _parts(product: Product, kernel: TileKernel, units: int) -> int:
@@ -139,7 +170,10 @@ def share_of_k(product: Product, parts: int) -> Product:
 
 
 def _kernels(
-    product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
+    product: Product,
+    tiles: Sequence[tuple[int, int]],
+    made: Sequence[Mapping[str, Define]],
+    items: Mapping[str, int],
 ) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
@@ -150,10 +184,9 @@ def _kernels(
         **product.b_defines,
     }
     found = []
-    for rows, columns in tiles:
-        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(TileKernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+        found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
     # Of few bits, columns are bytes side by side.
     wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
@@ -164,7 +197,7 @@ def _kernels(
 
 def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
     """The one for up to FEW_ROWS rows."""
-    return _kernels(product, (), 1, ctx.tunables(FEW))[-1]
+    return _kernels(product, (), (), ctx.tunables(FEW))[-1]
 
 
 def tile_launches(
@@ -184,10 +217,9 @@ def tile_launches(
 
 
 def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts; none of one."""
+    """The launch that adds up the parts of K; without work-groups if there is one."""
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
-    size = (product.n, product.m) if parts > 1 else (0, 0)
-    return launch(
-        kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
-    )
+    args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
+    size = (product.n, product.m, product.batches)
+    return launch(kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args)
