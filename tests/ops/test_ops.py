@@ -21,6 +21,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.product import Epilogue
+from clrt.kernels.gemm_unit import GPU_UNIT
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.variant import Variant
@@ -240,6 +241,8 @@ def test_variant_matches_reference(
 @DEVICES
 def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
+    # No device here has what it needs: test_gemm_unit.py runs it with a unit written in C.
+    left = {v: n for v, n in left.items() if v.requires is not GPU_UNIT}
     if not device.caps.is_cpu:  # a GPU is taken for nothing else
         left = {v: n for v, n in left.items() if v.requires.kinds != CPU.kinds}
     for cls in ON_DEVICE:
