@@ -20,8 +20,8 @@ from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.product import Epilogue
 from clrt.kernels.gemm_unit import GPU_UNIT
+from clrt.kernels.product import Epilogue
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.variant import Variant
