@@ -19,7 +19,14 @@ from pathlib import Path
 from gpulab.testing import ROOT, Counts, run_tests
 
 _VENDORS = Path("/etc/OpenCL/vendors")
-_FILES = ("test_ops", "test_indices", "test_row_norm", "test_gemm_gpu", "test_attention_gpu")
+_FILES = (
+    "test_ops",
+    "test_indices",
+    "test_row_norm",
+    "test_gemm_gpu",
+    "test_conv_gpu",
+    "test_attention_gpu",
+)
 _OPS = tuple(f"tests/ops/{name}.py" for name in _FILES)
 _MODELS = ("tests/models",)
 _INTEL = "Intel(R) OpenCL"

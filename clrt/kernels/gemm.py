@@ -163,6 +163,7 @@ def variants(
     reject_reason: RejectReason = always,
     prefix: str = "",
     work: Callable[[Node], Work] = work_of,
+    gpu: Variant | None = None,
 ) -> tuple[Variant, ...]:
     """One for each kernel of products.
 
@@ -170,6 +171,7 @@ def variants(
         lowered: Gives the launches of a node with the products of an `emit_…`.
         reject_reason: Why none of them holds.
         work: What each of them does for a node.
+        gpu: In place of the one for GPUs.
     """
 
     def both(kernel: RejectReason) -> RejectReason:
@@ -183,7 +185,8 @@ def variants(
             requires.CPU,
             work=work,
         ),
-        Variant(
+        gpu
+        or Variant(
             f"{prefix}gemm_gpu",
             lowered(emit_gpu),
             both(reject_but_float32),

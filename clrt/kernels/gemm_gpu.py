@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from clrt.device import requires
+from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.traced import pure
@@ -26,8 +27,8 @@ GPU = tuned(
     T_RN=8,
     T_TK=16,
 )
-_SIDE = 16
-GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+SIDE = 16
+GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Elements of a work-item for which large sub-groups lack registers.
@@ -72,7 +73,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
-    kernels = _kernels(product, tiles, ctx)
+    items = ctx.tunables(FEW)
+    made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
+    kernels = _kernels(product, tiles, made, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -85,7 +88,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, ctx)
+        kernels = _kernels(share, tiles, made, items)
         launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
@@ -98,10 +101,7 @@ def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple
         UnsupportedError: Not even the smallest one does.
     """
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    needs = [
-        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + _PAD for r in tile))
-        for tile in tiles
-    ]
+    needs = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
     ctx.require(needs[-1])
     return [t for t, need in zip(tiles, needs, strict=True) if need.lacking(ctx.caps) is None]
 
@@ -124,12 +124,38 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
     def time(index: int) -> float:
         rows, columns = tiles[index]
-        groups = ceil_div(m, _SIDE * rows) * ceil_div(n, _SIDE * columns) * batches
-        # Cycles of a work-item for a step of K: products, and reads and bookkeeping besides, as
-        # compilers for NVIDIA's GPUs make of the loop.
-        return max(groups, units) * (rows * columns + (rows + columns) / 2 + 3)
+        groups = ceil_div(m, SIDE * rows) * ceil_div(n, SIDE * columns) * batches
+        return max(groups, units) * tile_cycles(rows, columns)
 
     return min(range(len(tiles)), key=time)
+
+
+def tile_cycles(rows: int, columns: int) -> float:
+    """Cycles of a work-item for a step of K: products, and reads and bookkeeping besides.
+
+    Source: what compilers for NVIDIA's GPUs make of the loop.
+    """
+    return rows * columns + (rows + columns) / 2 + 3
+
+
+def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
+    """The macros of common/group_tile.clh.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    rows, columns = tile
+    found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    return found | (sub_group_of(caps) if rows * columns >= _MANY else {})
+
+
+def tile_bytes(tile: tuple[int, int], depth: int) -> int:
+    """Local memory of a work-group, for slices of some depth.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    return 4 * depth * sum(SIDE * r + _PAD for r in tile)
 
 
 def _parts(product: Product, kernel: TileKernel, wanted: int) -> int:
@@ -157,7 +183,12 @@ def share_of_k(product: Product, parts: int) -> Product:
     return replace(product, batch=(parts, 1), k=k, a=a, b=b)
 
 
-def _kernels(product: Product, tiles: Sequence[tuple[int, int]], ctx: Lowering) -> list[TileKernel]:
+def _kernels(
+    product: Product,
+    tiles: Sequence[tuple[int, int]],
+    made: Sequence[Mapping[str, Define]],
+    items: Mapping[str, int],
+) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
     in_lines = product.blocks is not None or product.b.strides[-1] == 1
     defines = {
@@ -166,13 +197,10 @@ def _kernels(product: Product, tiles: Sequence[tuple[int, int]], ctx: Lowering) 
         "S_B_N_LAST": int(in_lines),
         **product.b_defines,
     }
-    found, tunables, items = [], ctx.tunables(GPU), ctx.tunables(FEW)
-    for rows, columns in tiles:
-        tile: dict[str, Define] = {**tunables, "T_RM": rows, "T_RN": columns}
-        if rows * columns >= _MANY:
-            tile |= sub_group_of(ctx.caps)
+    found = []
+    for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(TileKernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+        found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
     # Of few bits, columns are bytes side by side.
     wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
@@ -183,7 +211,7 @@ def _kernels(product: Product, tiles: Sequence[tuple[int, int]], ctx: Lowering) 
 
 def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
     """The one for up to FEW_ROWS rows."""
-    return _kernels(product, (), ctx)[-1]
+    return _kernels(product, (), (), ctx.tunables(FEW))[-1]
 
 
 def tile_launches(
@@ -203,10 +231,9 @@ def tile_launches(
 
 
 def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts; none of one."""
+    """The launch that adds up the parts of K; without work-groups if there is one."""
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
-    size = (product.n, product.m) if parts > 1 else (0, 0)
-    return launch(
-        kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
-    )
+    args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
+    size = (product.n, product.m, product.batches)
+    return launch(kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args)

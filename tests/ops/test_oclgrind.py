@@ -57,7 +57,7 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 # The products, and an attention, that take as long as all the rest.
-COSTLY = "gemm_gpu or gemm_unit or matrix_unit or FusedAttention-gpu"
+COSTLY = "conv_gpu or gemm_gpu or gemm_unit or matrix_unit or FusedAttention-gpu"
 
 
 def _shards() -> list[ParameterSet]:

@@ -13,7 +13,14 @@ from .testing import run_tests
 
 # Parts of the op tests, each a process, so that little is lost where one is broken off.
 _SHARDS = 40
-_FILES = ("test_gemm_gpu", "test_attention_gpu", "test_row_norm", "test_indices", "test_extremes")
+_FILES = (
+    "test_gemm_gpu",
+    "test_conv_gpu",
+    "test_attention_gpu",
+    "test_row_norm",
+    "test_indices",
+    "test_extremes",
+)
 
 
 def items() -> Iterator[Item]:

@@ -55,6 +55,7 @@ FLOORS = (
 # Why launches of kernels leave cores idle for longer than a launch takes.
 REASONS: Mapping[str, str] = {
     "gemm_gpu": "smaller tiles read more for each product, and parts of K have 256 at least",
+    "conv_gpu": "smaller tiles read more for each product, and parts are whole slices",
     "layer_normalization_group": "a work-group has a row, and a token is one",
     "paged_attention_gpu": "a work-group takes 64 keys at a time, of which a sequence has no more",
     "sample_scores": "a row of logits goes in eight parts, which are joined",

@@ -88,9 +88,9 @@ def _flops(work: Work, device: Profile) -> float:
 
 
 def _in_flight(kernel: KernelSpec) -> float:
-    """Bytes that a work-item has on the way: of tiles of a product, a slice of both operands."""
+    """Bytes that a work-item has on the way: of tiles in local memory, a slice of both operands."""
     macros = dict(kernel.defines)
-    if kernel.entry != "gemm_gpu":
+    if kernel.entry not in ("gemm_gpu", "conv_gpu"):
         return _IN_FLIGHT
     rows, columns, depth = (int(macros[name]) for name in ("T_RM", "T_RN", "T_TK"))
     return 4 * depth * (rows + columns) / 16

@@ -13,20 +13,30 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ, same, same_shape
+from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
-from clrt.kernels.strided import broadcast_strides, launch_grid, pad_rank
+from clrt.kernels.strided import launch_grid, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.conv.costs import DIRECT_ANY, DIRECT_CPU, DIRECT_GPU, direct_work, unfolded_work
+from clrt.ops.conv.costs import (
+    DIRECT_ANY,
+    DIRECT_CPU,
+    DIRECT_GPU,
+    direct_work,
+    gathered_work,
+    unfolded_work,
+)
+from clrt.ops.conv.operands import epilogue_operand_fits, operand_of
 from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
@@ -45,34 +55,11 @@ def _epilogue(node: Node) -> Epilogue:
     op = node.op
     assert isinstance(op, Convolution)
     rows = node.output.dims[1] // op.group
-    operands = [_operand(value, node.output, rows) for value in op.extras(node)]
+    operands = [operand_of(value, node.output, rows) for value in op.extras(node)]
     bias = node.input(2) if op.biased else None
     if bias is not None:
         operands.insert(0, Operand(bias, (0, rows, 1), per_column=False))
     return make_epilogue(op.program(node.input_types), node.output.dtype, operands)
-
-
-def _operand(value: Value, y: Value, rows: int) -> Operand:
-    """An operand of the epilogue, seen over images, groups and rows of the product."""
-    shape, dims = symbolic_shape(value), value.dims
-    symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
-    strides = broadcast_strides(dims, y.dims)
-    per_column = not all(same(d, 1) for d in symbolic[2:])
-    return Operand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
-
-
-def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Whether the kernels can read an operand of shape `extra` in the epilogue of a Conv.
-
-    It has one element or all of them along the images, along the channels, and along the spatial
-    axes together.
-    """
-    if extra is None or out is None or len(extra) > len(out):
-        return False
-    full = (1,) * (len(out) - len(extra)) + extra
-    if not all(same(e, 1) or same(e, o) for e, o in zip(full[:2], out[:2], strict=True)):
-        return False
-    return all(same(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])
 
 
 def lower_conv(node: Node) -> Product:
@@ -234,6 +221,16 @@ def _depthwise_args(node: Node, product: Product) -> dict[str, Any]:
     return args | geometry | product.epilogue.args
 
 
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    x, w, window = node.arg(0), node.arg(1), _window(node)
+    geometry = {} if window.is_pointwise else window.geometry(x.dims[2:], node.output.dims[2:])
+    windows = ImageWindows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
+    return emit_windows(lower_conv(node), windows, ctx)
+
+
+_GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gathered_work)
+
+
 def _emit(emit: gemm.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
@@ -389,7 +386,7 @@ class FloatConvolution(Convolution, TakesEpilogue):
             speed=DIRECT_ANY,
             work=direct_work,
         ),
-        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work),
+        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
     def with_epilogue(self, steps: tuple[Step, ...]) -> Op:

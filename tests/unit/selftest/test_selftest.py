@@ -154,7 +154,7 @@ def test_gpus_run_kernels_of_every_family() -> None:
         entries = {k for case in cases() for k in _kernels(case, caps)}
         if profile.name == "Least of OpenCL 1.2":
             continue  # its local memory has no room for the tiles of others
-        wanted = {"gemm_gpu", "few_rows_gpu", "paged_attention_gpu", "softmax_group"}
+        wanted = {"gemm_gpu", "conv_gpu", "few_rows_gpu", "paged_attention_gpu", "softmax_group"}
         wanted |= {"fused_attention_gpu", "layer_normalization_group", "reduce_group"}
         wanted |= {"gemm_unit_gpu"} if caps.matrix_shapes else set()
         assert wanted <= entries, profile.name
