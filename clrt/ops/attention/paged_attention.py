@@ -27,6 +27,7 @@ from clrt.kernels.spec import (
     optional,
     unused,
 )
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_form import LevelForm, PageForm
@@ -135,7 +136,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
     pairs = ceil_div(tokens, span) * op.kv_num_heads
     splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
-    source, macros = "attention/paged_attention_gpu.cl", {**defines, "S_ROWS": rows}
+    source = "attention/paged_attention_gpu.cl"
+    macros = {**defines, "S_ROWS": rows, **sub_group_of(ctx.caps)}
     queries = tokens * op.num_heads
     scratch = splits * queries * (op.head_size + _PART)
     args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
