@@ -134,7 +134,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     way = _way(product, ctx)
     if product.is_empty:
         return []
-    tunables, device_units = ctx.tunables(UNIT), ctx.caps.compute_units
+    tunables, device_units = ctx.tunables(UNIT), ctx.caps.cores
     sizes = way.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))

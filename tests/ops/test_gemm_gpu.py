@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,8 @@ from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
 UNITS = 64
 
 
-def gpu_plan(build: Build) -> Plan:
-    caps = replace(quick_device().caps, kind="gpu", compute_units=UNITS)
+def gpu_plan(build: Build, **changes: Any) -> Plan:
+    caps = replace(quick_device().caps, kind="gpu", compute_units=UNITS, **changes)
     return planned(build.graph, caps, {})
 
 
@@ -31,6 +32,16 @@ def test_tiles_leave_no_unit_idle(m: int, n: int, tile: tuple[int, int]) -> None
     tiles = tiles_from(8, 8)
     assert tiles == ((8, 8), (4, 4), (2, 2))
     assert tiles[best_tile(m, n, 1, UNITS, 8, 8)] == tile
+
+
+def test_tiles_fit_local_memory() -> None:
+    build = product(floats(500, 64), floats(64, 500))
+    kinds = {}
+    for kib in (16, 32):
+        plan = gpu_plan(build, local_mem_bytes=kib << 10)
+        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.also)
+        kinds[kib] = {dict(k.defines).get("T_RM") for k in kernels if k.entry == "gemm_gpu"}
+    assert kinds == {16: {"4", "2"}, 32: {"8", "4", "2"}}
 
 
 def check(build: Build, plan: Plan) -> None:
