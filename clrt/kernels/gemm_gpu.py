@@ -11,7 +11,6 @@ from clrt.device.requires import Requires
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
-from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
@@ -114,7 +113,7 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
 def _parts(product: Product, kernel: _Kernel, units: int) -> int:
     """Into how many parts K goes: as many as give each unit work."""
-    if product.batches > 1 or product.blocks is not None:
+    if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
     return parts_of(product.k, _GROUPS * units // groups)
@@ -140,7 +139,8 @@ def _kernels(
     product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
 ) -> list[_Kernel]:
     """One for each tile, and last the one for few rows."""
-    in_lines = product.blocks is not None or product.b.strides[-1] == 1
+    rows_of_b = product.level_rows
+    in_lines = rows_of_b is None and product.b.strides[-1] == 1
     defines = {
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
@@ -153,10 +153,10 @@ def _kernels(
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
-    # Of few bits, columns are bytes side by side.
-    wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items, T_VW=wide)
-    size = (slices, lanes * wide if in_lines else slices)
+    if rows_of_b is not None:
+        defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
+    size = (slices, lanes if in_lines else slices)
     return [*found, _Kernel(spec, size, (lanes, slices, 1))]
 
 

@@ -3,7 +3,7 @@
 // whose rows and columns come in runs of up to 4, each one read of local memory. The next slice is on
 // its way into registers meanwhile.
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
-// B may be in few bits (common/blocks.clh).
+// B may be in few bits (common/level_rows.clh): work-items bring four places of K at a time.
 //   S_A_K_LAST  A's last axis is K (else M: transposed);  S_B_N_LAST  B's last axis is N (else K)
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
@@ -25,7 +25,7 @@
 #endif
 #define VW 1
 #include "common/base.clh"
-#include "common/blocks.clh"
+#include "common/level_rows.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -35,11 +35,7 @@
 #define ITEMS (SIDE * SIDE)
 #define TILE_M (SIDE * T_RM)
 #define TILE_N (SIDE * T_RN)
-#ifdef BITS
-#define ELEMENT_B(k, n) block_element(AT(b), AT(blocks), k, n, N, block_size)
-#else
 #define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k + (n) * B_N)
-#endif
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
@@ -61,20 +57,47 @@
     const float v = AT(a)[at_a + mm * a_row + i_min(k, K - 1) * A_K];                    \
     a_next[u] = k < K ? v : 0.0f;                                                        \
   }                                                                                      \
+  FETCH_B(k0)
+#define PUT(tile, next, side, k_last)                                                    \
+  EACH_ELEMENT(u, SHARE(side)) {                                                         \
+    const IDX_T e = item + u * ITEMS;                                                    \
+    if (IN_SLICE(e, side)) tile[SLICE_K(e, side, k_last)][SLICE_AT(e, side, k_last)] = next[u]; \
+  }
+#ifdef BITS
+#define FOURS ((SHARE(TILE_N) + 3) / 4)
+#define B_NEXT (4 * FOURS)
+#define FOUR_K(e) ((e) % (T_TK / 4) * 4)
+#define FOUR_N(e) ((e) / (T_TK / 4))
+#define FETCH_B(k0)                                                                      \
+  EACH_ELEMENT(u, FOURS) {                                                               \
+    const IDX_T e = item + u * ITEMS, k = (k0) + FOUR_K(e);                              \
+    __global const uchar *const from = AT(b) + (size_t)i_min(n0 + FOUR_N(e), N - 1) * pitch; \
+    const float4 v = level_four(from, blocks, i_min(k, (K - 1) / 4 * 4));                \
+    b_next[4 * u] = k < K ? v.s0 : 0.0f;                                                 \
+    b_next[4 * u + 1] = k + 1 < K ? v.s1 : 0.0f;                                         \
+    b_next[4 * u + 2] = k + 2 < K ? v.s2 : 0.0f;                                         \
+    b_next[4 * u + 3] = k + 3 < K ? v.s3 : 0.0f;                                         \
+  }
+#define PUT_B                                                                            \
+  EACH_ELEMENT(u, FOURS) {                                                               \
+    const IDX_T e = item + u * ITEMS;                                                    \
+    if (FOUR_N(e) < TILE_N)                                                              \
+      EACH_ELEMENT(i, 4) b_tile[FOUR_K(e) + i][FOUR_N(e)] = b_next[4 * u + i];           \
+  }
+#else
+#define B_NEXT SHARE(TILE_N)
+#define FETCH_B(k0)                                                                      \
   EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \
     const IDX_T e = item + u * ITEMS, k = (k0) + SLICE_K(e, TILE_N, !S_B_N_LAST);        \
     const IDX_T nn = i_min(n0 + SLICE_AT(e, TILE_N, !S_B_N_LAST), N - 1);                \
     const float v = ELEMENT_B(i_min(k, K - 1), nn);                                      \
     b_next[u] = k < K ? v : 0.0f;                                                        \
   }
-#define PUT(tile, next, side, k_last)                                                    \
-  EACH_ELEMENT(u, SHARE(side)) {                                                         \
-    const IDX_T e = item + u * ITEMS;                                                    \
-    if (IN_SLICE(e, side)) tile[SLICE_K(e, side, k_last)][SLICE_AT(e, side, k_last)] = next[u]; \
-  }
+#define PUT_B PUT(b_tile, b_next, TILE_N, !S_B_N_LAST)
+#endif
 
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
-void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
+void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
               const IDX_T b_n INPUTS) {
@@ -92,14 +115,14 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T 
   const IDX_T i1 = batch % d1;
   const IDX_T at_a = i0 * a_s0 + i1 * a_s1;
   const IDX_T at_b = i0 * b_s0 + i1 * b_s1;
-  float acc[T_RM][T_RN], a_next[SHARE(TILE_M)], b_next[SHARE(TILE_N)];
+  float acc[T_RM][T_RN], a_next[SHARE(TILE_M)], b_next[B_NEXT];
   EACH_ELEMENT(i, T_RM) EACH_ELEMENT(j, T_RN) acc[i][j] = 0.0f;
   if (K > 0) {
     FETCH(0)
   }
   for (IDX_T k0 = 0; k0 < K; k0 += T_TK) {
     PUT(a_tile, a_next, TILE_M, S_A_K_LAST)
-    PUT(b_tile, b_next, TILE_N, !S_B_N_LAST)
+    PUT_B
     barrier(CLK_LOCAL_MEM_FENCE);
     if (k0 + T_TK < K) {
       FETCH(k0 + T_TK)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
 from tests.harness import quick_device, run_plan
@@ -67,3 +69,17 @@ def test_few_rows(m: int, last: str) -> None:
     (launch,) = launches_of(plan.steps)
     assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
     check(build, plan)
+
+
+@pytest.mark.parametrize(("type_", "nbytes"), [("Q4_0", 4.5 / 8), ("Q4_K", 148 / 256)])
+@pytest.mark.parametrize("m", [1, 9])
+def test_few_bits_stay_few(type_: str, nbytes: float, m: int) -> None:
+    n, k = 96, 1024
+    build = Build()
+    raw = np.zeros((n, BLOCK_TYPES_BY_NAME[type_].row_bytes(k)), np.uint8)
+    x, w = build.given("x", floats(m, k)), build.given("w", raw, constant=True)
+    build.graph.outputs = [build.apply(QuantizedMatMul(type_, k, n), x, w)]
+    plan = gpu_plan(build)
+    (launch,) = launches_of(plan.steps)
+    assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
+    assert sum(plan.uploads.values()) == n * k * nbytes

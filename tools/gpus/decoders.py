@@ -10,12 +10,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from clrt.importer.language.config import read_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
 from clrt.ops.attention.pages import SLABS
 from clrt.plan.contract import Contract
+
+from .few_bits import FewBits
 
 _CONFIGS: dict[str, dict[str, Any]] = {
     "GPT-2": {
@@ -43,6 +46,21 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "vocab_size": 49152,
     },
+    "Llama-3.2-1B in 4 bits (Q4_K_M)": {
+        "model_type": "llama",
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": True,
+        "vocab_size": 128256,
+    },
 }
 DECODERS = tuple(_CONFIGS)
 _KEPT = frozenset(f"slab{s}" for s in range(SLABS))
@@ -54,9 +72,15 @@ _PAGES = 16
 
 def read_decoder_graph(name: str, work: Path) -> Graph:
     """The graph of one of `DECODERS`, whose folder is made under `work`."""
-    folder = work / name
+    folder, config = work / name, _CONFIGS[name]
+    few_bits = "4 bits" in name
     if not folder.exists():
-        _write(folder, _CONFIGS[name])
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        if not few_bits:
+            _write_weights(folder, config)
+    if few_bits:
+        return decoder_graph(read_decoder(folder)[0], FewBits(config))
     return decoder_graph(*read_folder(folder))
 
 
@@ -76,11 +100,9 @@ def step_shapes(tokens: int, graph: Graph) -> Mapping[str, tuple[int, ...]]:
     return {n: tuple(int(substitute(d, bindings)) for d in s) for n, s in shapes.items()}
 
 
-def _write(folder: Path, config: dict[str, Any]) -> None:
+def _write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     from safetensors.numpy import save_file
 
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     dtype = ml_dtypes.bfloat16 if config.get("dtype") == "bfloat16" else np.float32
     rng = np.random.default_rng(0)
     tensors = _gpt2(config) if config["model_type"] == "gpt2" else _llama(config)
