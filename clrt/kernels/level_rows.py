@@ -50,30 +50,30 @@ class LevelRows:
     """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
 
     Attributes:
-        bits: Of a level: 2, 4 or 8.
+        value: The constant that rows are read from.
+        name: Tells the rows from those of other constants that go with the value.
         block: Places of K with one scale: a multiple of `word`.
+        bits: Of a level: 2, 4 or 8.
         zero: What is subtracted from each level.
         has_minima: Whether a minimum is subtracted from elements.
         scale_bytes: Of a scale, and of a minimum: 4 and 2 are floats. 1 are integers, which are
             multiplied by a float16 each.
         shared: Blocks that have one such float16.
-        value: The constant that rows are read from.
-        name: Tells the rows from those of other constants that go with the value.
         parts: What rows `first` to `end` are made of, each `[rows, …]`: bytes of levels, scales,
             minima, and the float16 of scales and of minima.
         type: The type of GGUF whose blocks the value holds, if it does.
     """
 
+    value: Value
+    name: str
     n: int
     k: int
-    bits: int
     block: int
+    bits: int
     zero: int
     has_minima: bool
     scale_bytes: int
     shared: int
-    value: Value
-    name: str
     parts: Callable[[Array, int, int], Iterable[Array]] = field(repr=False)
     type: BlockType | None = None
 

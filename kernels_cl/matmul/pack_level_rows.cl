@@ -4,14 +4,12 @@
 #include "common/base.clh"
 #ifndef FORMAT
 #define FORMAT 2
-#define BITS 4
-#define LEVEL_BLOCK 32
-#define ZERO 8
-#define MINIMA 0
-#define SCALE_BYTES 2
-#define SHARED 1
 #define ELEMS 32
 #define BYTES 18
+#define BITS 4
+#define LEVEL_BLOCK 32
+#define SCALE_BYTES 2
+#define MINIMA 0
 #endif
 #include "common/gguf_blocks.clh"
 #define PARTS (ELEMS / LEVEL_BLOCK)

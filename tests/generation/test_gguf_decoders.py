@@ -25,6 +25,7 @@ from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.tuned import TUNED
 from clrt.runs import plans
 from clrt.runtime.devices import DeviceInfo
+from clrt.tuning.records import record_for
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS, VOCABULARY
@@ -117,7 +118,8 @@ def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A CPU device stands for a GPU: it gets a GPU's kernels, with small tiles."""
 
     def record(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
-        return {k: v for k, v in SHORT.items() if k in TUNED[kernel].defaults}
+        own = TUNED[kernel].defaults if kernel in TUNED else {}
+        return {k: v for k, v in SHORT.items() if k in own} or record_for(kernel, caps)
 
     monkeypatch.setattr(plans, "record_for", record)
     own = quick_device()

@@ -86,5 +86,5 @@ def level_rows(type_: str, n: int, k: int, raw: Value) -> LevelRows:
         yield from halves
 
     shared = found.elements // coding.block if whole else 1
-    sizes = (n, k, bits, coding.block, coding.zero, minima, scale_bytes, shared)
-    return LevelRows(*sizes, raw, type_, parts, found)
+    sizes = (n, k, coding.block, bits, coding.zero, minima, scale_bytes, shared)
+    return LevelRows(raw, type_, *sizes, parts, found)
