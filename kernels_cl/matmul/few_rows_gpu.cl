@@ -61,10 +61,7 @@ static inline float times_word(__global const float *from, const IDX_T k, const 
     sum += x.s3 * w[4 * i + 3];
   }
 #else
-  UNROLLED(i, WORD) {
-    const float x = from[i_min(k + i, K - 1) * step];
-    sum += (k + i < K ? x : 0.0f) * w[i];
-  }
+  UNROLLED(i, WORD) if (k + i < K) sum += from[(k + i) * step] * w[i];
 #endif
   return sum;
 }
@@ -93,18 +90,19 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   __global const uchar *const weights = AT(b) + (size_t)column * pitch;
   for (IDX_T k0 = lane * WORD; k0 < K; k0 += RUN * LANES * WORD) {
     uint words[RUN];
-    float2 scales[RUN];
     UNROLLED(u, RUN) {
-      const IDX_T k = i_min(k0 + u * LANES * WORD, K - 1);
-      words[u] = ((__global const uint *)weights)[k / WORD];
-      scales[u] = level_scale(weights, blocks, k / LEVEL_BLOCK);
+      words[u] = ((__global const uint *)weights)[i_min(k0 + u * LANES * WORD, K - 1) / WORD];
     }
     UNROLLED(u, RUN) {
       const IDX_T k = k0 + u * LANES * WORD;
       if (k < K) {
         float w[WORD];
-        unpack_word(w, words[u], scales[u]);
-        EACH_ROW(r) acc[r] += times_word(from + r * a_row, k, K, A_K, w);
+        unpack_word(w, words[u], level_scale(weights, blocks, k / LEVEL_BLOCK));
+        __global const float *x = from;
+        EACH_ROW(r) {
+          acc[r] += times_word(x, k, K, A_K, w);
+          x += a_row;
+        }
       }
     }
   }

@@ -80,6 +80,7 @@ class QuantizedGather(Op):
     accuracy = Accuracy.ELEMENTWISE
     host_inputs = (1,)
     followed = (0,)
+    reads_part = 1
     variants = (
         Variant("records", _emit, _rounds(True)),
         Variant("rows", _emit_exact, _rounds(False)),
