@@ -64,28 +64,29 @@
     if (IN_SLICE(e, side)) tile[SLICE_K(e, side, k_last)][SLICE_AT(e, side, k_last)] = next[u]; \
   }
 #ifdef BITS
+// What is read past the end of K meets zeros of A.
 #define FOURS ((SHARE(TILE_N) + 3) / 4)
-#define B_NEXT (4 * FOURS)
+#define B_NEXT float4 b_next[FOURS]
 #define FOUR_K(e) ((e) % (T_TK / 4) * 4)
 #define FOUR_N(e) ((e) / (T_TK / 4))
 #define FETCH_B(k0)                                                                      \
   EACH_ELEMENT(u, FOURS) {                                                               \
     const IDX_T e = item + u * ITEMS, k = (k0) + FOUR_K(e);                              \
     __global const uchar *const from = AT(b) + (size_t)i_min(n0 + FOUR_N(e), N - 1) * pitch; \
-    const float4 v = level_four(from, blocks, i_min(k, (K - 1) / 4 * 4));                \
-    b_next[4 * u] = k < K ? v.s0 : 0.0f;                                                 \
-    b_next[4 * u + 1] = k + 1 < K ? v.s1 : 0.0f;                                         \
-    b_next[4 * u + 2] = k + 2 < K ? v.s2 : 0.0f;                                         \
-    b_next[4 * u + 3] = k + 3 < K ? v.s3 : 0.0f;                                         \
+    b_next[u] = level_four(from, blocks, i_min(k, (K - 1) / 4 * 4));                     \
   }
 #define PUT_B                                                                            \
   EACH_ELEMENT(u, FOURS) {                                                               \
-    const IDX_T e = item + u * ITEMS;                                                    \
-    if (FOUR_N(e) < TILE_N)                                                              \
-      EACH_ELEMENT(i, 4) b_tile[FOUR_K(e) + i][FOUR_N(e)] = b_next[4 * u + i];           \
+    const IDX_T e = item + u * ITEMS, n = FOUR_N(e);                                     \
+    if (n < TILE_N) {                                                                    \
+      b_tile[FOUR_K(e)][n] = b_next[u].s0;                                               \
+      b_tile[FOUR_K(e) + 1][n] = b_next[u].s1;                                           \
+      b_tile[FOUR_K(e) + 2][n] = b_next[u].s2;                                           \
+      b_tile[FOUR_K(e) + 3][n] = b_next[u].s3;                                           \
+    }                                                                                    \
   }
 #else
-#define B_NEXT SHARE(TILE_N)
+#define B_NEXT float b_next[SHARE(TILE_N)]
 #define FETCH_B(k0)                                                                      \
   EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \
     const IDX_T e = item + u * ITEMS, k = (k0) + SLICE_K(e, TILE_N, !S_B_N_LAST);        \
@@ -115,7 +116,8 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T 
   const IDX_T i1 = batch % d1;
   const IDX_T at_a = i0 * a_s0 + i1 * a_s1;
   const IDX_T at_b = i0 * b_s0 + i1 * b_s1;
-  float acc[T_RM][T_RN], a_next[SHARE(TILE_M)], b_next[B_NEXT];
+  float acc[T_RM][T_RN], a_next[SHARE(TILE_M)];
+  B_NEXT;
   EACH_ELEMENT(i, T_RM) EACH_ELEMENT(j, T_RN) acc[i][j] = 0.0f;
   if (K > 0) {
     FETCH(0)
