@@ -25,7 +25,7 @@ GPU = tuned(
 _SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
-# Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
+# Work-groups of tiles that a compute unit should have; and how much of K a part has at least, or the launch
 # that joins the parts costs more than they save.
 _GROUPS = 2
 _PART_K = 256
@@ -73,8 +73,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
     # Parts leave no unit idle, in the smallest tiles at that.
-    least = kernels[-1 if few else -2]
-    parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
+    shared = ((kernels[-1], units), (kernels[-2], _GROUPS * units))
+    parts = _parts(product, *shared[0 if few else 1])
+    most = max(_parts(replace(product, m=1), *each) for each in shared)
     launches += _launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -111,12 +112,12 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
     return min(range(len(tiles)), key=time)
 
 
-def _parts(product: Product, kernel: _Kernel, units: int) -> int:
-    """Into how many parts K goes: as many as give each unit work."""
+def _parts(product: Product, kernel: _Kernel, wanted: int) -> int:
+    """Into how many parts K goes: as many as make that many work-groups."""
     if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    return parts_of(product.k, _GROUPS * units // groups)
+    return parts_of(product.k, wanted // groups)
 
 
 @pure
@@ -156,8 +157,8 @@ def _kernels(
     if rows_of_b is not None:
         defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
     spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
-    size = (slices, lanes if in_lines else slices)
-    return [*found, _Kernel(spec, size, (lanes, slices, 1))]
+    local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
+    return [*found, _Kernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
 def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:

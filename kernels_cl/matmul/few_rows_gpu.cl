@@ -32,9 +32,10 @@
 #define T_LANES 32
 #define T_SLICES 8
 #endif
-#define LANES T_LANES
-#define SLICES T_SLICES
-#define ROWS SLICES
+// Side by side, half of the lanes read enough at once; twice the slices share K.
+#define LANES (S_B_N_LAST ? T_LANES / 2 : T_LANES)
+#define SLICES (S_B_N_LAST ? 2 * T_SLICES : T_SLICES)
+#define ROWS T_SLICES
 // Of 2 bits, a word is twice as many registers.
 #if defined(BITS) && BITS == 2
 #define RUN 2
@@ -127,7 +128,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
   EACH_ROW(r) parts[r][slice][lane] = acc[r];
   barrier(CLK_LOCAL_MEM_FENCE);
   // Work-items have an element each: of row `slice` where lanes have columns, else of row `lane`.
-  const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? ROWS : LANES;
+  const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? SLICES : LANES;
   for (IDX_T r = begin_row; r < rows && n < N; r += next_row) {
     const IDX_T m = m0 + r;
     float sum = 0.0f;

@@ -56,6 +56,14 @@ def test_parts_of_a_deep_product(m: int, entry: str, op: FusedMatMul | None) -> 
     check(build, plan)
 
 
+def test_few_tiles_have_parts_where_few_rows_have_none() -> None:
+    build = Build()
+    x, w = build.given("x", floats(16, 2048)), build.given("w", floats(1024, 2048))
+    build.graph.outputs = [build.apply(FusedMatMul(trans_b=1), x, w)]
+    share, joined = launches_of(gpu_plan(build).steps)
+    assert (share.kernel.entry, joined.kernel.entry) == ("gemm_gpu", "join_parts")
+
+
 @pytest.mark.parametrize("m", [1, 8, 9])
 @pytest.mark.parametrize("last", ["n", "k"])
 def test_few_rows(m: int, last: str) -> None:
