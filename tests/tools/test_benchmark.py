@@ -17,6 +17,7 @@ from tools.benchmark.convolutions import (
 )
 from tools.benchmark.encode import encode_rows, least_cosine
 from tools.benchmark.gemm import sizes
+from tools.benchmark.generation import generation_rows
 from tools.benchmark.goals import Goal, goals_of
 from tools.benchmark.inputs import read_texts, split_text
 from tools.benchmark.kernels import Timed, launch_rows
@@ -43,6 +44,19 @@ def test_model_rows_have_ratios_to_the_peers_that_ran() -> None:
     assert ours.ceiling_share == pytest.approx(30 / 0.15 / 400)
     assert (peer.to_onnxruntime, peer.ceiling_share) == (1.0, None)
     assert OPENVINO not in {peer.runtime, ours.runtime}
+
+
+def test_generation_is_held_against_the_best_peer_of_each_case() -> None:
+    speeds = {"llama.cpp": [100.0, 50.0], "OpenVINO": [80.0, 60.0], "clrt PoCL": [110.0, 60.0]}
+    rows = generation_rows("m", ("decode", 128), speeds, ["llama.cpp", "OpenVINO"])
+    found = {r.runtime: (r.tokens_per_s, r.to_best) for r in rows}
+    assert found == {
+        "llama.cpp": (75.0, None),
+        "OpenVINO": (70.0, pytest.approx(1.0)),
+        "clrt PoCL": (85.0, pytest.approx(1.15)),
+    }
+    (alone,) = generation_rows("m", ("decode", 128), {"clrt PoCL": [1.0], "llama.cpp": []}, [])
+    assert alone.to_best is None
 
 
 def test_error_is_that_of_the_worst_output_over_its_largest_element() -> None:

@@ -45,6 +45,8 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
     BERT_BASE: ((1, 128), (8, 128)),
 }
+# The environment of the first lacks it.
+_WITHOUT_MINILM = {"programs", "convolutions", "nets", "generation"}
 _USUAL = (8, 128)
 _PEERS = ("onnxruntime", "openvino", "sentence_transformers")
 _VERSIONS = ("numpy", "pyopencl", "onnxruntime", "openvino", "torch", "sentence-transformers")
@@ -110,7 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", nargs="+", choices=(MINILM, BERT_BASE), default=(MINILM, BERT_BASE))
     add("--model", type=Path, help="an ONNX file or Hugging Face folder in place of --models")
     add("--nets", nargs="+", metavar="NAME", help="parts of names of the nets: resnet, vit, …")
-    add("--gguf", nargs="+", type=Path, metavar="FILE", help="language models to generate with")
+    add(
+        "--language-models",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="GGUF files and folders of onnxruntime-genai to generate with",
+    )
     add("--llama-bench", type=Path, help="llama.cpp's program, to measure it beside them")
     add("--work", type=Path, help="a folder to keep the nets in, which take a while to make")
     add("--shapes", nargs="+", type=_shape, help="batch x sequence of the models, as 8x128")
@@ -136,6 +144,8 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
     sections = set(options.sections)
     ours = _named(clrt_runtimes(), options.runtimes)
     runtimes = [*_named(peer_runtimes(), options.runtimes), *ours]
+    # Before all else: where it is missing, nothing is lost that was measured.
+    minilm = prepare_model(MINILM, None, work) if sections - _WITHOUT_MINILM else None
     if "programs" in sections:
         report.programs = measure_programs(ours, turns)
     if "convolutions" in sections:
@@ -145,13 +155,16 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
             options.page.write_text(page(report.convolutions, best), encoding="utf-8")
     if "nets" in sections and is_installed("diffusers"):
         report.nets = measure_nets(runtimes, options.nets, work, turns, pace.seconds)
-    if "generation" in sections and options.gguf:
+    if "generation" in sections and options.language_models:
         report.generation = measure_generation(
-            options.gguf, options.llama_bench, ours, min(turns, 3), 12 * pace.seconds
+            options.language_models,
+            options.llama_bench,
+            ours,
+            min(turns, 3),
+            12 * pace.seconds,
         )
-    if sections <= {"programs", "convolutions", "nets", "generation"}:
-        return  # these need no MiniLM, which the environment of the first lacks
-    minilm = prepare_model(MINILM, None, work)
+    if minilm is None:
+        return
     if sections & {"models", "gemm", "kernels"}:
         _measure_labs(options, report, ours, minilm, turns)
     if "models" in sections:

@@ -1,109 +1,124 @@
-"""Language models from GGUF files: clrt on each device beside llama.cpp's own `llama-bench`.
+"""Language models: clrt on each device beside the other runtimes that read the same files.
 
-Each runtime is a process of its own that reads the file; they take turns. llama.cpp's threads spin:
-nothing else may run beside them.
+Each runtime is a process of its own that reads the model; they take turns, with nothing beside
+them.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import track
 
+from .language_peers import (
+    CONTEXTS,
+    DECODE,
+    PREFILL,
+    PROMPTS,
+    Speeds,
+    genai_speeds,
+    llama_cpp_speeds,
+    openvino_speeds,
+    output_of,
+)
 from .results import GenerationRow
-from .runtimes import THREADS, Runtime
-from .turns import median_ratio
-
-Speeds: TypeAlias = "dict[tuple[str, int], float]"
-LLAMA_CPP = "llama.cpp"
-PREFILL, DECODE = "prefill", "decode"
-# As `clrt bench --generate` has them.
-_PROMPTS, _CONTEXTS, _WRITTEN = (128, 512), (128, 1024), 32
+from .runtimes import Runtime, is_installed
+from .turns import WorkerError, call_apart, median_ratio
 
 
 def measure_generation(
-    files: Sequence[Path],
+    models: Sequence[Path],
     llama_bench: Path | None,
     ours: Sequence[Runtime],
     turns: int,
     seconds: float,
 ) -> list[GenerationRow]:
-    """A row per file, what is measured, and runtime.
+    """A row per model, what is measured, and runtime.
 
     Args:
+        models: GGUF files, and folders of onnxruntime-genai's builder.
         llama_bench: llama.cpp's program; None to leave it out.
         seconds: For each process of clrt.
     """
     rows = []
-    for file in track(files, "generation", console=Console(stderr=True)):
+    console = Console(stderr=True)
+    for model in track(models, "generation", console=console):
+        peers = _peers(model, llama_bench)
         found: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        for _ in range(turns):
-            made = {} if llama_bench is None else {LLAMA_CPP: _llama_cpp(llama_bench, file)}
-            made |= {r.name: _clrt(r, file, seconds) for r in ours}
-            for runtime, speeds in made.items():
-                for case, speed in speeds.items():
-                    found[runtime][case].append(speed)
+        runtimes = peers | {r.name: partial(_clrt, r, model, seconds) for r in ours}
+        for turn, (name, measure) in product(range(turns), [*runtimes.items()]):
+            try:
+                speeds = measure()
+            except WorkerError as error:
+                if turn == 0:  # it reads no such file
+                    console.print(f"{name} is left out for {model.name}: {_last_line(error)}")
+                continue
+            for case, speed in speeds.items():
+                found[name][case].append(speed)
         rows += [
-            GenerationRow(
-                file.stem,
-                what,
-                tokens,
-                runtime,
-                statistics.median(own),
-                median_ratio(own, found[LLAMA_CPP][what, tokens])
-                if runtime != LLAMA_CPP and llama_bench is not None
-                else None,
+            row
+            for case in ((w, n) for w in (DECODE, PREFILL) for n in _sizes(w))
+            for row in generation_rows(
+                model.stem, case, {r: c[case] for r, c in found.items()}, [*peers]
             )
-            for what, tokens in ((w, n) for w in (DECODE, PREFILL) for n in _sizes(w))
-            for runtime, cases in found.items()
-            if (own := cases[what, tokens])
         ]
     return rows
 
 
+def generation_rows(
+    model: str, case: tuple[str, int], speeds: dict[str, list[float]], peers: Sequence[str]
+) -> list[GenerationRow]:
+    """A row per runtime that has tokens a second of a case, turn by turn."""
+    medians = {r: statistics.median(s) for r, s in speeds.items() if s}
+    best = max(peers, key=lambda p: medians.get(p, 0.0), default=None)
+    return [
+        GenerationRow(
+            model,
+            *case,
+            runtime,
+            median,
+            None if best in (None, runtime) else median_ratio(speeds[runtime], speeds[best]),
+        )
+        for runtime, median in medians.items()
+    ]
+
+
 def _sizes(what: str) -> tuple[int, ...]:
-    return _PROMPTS if what == PREFILL else _CONTEXTS
+    return PROMPTS if what == PREFILL else CONTEXTS
 
 
-def _clrt(runtime: Runtime, file: Path, seconds: float) -> Speeds:
+def _peers(model: Path, llama_bench: Path | None) -> dict[str, Callable[[], Speeds]]:
+    """The other runtimes that are there and read this model."""
+    peers: dict[str, Callable[[], Speeds]] = {}
+    if model.is_dir():
+        if is_installed("onnxruntime_genai"):
+            peers["onnxruntime-genai"] = partial(call_apart, genai_speeds, model)
+        return peers
+    if llama_bench is not None:
+        peers["llama.cpp"] = partial(llama_cpp_speeds, llama_bench, model)
+    if is_installed("openvino_genai"):
+        peers["OpenVINO GenAI"] = partial(call_apart, openvino_speeds, model)
+    return peers
+
+
+def _clrt(runtime: Runtime, model: Path, seconds: float) -> Speeds:
     """Tokens a second by `clrt bench --generate`, in a process of its own."""
     command = "from clrt.cli.main import app; app()"
     options = ("--device", runtime.device, "--seconds", str(seconds), "--json")
-    arguments = [sys.executable, "-c", command, "bench", "--generate", str(file), *options]
-    found = json.loads(_output(arguments))
+    arguments = [sys.executable, "-c", command, "bench", "--generate", str(model), *options]
+    found = json.loads(output_of(arguments))
     return {(s["what"], s["tokens"]): s["tokens_per_s"] for s in found["speeds"]}
 
 
-def _llama_cpp(program: Path, file: Path) -> Speeds:
-    """The same by llama-bench: its prompts, and tokens behind so many."""
-    base = [str(program), "-m", str(file), "-t", str(THREADS), "-r", "2", "-o", "json"]
-    prompts = _listed(_PROMPTS), "0", "0"
-    contexts = "0", str(_WRITTEN), _listed(_CONTEXTS)
-    speeds: Speeds = {}
-    for prompt, written, depth in (prompts, contexts):
-        for row in json.loads(_output([*base, "-p", prompt, "-n", written, "-d", depth])):
-            is_prefill = written == "0"
-            tokens = row["n_prompt"] if is_prefill else row["n_depth"]
-            speeds[PREFILL if is_prefill else DECODE, tokens] = row["avg_ts"]
-    return speeds
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))
-
-
-def _output(arguments: Sequence[str]) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{arguments[0]} failed: {done.stderr.strip()[-500:]}")
-    return done.stdout
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]

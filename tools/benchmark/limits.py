@@ -148,9 +148,10 @@ def fma_gflops(lab: Lab, seconds: float) -> float:
 
 def _unit_gflops(lab: Lab, seconds: float) -> float:
     """GFLOP/s of float32 by a CPU's matrix unit, which touch no memory; 0 where there is none."""
+    from clrt.device.caps import AMX_BFLOAT16
     from clrt.runtime.peaks import unit_products
 
-    has_unit = bool(lab.info.caps.matrix_shapes)
+    has_unit = AMX_BFLOAT16 in lab.info.caps.matrix_shapes
     return _speed(lab, unit_products(lab.session), seconds) if has_unit else 0.0
 
 

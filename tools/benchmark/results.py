@@ -81,8 +81,8 @@ class GenerationRow:
     Attributes:
         what: "prefill" or "decode".
         tokens: Of the prompt.
-        to_llama_cpp: Tokens a second over llama.cpp's, median over the turns; None of itself, and
-            where it did not run.
+        to_best: Tokens a second over the best peer's, median over the turns; None of itself, and
+            where there is none.
     """
 
     model: str
@@ -90,7 +90,7 @@ class GenerationRow:
     tokens: int
     runtime: str
     tokens_per_s: float
-    to_llama_cpp: float | None
+    to_best: float | None
 
 
 @dataclass(frozen=True)

@@ -155,13 +155,13 @@ def _nets(report: Report) -> Table:
 
 
 def _generation(report: Report) -> Table:
-    columns = ("tokens", "runtime", "tokens/s", "x llama.cpp")
+    columns = ("tokens", "runtime", "tokens/s", "x best peer")
     table = _table("generation, one text at a time", "model", "what", *columns, left=2)
     for (model, what, tokens), rows in groupby(
         report.generation, key=lambda r: (r.model, r.what, r.tokens)
     ):
         for r in rows:
-            speeds = f"{r.tokens_per_s:.0f}", _ratio(r.to_llama_cpp)
+            speeds = f"{r.tokens_per_s:.0f}", _ratio(r.to_best)
             _add(table, model, what, str(tokens), r.runtime, *speeds)
         table.add_section()
     return table
