@@ -25,8 +25,8 @@ GPU = tuned(
 _SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
-# Work-groups of tiles that a compute unit should have; and how much of K a part has at least, or the launch
-# that joins the parts costs more than they save.
+# Work-groups of tiles that a compute unit should have; and how much of K a part has at least, or
+# the launch that joins the parts costs more than they save.
 _GROUPS = 2
 _PART_K = 256
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
