@@ -10,9 +10,12 @@ import pytest
 from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
+from clrt.passes.prepare import prepare
 from clrt.plan.plan import Plan
-from clrt.plan.steps import launches_of
+from clrt.plan.steps import DeviceStep, launches_of
+from clrt.plan.traffic import traffic
 from tests.harness import quick_device, run_plan
 from tests.ops.test_matrix_unit import product
 from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
@@ -91,3 +94,21 @@ def test_few_bits_stay_few(type_: str, nbytes: float, m: int) -> None:
     (launch,) = launches_of(plan.steps)
     assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
     assert sum(plan.uploads.values()) == n * k * nbytes
+
+
+def test_a_table_that_is_the_head_lies_once() -> None:
+    n, k, device = 96, 512, quick_device()
+    caps = replace(device.caps, kind="gpu", compute_units=UNITS, matrix_shapes=frozenset())
+    build = Build()
+    raw = np.zeros((n, BLOCK_TYPES_BY_NAME["Q4_K"].row_bytes(k)), np.uint8)
+    ids = build.given("ids", np.array([3, 5]))
+    table = build.given("table", raw, constant=True)
+    rows = build.apply(QuantizedGather("Q4_K", k, n), ids, table)
+    build.graph.outputs = [build.apply(QuantizedMatMul("Q4_K", k, n), rows, table)]
+    build.graph.output_names = ["y"]
+    prepare(build.graph, caps)
+    plan = planned(build.graph, caps, {})
+    assert len(plan.uploads) == 1
+    gather = next(s for s in plan.steps if isinstance(s, DeviceStep))
+    moved = traffic(gather.nodes, gather.launches[0])
+    assert moved.written == 2 * k * 4 and moved.read == moved.written + ids.nbytes
