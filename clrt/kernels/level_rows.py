@@ -33,9 +33,11 @@ _CHUNK_ELEMS = 1 << 20
 _ITEMS = 64  # of a work-group that packs
 
 
-def stored_bits(bits: int) -> int:
-    """Of a level of so many bits, as it lies: 2, 4 or 8."""
-    return 2 if bits <= 2 else 4 if bits <= 4 else 8
+def stored_bits(bits: int) -> tuple[int, int]:
+    """Of a level of so many bits: how many lie in one place, and how many in another."""
+    if bits in (5, 6):
+        return 4, bits - 4
+    return 2 if bits <= 2 else 4 if bits <= 4 else 8, 0
 
 
 def pack_fields(levels: Array, bits: int) -> Array:
@@ -53,13 +55,15 @@ class LevelRows:
         value: The constant that rows are read from.
         name: Tells the rows from those of other constants that go with the value.
         block: Places of K with one scale: a multiple of `word`.
-        bits: Of a level: 2, 4 or 8.
+        bits: Low ones of a level: 2, 4 or 8.
+        high: Those above them: with 4, they may be 1 or 2.
         zero: What is subtracted from each level.
         has_minima: Whether a minimum is subtracted from elements.
         scale_bytes: Of a scale, and of a minimum: 4 and 2 are floats. 1 are integers, which are
             multiplied by a float16 each.
         shared: Blocks that have one such float16.
-        parts: What rows `first` to `end` are made of, each `[rows, …]`: bytes of levels, scales,
+        parts: What rows `first` to `end` are made of, each `[rows, …]`: bytes of levels, of their
+            high bits, scales,
             minima, and the float16 of scales and of minima.
         type: The type of GGUF whose blocks the value holds, if it does.
     """
@@ -70,6 +74,7 @@ class LevelRows:
     k: int
     block: int
     bits: int
+    high: int
     zero: int
     has_minima: bool
     scale_bytes: int
@@ -93,7 +98,7 @@ class LevelRows:
         numbers = self.blocks * self.scale_bytes
         if self.scale_bytes == 1:
             numbers += 2 * self.blocks // self.shared
-        levels = self.blocks * self.block * self.bits // 8
+        levels = self.blocks * self.block * (self.bits + self.high) // 8
         return round_up(levels + (1 + self.has_minima) * numbers, _ALIGNMENT)
 
     @property
@@ -101,6 +106,7 @@ class LevelRows:
         """The macros of common/level_rows.clh."""
         return {
             "BITS": self.bits,
+            "HIGH_BITS": self.high,
             "LEVEL_BLOCK": self.block,
             "ZERO": self.zero,
             "MINIMA": int(self.has_minima),
@@ -116,7 +122,7 @@ class LevelRows:
     @property
     def packed(self) -> Packed:
         """The rows, one after the other."""
-        form = f"{self.bits}x{self.block}x{self.scale_bytes}"
+        form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
         type_, on_device = self.type, None
         if type_ is not None and type_.name in PACKED_TYPES and self.scale_bytes < 4:

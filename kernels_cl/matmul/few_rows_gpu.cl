@@ -98,7 +98,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
       const IDX_T k = k0 + u * LANES * WORD;
       if (k < K) {
         float w[WORD];
-        unpack_word(w, words[u], level_scale(weights, blocks, k / LEVEL_BLOCK));
+        unpack_word(w, words[u], weights, blocks, k / WORD);
         __global const float *x = from;
         EACH_ROW(r) {
           acc[r] += times_word(x, k, K, A_K, w);

@@ -3,6 +3,7 @@
 // Work-item (four places of K, row).
 #ifndef BITS
 #define BITS 4
+#define HIGH_BITS 0
 #define LEVEL_BLOCK 32
 #define ZERO 8
 #define MINIMA 0

@@ -7,6 +7,7 @@
 #define ELEMS 32
 #define BYTES 18
 #define BITS 4
+#define HIGH_BITS 0
 #define LEVEL_BLOCK 32
 #define SCALE_BYTES 2
 #define MINIMA 0
@@ -21,12 +22,21 @@ __kernel void pack_level_rows(OUT(uchar, y), IN(uchar, x), const IDX_T file_bloc
   if (at >= file_blocks) return;
   __global const uchar *const from = AT(x) + ((size_t)row * file_blocks + at) * BYTES;
   __global uchar *const to = AT(y) + (size_t)row * pitch;
-  __global uchar *const numbers = to + blocks * (LEVEL_BLOCK * BITS / 8);
+  __global uchar *const high = to + blocks * (LEVEL_BLOCK * BITS / 8);
+  __global uchar *const numbers = high + blocks * (LEVEL_BLOCK * HIGH_BITS / 8);
   for (int part = 0; part < PARTS; ++part) {
     const IDX_T block = at * PARTS + part;
+    uint eight = 0;  // single bits, of four places before these four
     for (int i = 0; i < LEVEL_BLOCK / 4; ++i) {
       const IDX_T four = block * (LEVEL_BLOCK / 4) + i;
-      const uint bytes = levels(from, part, i);
+      const uint all = levels(from, part, i), more = all >> 4 & 0x03030303u;
+      const uint bytes = HIGH_BITS ? all & 0x0F0F0F0Fu : all;
+      const uint twos = more | more >> 6;
+      if (HIGH_BITS == 2) high[four] = (uchar)((twos & 15) | (twos >> 12 & 0xF0));
+      if (HIGH_BITS == 1) {
+        eight = eight >> 4 | ((more | more >> 7 | more >> 14 | more >> 21) & 15) << 4;
+        if (i % 2) high[four / 2] = (uchar)eight;
+      }
 #if BITS == 8
       ((__global uint *)to)[four] = bytes;
 #elif BITS == 4

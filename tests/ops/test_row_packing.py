@@ -67,7 +67,7 @@ def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
 
 
 @DEVICES
-@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q2_K", "Q3_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q6_K"])
 def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
     """As GPUs read them."""
     n, k = (5, 256) if device.caps.simulator else (131, 768)

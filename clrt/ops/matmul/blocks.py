@@ -72,19 +72,21 @@ def level_rows(type_: str, n: int, k: int, raw: Value) -> LevelRows:
     """Rows as the kernels of GPUs read them: nothing is rounded."""
     found = BLOCK_TYPES_BY_NAME[type_]
     coding, minima = coding_of(found), found.has_minima
-    bits, whole = stored_bits(coding.bits), type_ in FACTORS
+    (bits, high), whole = stored_bits(coding.bits), type_ in FACTORS
     scale_bytes = 1 if whole else 2 if type_ in HALF_SCALES else 4
     dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
 
     def parts(array: Array, first: int, end: int) -> Iterator[Array]:
         rows = array[first:end]
         levels, halves = found.whole_levels(rows) if whole else (found.levels(rows), [])
-        yield pack_fields(levels.levels, bits)
+        yield pack_fields(levels.levels & np.uint8((1 << bits) - 1), bits)
+        if high:
+            yield pack_fields(levels.levels >> np.uint8(bits), high)
         for numbers in (levels.scales, levels.minima)[: 1 + minima]:
             assert numbers is not None
             yield numbers.astype(dtype)
         yield from halves
 
     shared = found.elements // coding.block if whole else 1
-    sizes = (n, k, coding.block, bits, coding.zero, minima, scale_bytes, shared)
+    sizes = (n, k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
     return LevelRows(raw, type_, *sizes, parts, found)

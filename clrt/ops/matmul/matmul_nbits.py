@@ -109,7 +109,7 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
             yield by_block * op.zero_points(zero.numbers, rows)
 
     middle = op.middle if zero is None else 0
-    sizes = (op.N, op.K, op.block_size, op.bits, middle, zero is not None)
+    sizes = (op.N, op.K, op.block_size, op.bits, 0, middle, zero is not None)
     scale_bytes, names = np.dtype(dtype).itemsize, f"{scales.name}:{zero.name if zero else ''}"
     levels = LevelRows(raw, names, *sizes, scale_bytes, 1, parts)
     return emit_gpu(replace(_product(node), level_rows=levels), ctx)
