@@ -139,7 +139,7 @@ class LevelRows:
         kernel = KernelSpec.of(source, entry, **file, **self.defines)
         count = self.k // type_.elements
         sizes = {"file_blocks": count, "blocks": self.blocks, "pitch": self.pitch}
-        to, grid = BufferArg(packed, first * self.pitch), (count, end - first)
+        to, grid = BufferArg(packed, first * self.pitch), (self.blocks, end - first)
         return launch(kernel, grid, (_ITEMS, 1), y=to, x=rows, **sizes)
 
     def _pack(self, array: Array) -> Array:

@@ -36,8 +36,8 @@
 #define LANES (S_B_N_LAST ? T_LANES / 2 : T_LANES)
 #define SLICES (S_B_N_LAST ? 2 * T_SLICES : T_SLICES)
 #define ROWS T_SLICES
-// Of 2 bits, a word is twice as many registers.
-#if defined(BITS) && BITS == 2
+// Of 2 bits a word is twice as many registers, and of 6 there are two.
+#if defined(BITS) && (BITS == 2 || HIGH_BITS == 2)
 #define RUN 2
 #else
 #define RUN 4
