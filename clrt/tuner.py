@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log
 from statistics import fmean
@@ -62,12 +62,14 @@ class Tuner:
         budget_s: Seconds after which no further candidate is tried. A KeyboardInterrupt ends
             them early.
         progress: Called with the seconds spent and the candidate being tried.
+        kept: Kernels, by entry point, that stay as they are.
     """
 
     model: Model
     shapes: Sequence[Shapes]
     budget_s: float = 60.0
     progress: Callable[[float, str], None] = lambda spent, what: None
+    kept: Collection[str] = ()
     _start: float = field(default_factory=time.perf_counter)
 
     def run(self) -> list[Tuned]:
@@ -75,7 +77,8 @@ class Tuner:
         bound = [self.model.bind(s, {}) for s in self.shapes]
         for plan, shapes in zip(bound, self.shapes, strict=True):
             self._fill(plan, shapes)
-        used = [e for e, kernel in TUNED.items() if kernel.choices and _uses(bound, e)]
+        wanted = [e for e, kernel in TUNED.items() if kernel.choices and e not in self.kept]
+        used = [e for e in wanted if _uses(bound, e)]
         used.sort(key=lambda entry: -sum(b.seconds(entry) for b in bound))
         return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
 

@@ -7,7 +7,9 @@ import gc
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,14 +23,25 @@ if "CLRT_FUZZ_GRAPHS" not in os.environ:
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
 os.environ.setdefault("CLRT_VERIFY", "1")
+# Devices are held against NumPy by tests of their own, which a GPU is not to be refused before.
+os.environ.setdefault("CLRT_SELF_TEST", "never")
 # Workers of pytest-xdist get one of 80 columns, which would cut tables.
 os.environ.pop("COLUMNS", None)
 
-from clrt.runtime import saver  # noqa: E402
+from clrt.device.caps import DeviceCaps  # noqa: E402
+from clrt.runtime import devices, saver  # noqa: E402
 from clrt.runtime import session as sessions  # noqa: E402
 
 # To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
 saver._IDLE_S = 1e6
+
+if os.environ.get("CLRT_TEST_AS_GPU"):  # `make portability`: kernels for GPUs on a CPU
+    _read = devices._read_caps
+
+    def _as_gpu(device: Any) -> DeviceCaps:
+        return replace(_read(device), kind="gpu", matrix_shapes=frozenset())
+
+    devices._read_caps = _as_gpu
 
 # The most that a process of tests may hold, and what there must be for one more. Pages of files,
 # such as libraries, do not count: all processes share those (0.4 GB).

@@ -14,6 +14,8 @@ from clrt.cli.console import VersionOption, clear_errors
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
+    "report-device": "Write a file about a device for the project: what it can, whether it is "
+    "right, how fast.",
     "transcribe": "Turn speech into text, by Whisper or a CTC model such as wav2vec2.",
     "generate": "Let a language model go on with a text.",
     "chat": "Talk to a language model in a terminal.",
@@ -46,9 +48,10 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    module = importlib.import_module(f"clrt.cli.{name}")
+    function = name.replace("-", "_")
+    module = importlib.import_module(f"clrt.cli.{function}")
     one = typer.Typer(add_completion=False)
-    one.command(name)(clear_errors(getattr(module, name)))
+    one.command(name)(clear_errors(getattr(module, function)))
     return typer.main.get_command(one)
 
 

@@ -12,7 +12,7 @@ class MatrixShape:
 
     Attributes:
         operands, sums: Dtypes.
-        instructions: By what kernels reach it: "amx", "vnni", "mma", "wmma", "mfma", "dpas".
+        instructions: By what kernels reach it: "amx", "vnni", and those of `clrt.device.units`.
     """
 
     rows: int

@@ -13,6 +13,7 @@ from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
+from clrt.kernels.gemm_unit import GPU_UNIT, emit_unit, reject_unit
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional, round_up
@@ -162,6 +163,7 @@ def variants(
     reject_reason: RejectReason = always,
     prefix: str = "",
     work: Callable[[Node], Work] = work_of,
+    gpu: Variant | None = None,
 ) -> tuple[Variant, ...]:
     """One for each kernel of products.
 
@@ -169,6 +171,7 @@ def variants(
         lowered: Gives the launches of a node with the products of an `emit_…`.
         reject_reason: Why none of them holds.
         work: What each of them does for a node.
+        gpu: In place of the one for GPUs.
     """
 
     def both(kernel: RejectReason) -> RejectReason:
@@ -182,7 +185,8 @@ def variants(
             requires.CPU,
             work=work,
         ),
-        Variant(
+        gpu
+        or Variant(
             f"{prefix}gemm_gpu",
             lowered(emit_gpu),
             both(reject_but_float32),
@@ -191,3 +195,8 @@ def variants(
         ),
         Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
     )
+
+
+def unit_variant(lowered: Callable[[EmitProduct], Emit]) -> Variant:
+    """The one for matrix units of GPUs, which goes before the others."""
+    return Variant("gemm_unit", lowered(emit_unit), reject_unit, GPU_UNIT)

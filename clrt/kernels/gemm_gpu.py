@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from clrt.device import requires
+from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
+from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
@@ -22,9 +25,11 @@ GPU = tuned(
     T_RN=8,
     T_TK=16,
 )
-_SIDE = 16
-GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+SIDE = 16
+GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _LEAST = 2  # rows and columns of a work-item
+# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+_MANY = 16
 # Work-groups of tiles that a compute unit should have; and how much of K a part has at least, or
 # the launch that joins the parts costs more than they save.
 _GROUPS = 2
@@ -36,7 +41,7 @@ FEW_ROWS = FEW.defaults["T_SLICES"]
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class TileKernel:
     """A kernel of products.
 
     Attributes:
@@ -63,12 +68,11 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    ctx.require(
-        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
-    )
+    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], tunables["T_TK"])))
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
-    kernels = _kernels(product, tiles, tunables["T_TK"], items)
+    made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
+    kernels = _kernels(product, tiles, made, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -76,13 +80,13 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     shared = ((kernels[-1], units), (kernels[-2], _GROUPS * units))
     parts = _parts(product, *shared[0 if few else 1])
     most = max(_parts(replace(product, m=1), *each) for each in shared)
-    launches += _launches(product, kernels, taken if parts == 1 else None)
+    launches += tile_launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
-        share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, tunables["T_TK"], items)
-        launches += _launches(share, kernels, None if parts == 1 else taken)
-        launches.append(_joined(product, sums, parts))
+        share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
+        kernels = _kernels(share, tiles, made, items)
+        launches += tile_launches(share, kernels, None if parts == 1 else taken)
+        launches.append(join_launch(product, sums, parts))
     return launches
 
 
@@ -104,15 +108,43 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
     def time(index: int) -> float:
         rows, columns = tiles[index]
-        groups = ceil_div(m, _SIDE * rows) * ceil_div(n, _SIDE * columns) * batches
-        # Cycles of a work-item for a step of K: products, and reads and bookkeeping besides, as
-        # compilers for NVIDIA's GPUs make of the loop.
-        return max(groups, units) * (rows * columns + (rows + columns) / 2 + 3)
+        groups = ceil_div(m, SIDE * rows) * ceil_div(n, SIDE * columns) * batches
+        return max(groups, units) * tile_cycles(rows, columns)
 
     return min(range(len(tiles)), key=time)
 
 
-def _parts(product: Product, kernel: _Kernel, wanted: int) -> int:
+def tile_cycles(rows: int, columns: int) -> float:
+    """Cycles of a work-item for a step of K: products, and reads and bookkeeping besides.
+
+    Source: what compilers for NVIDIA's GPUs make of the loop.
+    """
+    return rows * columns + (rows + columns) / 2 + 3
+
+
+def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
+    """The macros of common/group_tile.clh.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    rows, columns = tile
+    found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    if caps.sub_group_sizes and rows * columns >= _MANY:
+        found["F_SUB_GROUP"] = min(caps.sub_group_sizes)
+    return found
+
+
+def tile_bytes(tile: tuple[int, int], depth: int) -> int:
+    """Local memory of a work-group, for slices of some depth.
+
+    Args:
+        tile: Rows and columns of a work-item.
+    """
+    return 4 * depth * sum(SIDE * r + 4 for r in tile)
+
+
+def _parts(product: Product, kernel: TileKernel, wanted: int) -> int:
     """Into how many parts K goes: as many as make that many work-groups."""
     if product.batches > 1 or product.level_rows is not None:
         return 1
@@ -121,12 +153,13 @@ def _parts(product: Product, kernel: _Kernel, wanted: int) -> int:
 
 
 @pure
-def parts_of(k: int, wanted: int) -> int:
-    """The most parts of one size, up to `wanted`, that are deep enough."""
-    return next((p for p in _PARTS if p <= wanted and k % p == 0 and k // p >= _PART_K), 1)
+def parts_of(k: int, wanted: int, step: int = 1) -> int:
+    """The most parts of one size, up to `wanted`, that are deep enough and a multiple of `step`."""
+    fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= _PART_K)
+    return next(fitting, 1)
 
 
-def _share(product: Product, parts: int) -> Product:
+def share_of_k(product: Product, parts: int) -> Product:
     """The parts of K as a batch."""
     k = product.k // parts
     a = replace(
@@ -137,8 +170,11 @@ def _share(product: Product, parts: int) -> Product:
 
 
 def _kernels(
-    product: Product, tiles: Sequence[tuple[int, int]], depth: int, items: Mapping[str, int]
-) -> list[_Kernel]:
+    product: Product,
+    tiles: Sequence[tuple[int, int]],
+    made: Sequence[Mapping[str, Define]],
+    items: Mapping[str, int],
+) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
     rows_of_b = product.level_rows
     in_lines = rows_of_b is None and product.b.strides[-1] == 1
@@ -149,20 +185,31 @@ def _kernels(
         **product.b_defines,
     }
     found = []
-    for rows, columns in tiles:
-        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+    for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+        found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
     if rows_of_b is not None:
         defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
     spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
     local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
-    return [*found, _Kernel(spec, (slices, local[0] if in_lines else slices), local)]
+    return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
-def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:
-    args = product.strided_args
+def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
+    """The one for up to FEW_ROWS rows."""
+    return _kernels(product, (), (), ctx.tunables(FEW))[-1]
+
+
+def tile_launches(
+    product: Product, kernels: Sequence[TileKernel], taken: int | None, **own: Any
+) -> Iterator[Launch]:
+    """The launches of kernels of which one is taken, or none: the others have no work-groups.
+
+    Args:
+        own: Arguments in place of the product's.
+    """
+    args = {**product.strided_args, **own}
     for index, kernel in enumerate(kernels):
         (rows, columns), (x, y, _) = kernel.size, kernel.local
         grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)
@@ -170,11 +217,10 @@ def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -
         yield launch(kernel.spec, size, kernel.local, product.flops, **args)
 
 
-def _joined(product: Product, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts; none of one."""
+def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
+    """The launch that adds up the parts of K; without work-groups if there is one."""
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
-    size = (product.n, product.m) if parts > 1 else (0, 0)
-    return launch(
-        kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
-    )
+    args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args
+    size = (product.n, product.m, product.batches)
+    return launch(kernel, size if parts > 1 else (0, 0, 0), None, parts * prod(size), **args)

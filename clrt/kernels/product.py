@@ -144,6 +144,7 @@ class Product:
 
     Attributes:
         accumulator: The C type of the sum.
+        a_dtype: What numbers of A may be rounded to; None where they may not.
         b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
         blocks, levels, level_rows: B of few bits, as kernels read it that compute with floats, with
             integers, and on GPUs; `b` is then not read.
@@ -162,6 +163,7 @@ class Product:
     epilogue: Epilogue = Epilogue()
     accumulator: Code = DType.FLOAT32.cl
     y_offset: int = 0
+    a_dtype: DType | None = None
     b_dtype: DType | None = None
     blocks: Blocks | None = None
     levels: DotWeights | None = None

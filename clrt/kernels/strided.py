@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import pure
 from clrt.kernels.parts import TensorPart
@@ -25,9 +27,12 @@ from clrt.kernels.spec import (
     round_up,
     unused,
 )
+from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
 MAX_RANK = 6
+TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)
+_EACH = 4  # elements of a work-item of copy_tiled
 
 # What a work-item of a CPU copies, and the side of its tiles.
 _ITEM_ELEMS = 8192
@@ -124,7 +129,8 @@ def copy_launches(
     if not ctx.caps.is_cpu:
         steps = axes("s", source, 0) | axes("t", target, 0)
         kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided", DATA_T=bits)
-        return [launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)]
+        flat = launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)
+        return _in_tiles(ctx, flat, src, dst, dtype, dims, source, target)
     size, numbers = _by_rows(dims, source, target)
     kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
     return [launch(kernel, size, (1,), src=src, dst=dst, **numbers)]
@@ -135,15 +141,15 @@ def launch_places(
 ) -> Launch:
     """A kernel over the places of `dims`: EACH_PLACE of common/axes.clh.
 
-    A work-item has one place; on CPUs many, row by row (the define CPU).
+    A work-item has one place; on CPUs many, row by row (the define CPU). Those of GPUs are side by
+    side, so that short rows leave none idle.
 
     Args:
         work: Elements that a place reads or writes.
         args: The kernel's arguments besides PLACES.
     """
     d = pad_rank(dims, 1)
-    size: tuple[int, ...] = (d[5], d[4], prod(d[:4]))
-    local, share = None, 1
+    size, local, share = (prod(d),), None, prod(d)
     if caps.is_cpu:
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
         share = pieces_per_group(prod(d), max(1, _SHARE // work), caps)
@@ -151,18 +157,104 @@ def launch_places(
     return launch(kernel, size, local, share=share, **numbered("d", d), **args)
 
 
+def launch_grid(
+    kernel: KernelSpec,
+    size: tuple[int, ...],
+    caps: DeviceCaps,
+    flops: int = 0,
+    /,
+    **args: Any,
+) -> Launch:
+    """A kernel over places in a grid: PLACE_2 or PLACE_3 of common/axes.clh.
+
+    Work-items of GPUs are side by side, as those of `launch_places`.
+    """
+    if not caps.is_cpu:
+        kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), FLAT=1)
+        size = (prod(size),)
+    return launch(kernel, size, None, flops, **args)
+
+
+def _walk(
+    dims: Sequence[int], source: Sequence[int], target: Sequence[int], least: int
+) -> tuple[list[int], bool]:
+    """The axes in an order that ends with the one along which rows of the result lie.
+
+    And whether rows of the source, of `least` elements or more, lie along the axis before it.
+    """
+    order = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
+    across = [axis for axis in order[:-1] if source[axis] == 1 and dims[axis] >= least]
+    tiled = bool(across) and source[order[-1]] > 1 and target[order[-1]] == 1
+    if tiled:
+        order.remove(across[0])
+        order.insert(-1, across[0])
+    return order, tiled
+
+
+def _in_tiles(
+    ctx: Lowering,
+    flat: Launch,
+    src: BufferArg,
+    dst: BufferArg,
+    dtype: DType,
+    dims: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+) -> list[Launch]:
+    """A copy by tiles in local memory, where rows of source and result lie along different axes.
+
+    Args:
+        flat: The copy without tiles: for other views, for sizes that hardly fill a tile, and for
+            devices without room for one.
+    """
+    order, tiled = _walk(dims, source, target, 2)
+    items = ctx.tunables(TILED)["T_ITEMS"]
+    tile = _EACH * items
+    room = (tile + tile // _LEAST_SIDE) * dtype.itemsize
+    needs = replace(requires.GPU, work_group_size=items, local_mem_bytes=room)
+    if not tiled or needs.lacking(ctx.caps):
+        return [flat]
+    d = pad_rank([dims[axis] for axis in order], 1)
+    s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
+    width = _tile_width(d[4], d[5], tile)
+    height = tile // width
+    groups = ceil_div(d[4], width) * ceil_div(d[5], height) * prod(d[:4])
+    fills = d[4] * d[5] >= tile // 2
+    steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
+    steps |= {"wide": _log2(width), "high": _log2(height)}
+    defines: dict[str, Define] = {"DATA_T": dtype.cl_bits, "T_ITEMS": items}
+    kernel = KernelSpec.of("movement/copy_strided.cl", TILED.entry, **defines)
+    size = groups * items if fills else 0
+    # What is not taken is launched without work-groups: other sizes take it, and compile nothing.
+    by_tiles = launch(kernel, (size,), (items,), src=src, dst=dst, **steps)
+    return [replace(flat, global_size=(0,)) if fills else flat, by_tiles]
+
+
+@pure
+def _tile_width(rows: int, columns: int, tile: int) -> int:
+    """How many of `rows` a tile has, a power of two: the rest of it are columns."""
+    width = _LEAST_SIDE
+    while width * width < tile:
+        width *= 2
+    while width > _LEAST_SIDE and width // 2 >= rows:
+        width //= 2
+    while width * _LEAST_SIDE < tile and tile // width // 2 >= columns:
+        width *= 2
+    return width
+
+
+@pure
+def _log2(power: int) -> int:
+    return power.bit_length() - 1
+
+
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int], dict[str, int]]:
     """Rows of the result, or tiles where the rows of the source lie along another axis."""
-    axes = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
-    across = [axis for axis in axes[:-1] if source[axis] == 1 and dims[axis] >= _LEAST_SIDE]
-    tiled = bool(across) and source[axes[-1]] > 1 and target[axes[-1]] == 1
-    if tiled:
-        axes.remove(across[0])
-        axes.insert(-1, across[0])
-    d = pad_rank([dims[axis] for axis in axes], 1)
-    s, t = (pad_rank([v[axis] for axis in axes], 0) for v in (source, target))
+    order, tiled = _walk(dims, source, target, _LEAST_SIDE)
+    d = pad_rank([dims[axis] for axis in order], 1)
+    s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
     rows = d[4] if tiled else prod(d[:5])
     side = _SIDE if tiled else 1
     width = clamp(d[5], 1, _ITEM_ELEMS // side)

@@ -55,7 +55,8 @@ class CanonicalizeMatmul(Pass):
         operands, node, build = match.facts, match.root, match.builder(self.name)
         assert isinstance(operands, Operands) and isinstance(node.op, MatrixProduct)
         steps = node.op.program(node.input_types)
-        op = FusedMatMul(int(operands.trans_a), int(operands.trans_b), steps)
+        trans_a, trans_b = int(operands.trans_a), int(operands.trans_b)
+        op = FusedMatMul(trans_a, trans_b, steps, node.op.rounds_a())
         value = build.add(op, operands.a, operands.b, *node.op.extras(node))
         return build.patch({node.output: value})
 

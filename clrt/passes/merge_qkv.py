@@ -121,6 +121,8 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
             return "a projection's weight is no constant matrix"
         if node.op.trans_a or node.op.trans_b != first.op.trans_b:
             return "the projections' weights are laid out differently"
+        if node.op.a_dtype is not first.op.a_dtype:
+            return "the projections' inputs are of different dtypes in the model"
         if node.op.steps != first.op.steps or not _is_bias(node, projection.columns):
             return "the projections differ in more than their bias"
     return None

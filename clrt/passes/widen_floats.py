@@ -11,6 +11,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import TensorType
 from clrt.ops.base import Op
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
@@ -24,6 +26,7 @@ class WidenFloats(Pass):
     16 bits where the model goes on computing with it. float32 is what the fast kernels compute in.
     Elementwise nodes and those that only move elements read every dtype; they are widened where
     their inputs are. Weights and caches stay as they lie where kernels read that (`narrow_inputs`).
+    A product with weights keeps the dtype of its A in mind, to which matrix units may round.
     """
 
     name = "widen_floats"
@@ -68,7 +71,7 @@ class WidenFloats(Pass):
                 return constant
             return build.add(Cast(DType.FLOAT32), value)
 
-        build.add(op, *map(widened, node.inputs))
+        build.add(_with_dtype(op, node), *map(widened, node.inputs))
         replace: dict[Value, Value] = {}
         for old, new in zip(node.outputs, build.nodes[-1].outputs, strict=False):
             if new.dtype is old.dtype:
@@ -77,6 +80,14 @@ class WidenFloats(Pass):
                 new.aliases += (old.name, *old.aliases)
                 replace[old] = build.add(Cast(old.dtype), new)
         return build.patch(replace)
+
+
+def _with_dtype(op: Op, node: Node) -> Op:
+    """The op of a node; of a product with weights one that says what A was."""
+    if type(op) is not MatMul or not node.arg(1).is_constant:
+        return op
+    dtype = node.arg(0).dtype
+    return FusedMatMul(a_dtype=dtype) if dtype in _HALVES and dtype is node.arg(1).dtype else op
 
 
 def _stay(node: Node, op: Op) -> set[Value | None]:

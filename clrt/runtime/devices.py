@@ -13,10 +13,11 @@ from functools import cache
 from typing import Any
 
 from clrt import knobs
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.runtime.driver import Guard, cl, find_platforms, note_use
+from clrt.runtime.gpu_units import gpu_units
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
 from clrt.runtime.matrix_unit import matrix_shapes
@@ -115,13 +116,20 @@ def _read_caps(device: cl.Device) -> DeviceCaps:
         extensions=frozenset(device.extensions.split()),
     )
     quirks = quirks_of(caps)
-    takes_matrices = caps.is_cpu and "takes-assembler" in quirks
     return dataclasses.replace(
         caps,
         quirks=quirks,
         simulator="simulator" in quirks,
-        matrix_shapes=matrix_shapes() if takes_matrices else frozenset(),
+        matrix_shapes=_matrix_shapes(device, caps, "takes-assembler" in quirks),
     )
+
+
+def _matrix_shapes(
+    device: cl.Device, caps: DeviceCaps, takes_assembler: bool
+) -> frozenset[MatrixShape]:
+    if not caps.is_cpu:
+        return gpu_units(device)
+    return matrix_shapes() if takes_assembler else frozenset()
 
 
 def _opencl_c(device: cl.Device) -> tuple[int, int]:

@@ -26,6 +26,8 @@ _UNROLLED = 8
 _SECONDS = 0.2
 _CACHED_SECONDS = 0.02
 _TURNS = 6
+# Launches in the queue at a time, of which the time of one is taken.
+_CHAIN = 200
 
 
 @dataclass(frozen=True)
@@ -253,3 +255,33 @@ def _kernel(session: Session, entry: str) -> cl.Kernel:
     }
     spec = KernelSpec.of("device/peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)
+
+
+@dataclass(frozen=True)
+class LaunchTimes:
+    """Seconds that launches take which compute next to nothing.
+
+    Attributes:
+        each: Of a launch among many in the queue.
+        alone: From the enqueuing of one to the end of waiting for it.
+    """
+
+    each: float
+    alone: float
+
+
+def launch_times(session: Session) -> LaunchTimes:
+    """What a launch takes by itself on the session's device."""
+    ones = np.ones(64 * _lanes(session), np.float32)
+    buffers = session.upload(ones), session.upload(ones)
+    with session.using():
+        probe = kernel_copy(session, *buffers)
+        alone = 1e-9 * probe.amount / _speed(session, probe, _CACHED_SECONDS)
+
+        def many() -> None:
+            for _ in range(_CHAIN):
+                probe.enqueue()
+
+        chain = PeakProbe(many, probe.amount, probe.buffers)
+        each = 1e-9 * chain.amount / _speed(session, chain, _CACHED_SECONDS) / _CHAIN
+    return LaunchTimes(each, alone)

@@ -2,6 +2,8 @@
 // what the epilogue makes of it.
 //   conv_depthwise_cpu  float32; a work-item computes `rows` rows of a plane, and walks the columns
 //                       that lie inside for each weight
+//   conv_depthwise_gpu  (T_ROWS, VW 1) a work-item computes T_ROWS rows of a column of a plane, for
+//                       windows known to the compiler: S_KERNEL1, S_STRIDE2, S_DILATION1 and the like
 //   conv_depthwise_any  (VW 1) an output element per work-item (column, row, plane)
 // in: sizes of x, out: of y; kernel: window; pad: padding before.
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the map of a
@@ -21,10 +23,11 @@
 #include "common/axes.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
+#include "common/repeat.clh"
 #include "common/scalar.clh"
 #define GEOMETRY                                                                              \
-  const IDX_T outputs, const IDX_T maps, const IDX_T rows, THREE(in), THREE(out),             \
-      THREE(kernel), THREE(stride), THREE(dilation), THREE(pad)
+  const IDX_T outputs, const IDX_T maps, THREE(in), THREE(out), THREE(kernel), THREE(stride), \
+      THREE(dilation), THREE(pad)
 
 #define START_PLANE                                                        \
   const IDX_T i0 = plane / outputs, channel = plane - i0 * outputs;        \
@@ -36,9 +39,70 @@
 #define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), PLACE(k) + n)
 #define ROW(k, storage) LOAD_AS(storage, AT(x##k), PLACE(k))
 
-__kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY INPUTS) {
-  const IDX_T p2 = get_global_id(0), row = get_global_id(1), plane = get_global_id(2);
-  if (p2 >= out2) return;
+#if T_ROWS
+#define EACH_ROW CAT(ROWS_, T_ROWS)
+#define ZERO(j) F sum##j = 0.0f;
+// What lies outside is read at the edge: loads under no condition are all on their way at once. A row
+// of x that several j and k1 have is loaded once.
+#define ADD(j)                                                                                    \
+  {                                                                                               \
+    const IDX_T from1 = f1 + j * S_STRIDE1 + k1 * S_DILATION1;                                    \
+    const IDX_T line = source + (from0 * in1 + clamp(from1, 0, in1 - 1)) * in2;                   \
+    const F v = LOAD(AT(x) + line, column);                                                       \
+    sum##j += weight * ((uint)from2 < (uint)in2 & (uint)from1 < (uint)in1 ? v : 0.0f);            \
+  }
+#define WRITE(j)                                                                                  \
+  if (first + j < out1) {                                                                         \
+    const IDX_T n = (r0 * out1 + first + j) * out2 + p2;                                          \
+    const F v0 = sum##j;                                                                          \
+    READS BODY                                                                                    \
+    STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, RESULT);                           \
+  }
+
+__kernel void conv_depthwise_gpu(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
+                                 const IDX_T planes INPUTS) {
+  // Work-items side by side have columns side by side; those of short rows and small planes, too.
+  const IDX_T blocks = (out1 + T_ROWS - 1) / T_ROWS;
+  PLACE_3(p2, slice, plane, out2, out0 * blocks)
+  if ((uint)plane >= (uint)planes) return;
+  const IDX_T i0 = plane < outputs ? 0 : plane / outputs, channel = plane - i0 * outputs;
+  const IDX_T i1 = OVER(channel, maps), m = channel - i1 * maps;
+  const IDX_T source = OVER(plane, maps) * in0 * in1 * in2;
+  const IDX_T r0 = out0 == 1 ? 0 : slice / blocks, first = (slice - r0 * blocks) * T_ROWS;
+  const IDX_T f0 = r0 * stride0 - pad0, f1 = first * S_STRIDE1 - pad1, f2 = p2 * S_STRIDE2 - pad2;
+  // Of an empty plane nothing is read, in place of its padding neither.
+  const IDX_T end0 = in1 > 0 && in2 > 0 ? in0 : 0;
+  EACH_ROW(ZERO)
+  for (IDX_T k0 = 0; k0 < kernel0; ++k0) {
+    const IDX_T from0 = f0 + k0 * dilation0;
+    if ((uint)from0 >= (uint)end0) continue;
+    __global const DATA_T *const window =
+        AT(weights) + (channel * kernel0 + k0) * S_KERNEL1 * S_KERNEL2;
+    // The columns of a large window need more registers than there are, all at once.
+#if S_KERNEL1 * S_KERNEL2 > 9
+#pragma unroll 1
+    for (IDX_T k2 = 0; k2 < kernel2; ++k2) {
+#else
+#pragma unroll
+    for (IDX_T k2 = 0; k2 < S_KERNEL2; ++k2) {
+#endif
+      const IDX_T from2 = f2 + k2 * S_DILATION2;
+      const size_t column = clamp(from2, 0, in2 - 1);
+#pragma unroll
+      for (IDX_T k1 = 0; k1 < S_KERNEL1; ++k1) {
+        const F weight = LOAD(window, k1 * S_KERNEL2 + k2);
+        EACH_ROW(ADD)
+      }
+    }
+  }
+  EACH_ROW(WRITE)
+}
+
+#else
+__kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights), GEOMETRY,
+                                 const IDX_T planes INPUTS) {
+  PLACE_3(p2, row, plane, out2, out0 * out1)
+  if (p2 >= out2 || (uint)plane >= (uint)planes) return;
   START_PLANE
   const IDX_T r0 = row / out1, n = row * out2 + p2;
   const IDX_T f0 = r0 * stride0 - pad0, f1 = (row - r0 * out1) * stride1 - pad1;
@@ -57,13 +121,15 @@ __kernel void conv_depthwise_any(OUT(Y_T, y), IN(DATA_T, x), IN(DATA_T, weights)
   READS BODY
   STORE_AS(Y_STORAGE, AT(y), plane * out0 * out1 * out2 + n, RESULT);
 }
+#endif
 #else
 #include "common/rows.clh"
 #include "common/finish.clh"
 #define VECTORS_AT_ONCE 8
 
 __kernel SINGLE_ITEM
-void conv_depthwise_cpu(OUT(float, y), IN(float, x), IN(float, weights), GEOMETRY INPUTS) {
+void conv_depthwise_cpu(OUT(float, y), IN(float, x), IN(float, weights), GEOMETRY,
+                        const IDX_T rows INPUTS) {
   const IDX_T plane = get_global_id(1);
   START_PLANE
   const IDX_T end = min(out0 * out1, (IDX_T)(get_global_id(0) + 1) * rows);

@@ -20,6 +20,9 @@
 #ifndef T_LIST
 #define T_LIST 1024
 #endif
+#ifndef T_BUCKETS
+#define T_BUCKETS 1024
+#endif
 #ifndef F_ALLOWED
 #define F_ALLOWED 1
 #endif
@@ -221,7 +224,10 @@ static inline IDX_T draw_token(Row *const row, __global const float *const setti
     ulong own_moment = 0;
     if (in_chunks) own_moment = weigh_chunks(row, my);
     if (step == TYPICAL) count_surprises(row, my);
-    if (step <= TOP_P && anew) count_scores(row, my);
+    const bool by_score = step <= TOP_P && anew;
+    if (by_score) count_scores(row, my);
+    SYNC
+    if (by_score) part_scores(my);
     const ulong moment = total_of(own_moment, my), total = mass_of(my->masses, buckets, my);
     all = i_min(all, total);
     const uint fraction = step == DRAW ? word & 0xffffff00u

@@ -1,5 +1,5 @@
-// y = epilogue(the sum of `parts` products [M, N]), which are parts of one along K.
-// INPUTS, READS, BODY, RESULT as in gemm_gpu.cl; there are no batch axes.
+// y = epilogue(the sum of `parts` products [batches, M, N], which are parts of one along K).
+// Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_gpu.cl.
 #define VW 1
 #ifndef BODY
 #define INPUTS
@@ -14,12 +14,13 @@
 #include "common/operands.clh"
 
 __kernel void join_parts(OUT(float, y), IN(float, sums), const IDX_T parts, const IDX_T M,
-                         const IDX_T N INPUTS) {
-  const IDX_T n = get_global_id(0), m = get_global_id(1), i0 = 0, i1 = 0;
+                         const IDX_T N, const IDX_T d1, const IDX_T batches INPUTS) {
+  const IDX_T n = get_global_id(0), m = get_global_id(1), batch = get_global_id(2);
   if (n >= N || m >= M) return;
+  const IDX_T i0 = batch / d1, i1 = batch % d1, at = (batch * M + m) * N + n;
   float sum = 0.0f;
-  for (IDX_T part = 0; part < parts; ++part) sum += AT(sums)[(part * M + m) * N + n];
+  for (IDX_T part = 0; part < parts; ++part) sum += AT(sums)[part * batches * M * N + at];
   const F v0 = sum;
   READS BODY
-  AT(y)[m * N + n] = RESULT;
+  AT(y)[at] = RESULT;
 }

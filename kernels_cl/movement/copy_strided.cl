@@ -1,11 +1,50 @@
 // Copies a strided view into a strided place: Transpose, Slice, Split, Concat, Expand, Tile, Pad.
+//   copy_strided      an element per work-item, in the order of the result
+//   copy_tiled        (T_ITEMS) through local memory, where rows of the source lie along another axis
+//   copy_strided_cpu  rows or tiles
+//   copy_parts_cpu    copies side by side
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #endif
 
-#if !CPU
+#ifdef T_ITEMS
+#define EACH 4
+#define TILE (EACH * T_ITEMS)
+
+// Rows of the source lie along d4, rows of the result along d5. A work-group has a tile of 2^wide
+// elements along d4 and 2^high along d5, TILE in all: it reads along the one and writes along the other.
+// A row of the tile has a place more, so that neighbours are in different banks both ways.
+__kernel __attribute__((reqd_work_group_size(T_ITEMS, 1, 1)))
+void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), const IDX_T wide,
+                const IDX_T high) {
+  __local DATA_T tile[TILE + TILE / 4];
+  const IDX_T width = 1 << wide, height = 1 << high, item = get_local_id(0);
+  const IDX_T group = get_global_id(0) / T_ITEMS, tiles5 = (d5 + height - 1) / height;
+  const IDX_T tiles4 = (d4 + width - 1) / width, rest = group / tiles5;
+  const IDX_T i0123 = rest / tiles4, first4 = (rest - i0123 * tiles4) * width;
+  const IDX_T first5 = (group - rest * tiles5) * height;
+  const IDX_T i012 = i0123 / d3, i3 = i0123 - i012 * d3, i01 = i012 / d2, i2 = i012 - i01 * d2;
+  const IDX_T i0 = i01 / d1, i1 = i01 - i0 * d1, i4 = first4, i5 = first5;
+  __global const DATA_T *const from = AT(src) + STRIDED(s);
+  __global DATA_T *const to = AT(dst) + STRIDED(t);
+  const IDX_T last4 = d4 - first4 - 1, last5 = d5 - first5 - 1;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const IDX_T k = item + e * T_ITEMS, i = k & (width - 1), j = k >> wide;
+    // What lies outside is read at the edge: loads under no condition are on their way at once.
+    tile[j * (width + 1) + i] = from[min(i, last4) + min(j, last5) * s5];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const IDX_T k = item + e * T_ITEMS, i = k >> high, j = k & (height - 1);
+    if (i <= last4 && j <= last5) to[i * t4 + j] = tile[j * (width + 1) + i];
+  }
+}
+
+#elif !CPU
 __kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), PLACES, AXES(s), AXES(t)) {
   EACH_PLACE AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
 }

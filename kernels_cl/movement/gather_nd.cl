@@ -10,9 +10,8 @@
 __kernel void gather_nd(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                         const IDX_T inner, const IDX_T tuples, const IDX_T per_batch,
                         const IDX_T batch, TUPLE_PARAMS) {
-  const IDX_T r = get_global_id(0);
-  const IDX_T t = get_global_id(1);
-  if (r >= inner || t >= tuples) return;
+  PLACE_2(r, t, inner)
+  if (r >= inner || (uint)t >= (uint)tuples) return;
   const IDX_T at = clrt_tuple(AT(indices) + t * width, AT(status), TUPLE_ARGS);
   AT(y)[t * inner + r] = AT(x)[(t / per_batch) * batch + at + r];
 }

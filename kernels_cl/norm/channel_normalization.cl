@@ -4,6 +4,7 @@
 //   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
 // Each group is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
+#include "common/axes.clh"
 #include "common/large_mean.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -27,8 +28,8 @@ __kernel void batch_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
                                   IN(STAT_T, bias), IN(STAT_T, mean), IN(STAT_T, variance),
                                   const IDX_T batches, const IDX_T channels, const IDX_T size,
                                   const float epsilon) {
-  const IDX_T i = get_global_id(0), c = get_global_id(1), b = get_global_id(2);
-  if (i >= size || c >= channels || b >= batches) return;
+  PLACE_3(i, c, b, size, channels)
+  if (i >= size || c >= channels || (uint)b >= (uint)batches) return;
   const IDX_T at = (b * channels + c) * size + i;
   const float factor = STAT(AT(scale), c) / sqrt(STAT(AT(variance), c) + epsilon);
   STORE(AT(y), at, (LOAD(AT(x), at) - STAT(AT(mean), c)) * factor + STAT(AT(bias), c));

@@ -216,8 +216,8 @@ void pool_planar(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T he
 
 #else
 __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T planes, WINDOWS) {
-  const IDX_T p2 = get_global_id(0), p01 = get_global_id(1), plane = get_global_id(2);
-  if (p2 >= o2 || p01 >= o0 * o1 || plane >= planes) return;
+  PLACE_3(p2, p01, plane, o2, o0 * o1)
+  if (p2 >= o2 || p01 >= o0 * o1 || (uint)plane >= (uint)planes) return;
   const IDX_T p0 = p01 / o1;
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;
   const IDX_T from = plane * s0 * s1 * s2;

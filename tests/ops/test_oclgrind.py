@@ -38,7 +38,8 @@ KERNEL_TESTS = tuple(
     f"tests/ops/test_{n}.py"
     for n in (
         *("ops", "indices", "row_norm", "row_regions", "split_product", "table_regions"),
-        *("matrix_unit", "row_packing"),  # the last one frees buffers: see harness._never_freed
+        *("gemm_unit", "matrix_unit", "places"),
+        "row_packing",  # it frees buffers: see harness._never_freed
     )
 )
 
@@ -56,7 +57,7 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 # The products, and an attention, that take as long as all the rest.
-COSTLY = "gemm_gpu or matrix_unit or FusedAttention-gpu"
+COSTLY = "conv_gpu or gemm_gpu or gemm_unit or matrix_unit or FusedAttention-gpu"
 
 
 def _shards() -> list[ParameterSet]:

@@ -14,11 +14,14 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from clrt.device.caps import DeviceCaps
+from clrt.device.requires import CPU
 from clrt.errors import ClrtError
 from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.gemm_unit import GPU_UNIT
+from clrt.kernels.product import Epilogue
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.variant import Variant
@@ -60,8 +63,11 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "conv_depthwise_cpu": {"T_VW": 4},
+    "conv_depthwise_gpu": {"T_ROWS": 3},
+    "conv_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4, "T_SIDE": 4},
     "conv_image_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
+    "copy_tiled": {"T_ITEMS": 4},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "few_rows_gpu": {"T_LANES": 4, "T_SLICES": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
@@ -102,6 +108,7 @@ SHORT = {
     "T_RQ": 1,
     "T_RK": 1,
     "T_SLICES": 4,
+    "T_SIDE": 4,
 }
 
 
@@ -161,6 +168,12 @@ def _is_shared(launch: Launch) -> bool:
     return math.prod(launch.local_size or ()) > 1
 
 
+def _but_epilogue(kernel: KernelSpec) -> KernelSpec:
+    """A kernel without what it does with each result, which is the same code in all kernels."""
+    kept = tuple((k, v) for k, v in kernel.defines if k not in Epilogue().defines)
+    return replace(kernel, defines=kept)
+
+
 def _is_short(plan: Plan) -> bool:
     """Whether a simulator takes no more than some seconds."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
@@ -186,7 +199,7 @@ def _runs() -> list[ParameterSet]:
 
 
 def _whole(device: DeviceInfo, launches: Sequence[Launch], *, is_known: bool) -> float:
-    """How many samples all run; of those behind them a fourth does.
+    """How many samples all run; of those behind them a fourth does, an eighth of known kernels.
 
     A simulator takes minutes for what has barriers. So do compilers, for which the quickest device
     stands in with all samples.
@@ -208,9 +221,11 @@ def test_variant_matches_reference(
         expected = sample.op.reference(*sample.inputs)
         for plan in _plans(sample_graph(sample), device):
             launches = launches_of(plan.steps)
-            kernels = {x.kernel for x in launches}
+            kernels = {_but_epilogue(x.kernel) for x in launches}
             fitting += 1
-            if ran >= _whole(device, launches, is_known=kernels <= known) and fitting % 4:
+            is_known = kernels <= known
+            few = ran >= _whole(device, launches, is_known=is_known)
+            if few and fitting % (8 if is_known else 4):
                 continue
             known |= kernels
             ran += 1
@@ -226,6 +241,10 @@ def test_variant_matches_reference(
 @DEVICES
 def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
+    # No device here has what it needs: test_gemm_unit.py runs it with a unit written in C.
+    left = {v: n for v, n in left.items() if v.requires is not GPU_UNIT}
+    if not device.caps.is_cpu:  # a GPU is taken for nothing else
+        left = {v: n for v, n in left.items() if v.requires.kinds != CPU.kinds}
     for cls in ON_DEVICE:
         for variant in left.keys() & set(cls.variants):
             monkeypatch.setattr(cls, "variants", (variant,))
@@ -255,7 +274,9 @@ def test_each_op_with_kernels_has_samples() -> None:
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
     for sample in samples(cls):
-        assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
+        # Only for CPUs are rows of A rounded (clrt/passes/prepare.py).
+        if device.caps.is_cpu or not getattr(sample.op, "a_bits", 0):
+            assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["per size", "per axis"])

@@ -9,6 +9,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
+from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.passes.driver import run_pass
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
@@ -47,6 +48,7 @@ def test_products_read_the_weights_as_they_were(dtype: str) -> None:
     prepare(graph, CPU)
     (product,) = (n for n in graph.nodes if n.op.name == "FusedMatMul")
     assert product.arg(1).dtype.itemsize == 2 and product.arg(0).dtype is DType.FLOAT32
+    assert isinstance(product.op, FusedMatMul) and str(product.op.a_dtype) == dtype
     found = product.arg(1).numbers
     assert weight is not None and found is not None
     np.testing.assert_array_equal(found.astype(np.float32), weight.astype(np.float32))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clrt.device.units import GPU_UNITS
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.sources import read_graph
@@ -61,6 +62,9 @@ def test_profiles_are_whole() -> None:
         assert caps.kind in ("gpu", "igpu") and caps.max_work_group_size >= 256
         assert 128 << 20 <= caps.max_alloc_bytes <= caps.global_mem_bytes
         assert min(profile.flops, profile.bytes_per_s, profile.launch_s) > 0
+        assert caps.matrix_shapes <= set(GPU_UNITS)
+        # Units do at least twice what multiply-adds do: see the threshold `gpu_unit_gains`.
+        assert (profile.unit_flops >= 2 * profile.flops) is bool(caps.matrix_shapes)
 
 
 def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
@@ -69,6 +73,23 @@ def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
         likely = predict(planned, {})
         assert 0 < likely.perfect < likely.likely < 0.01
     assert list(refusals(plans, {})) == []
+
+
+def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
+    rows = (Work(KERNEL, 10_000, items, 10**9, 0) for items in (64, 7))
+    full, short = (predict(Planned("net", LEAST, (work,)), {}).likely for work in rows)
+    assert short / full == pytest.approx(32 / 7, rel=0.01)
+
+
+def test_products_of_a_unit_are_predicted_by_its_rate() -> None:
+    device = next(p for p in profiles() if p.unit_flops)
+    for parts, products in ((1, 1), (3, 6)):
+        kernel = KernelSpec.of(
+            "matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", PARTS_A=parts, PARTS_B=parts
+        )
+        planned = Planned("net", device, (Work(kernel, 1000, 256, 10**12, 10),))
+        perfect = predict(planned, {}).perfect
+        assert perfect == pytest.approx(10**12 * products / device.unit_flops)
 
 
 def test_what_does_not_fit_is_told_with_by_how_much() -> None:

@@ -53,6 +53,11 @@ def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gemm.after["T_MR"], gemm.after["T_NV"]) == (6, 2)
     assert gemm.ratio == pytest.approx(1 / fake_before(gemm.before))
     assert results["fused_attention_cpu"].after == results["fused_attention_cpu"].before
+    with _layer(all_devices()[0]) as model:
+        kept = results.keys() - {"gemm_cpu"}
+        assert [r.kernel for r in Tuner(model, _shapes(model), 1e9, kept=kept).run()] == [
+            "gemm_cpu"
+        ]
 
 
 def test_a_candidate_for_which_there_is_no_room_is_left_out(

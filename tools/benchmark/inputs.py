@@ -46,8 +46,7 @@ def prepare_model(name: str, source: Path | None, work: Path) -> ModelFiles:
         source: An ONNX file or a Hugging Face folder; None for the model of that name.
     """
     if source is None and name == BERT_BASE:
-        source = work / "bert-base"
-        call_apart(_write_bert_base, source)
+        source = make_bert_base(work)
     source = (source or find_minilm()).resolve()
     if source.is_file():
         return ModelFiles(name, source, source)
@@ -57,6 +56,14 @@ def prepare_model(name: str, source: Path | None, work: Path) -> ModelFiles:
     target = work / f"{name}.onnx"
     call_apart(_export, source, target)
     return ModelFiles(name, source, target)
+
+
+def make_bert_base(work: Path) -> Path:
+    """The folder of a checkpoint of BERT-base's geometry, which is made where it is not there."""
+    folder = work / "bert-base"
+    if not (folder / "model.safetensors").exists():
+        call_apart(_write_bert_base, folder)
+    return folder
 
 
 def _export(folder: Path, target: Path) -> None:
@@ -72,7 +79,7 @@ def _write_bert_base(folder: Path) -> None:
     """Writes a checkpoint of BERT-base's geometry with random weights."""
     from safetensors.numpy import save_file
 
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(_BERT_CONFIG), encoding="utf-8")
     rng = np.random.default_rng(0)
     weights = {}

@@ -68,8 +68,6 @@ class Lab:
         Args:
             by_unit: Whether products may go by a CPU's matrix unit.
         """
-        from clrt.runtime.execution import Execution
-
         bound = model.bind(shapes, {} if by_unit else self._without_unit())
         rng = np.random.default_rng(0)
         feeds = {}
@@ -79,8 +77,14 @@ class Lab:
                 feeds[spec.name] = (rng.random(shape, np.float32) * 2 - 1 + around).astype(dtype)
             else:
                 feeds[spec.name] = np.zeros(shape, dtype)
-        Execution(bound, feeds, {}).run()
+        self.fill(bound, feeds)
         return bound
+
+    def fill(self, bound: Any, feeds: dict[str, Any]) -> None:
+        """Runs a plan once, so that what its launches find in the arena is of these inputs."""
+        from clrt.runtime.execution import Execution
+
+        Execution(bound, feeds, {}).run()
 
     def _without_unit(self) -> dict[str, dict[str, int]]:
         from clrt.tuning.records import record_for

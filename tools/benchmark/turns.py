@@ -25,6 +25,10 @@ class WorkerError(RuntimeError):
     """A worker raised, or died; the message has its traceback or exit code."""
 
 
+class TooLongError(WorkerError):
+    """A worker took longer than it was given, and is gone."""
+
+
 class Worker:
     """A process of its own that answers one request at a time.
 
@@ -52,13 +56,20 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, request: object) -> Any:
+    def ask(self, request: object, most_s: float | None = None) -> Any:
         """The handler's answer.
 
+        Args:
+            most_s: Seconds after which the process is ended; None for as long as it takes.
+
         Raises:
+            TooLongError: It took longer.
             WorkerError: The handler failed, or the process died.
         """
         self._pipe.send((request,))
+        if most_s is not None and not self._pipe.poll(most_s):
+            self._process.kill()
+            raise TooLongError(f"{self.name} took more than {most_s:.0f} s.")
         return self._answer()
 
     def close(self) -> None:
@@ -91,14 +102,21 @@ def _serve(pipe: Connection, make: Callable[..., Handler], args: tuple[object, .
         pipe.send((False, traceback.format_exc()))
 
 
-def call_apart(function: Callable[..., Any], *args: object) -> Any:
+def call_apart(function: Callable[..., Any], *args: object, most_s: float | None = None) -> Any:
     """What a function returns in a process made for this one call.
 
+    Args:
+        most_s: Seconds after which the process is ended; None for as long as it takes.
+
     Raises:
+        TooLongError: It took longer.
         WorkerError: It failed.
     """
-    with Worker(function.__name__, _make_call, function) as worker:
-        return worker.ask(args)
+    if multiprocessing.current_process().daemon:  # it is such a process, and may start none
+        return function(*args)
+    name = getattr(function, "__name__", type(function).__name__)
+    with Worker(name, _make_call, function) as worker:
+        return worker.ask(args, most_s)
 
 
 def _make_call(function: Callable[..., Any]) -> Handler:

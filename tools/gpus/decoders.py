@@ -106,7 +106,8 @@ def _write_weights(folder: Path, config: Mapping[str, Any]) -> None:
     dtype = ml_dtypes.bfloat16 if config.get("dtype") == "bfloat16" else np.float32
     rng = np.random.default_rng(0)
     tensors = _gpt2(config) if config["model_type"] == "gpt2" else _llama(config)
-    weights = {n: rng.standard_normal(s, np.float32).astype(dtype) for n, s in tensors}
+    # Small, or no logit would be a number.
+    weights = {n: (0.02 * rng.standard_normal(s, np.float32)).astype(dtype) for n, s in tensors}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 

@@ -30,8 +30,9 @@ from .profiles import Profile
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
-# What runtimes take where a launch leaves the size of its work-groups to them, or less.
+# What the runtime takes where a launch leaves the size of its work-groups open, or less.
 ITEMS = 256
+_OPEN = {1: (ITEMS,), 2: (64, 1), 3: (64, 1, 1)}
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Work:
     """What a launch does.
 
     Attributes:
-        groups, items: Work-groups, and the work-items of one.
+        groups, items: Work-groups, and the work-items of one that have something to do, on average.
         nbytes: To and from memory.
     """
 
     kernel: KernelSpec
     groups: int
-    items: int
+    items: float
     flops: int
     nbytes: int
 
@@ -157,7 +158,11 @@ def _lacking_memory(plan: Plan, caps: DeviceCaps) -> str:
 
 def items_of(launch: Launch) -> int:
     """Work-items of a group of a launch."""
-    return prod(launch.local_size) if launch.local_size else ITEMS
+    return prod(_local(launch))
+
+
+def _local(launch: Launch) -> tuple[int, ...]:
+    return launch.local_size or _OPEN[len(launch.global_size)]
 
 
 def refusal(launch: Launch, caps: DeviceCaps, local_bytes: int = 0) -> str:
@@ -180,10 +185,9 @@ def lacking_group(items: int, local_bytes: int, caps: DeviceCaps) -> str:
 
 
 def _work(model: Model, plan: Plan, step: DeviceStep, launch: Launch) -> Work:
-    local = launch.local_size or (ITEMS, 1, 1)[: len(launch.global_size)]
-    groups = prod(map(ceil_div, launch.global_size, local))
+    groups = prod(map(ceil_div, launch.global_size, _local(launch)))
     nbytes = traffic(step.nodes, launch).nbytes - _untouched(model, plan, launch)
-    return Work(launch.kernel, groups, prod(local), launch.flops, nbytes)
+    return Work(launch.kernel, groups, prod(launch.global_size) / groups, launch.flops, nbytes)
 
 
 def _untouched(model: Model, plan: Plan, launch: Launch) -> int:

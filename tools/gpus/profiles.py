@@ -20,6 +20,7 @@ class Profile:
         caps: As its OpenCL runtime reports it, as far as that is known.
         target: What compilers for it are given: the nearest of `targets.TARGETS`.
         flops: Peak of float32 operations in a second.
+        unit_flops: Of its matrix unit, for 16 bits with sums in float32; 0 where it has none.
         bytes_per_s: Peak to and from memory.
         launch_s: Seconds that a launch takes by itself; an assumption, no vendor publishes it.
         source: Who publishes the figures.
@@ -28,6 +29,7 @@ class Profile:
     caps: DeviceCaps
     target: str
     flops: float
+    unit_flops: float
     bytes_per_s: float
     launch_s: float
     source: str

@@ -46,6 +46,8 @@ _CLANG = "clang-19", "clang"
 _WARPS = {"sm_80": 64, "sm_89": 48, "sm_90": 64}
 _LOCAL_KB = {"sm_80": 164, "sm_89": 100, "sm_90": 228}
 _REGISTERS, _WARP, _RESERVED = 65536, 32, 1024
+_MATRIX = "cl_intel_subgroup_matrix_multiply_accumulate"
+_DPAS = f"-cl-feature=+{_MATRIX} -D{_MATRIX}=1"
 
 
 def _clang(spec: KernelSpec, folder: Path, *options: str) -> str:
@@ -133,10 +135,12 @@ def compile_intel(target: str, spec: KernelSpec, items: int, folder: Path) -> Co
     source.write_text(spec.text, "utf-8")
     dump.mkdir()
     options = " ".join((*spec.build_options, "-w"))
+    # What a driver tells its compiler of devices with such units, ocloc is not told.
+    internal = ("-internal_options", _DPAS) if "intel_sub_group" in spec.text else ()
     log = run(
         [
             *(find("ocloc"), "compile", "-file", str(source), "-device", target),
-            *("-options", options, "-output", "kernel", "-out_dir", str(folder)),
+            *("-options", options, "-output", "kernel", "-out_dir", str(folder), *internal),
         ],
         IGC_ShaderDumpEnable="1",
         IGC_DumpToCustomDir=str(dump),

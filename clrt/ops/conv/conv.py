@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import product as pairs
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ, same, same_shape
+from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
-from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.strided import launch_grid, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.conv.costs import DIRECT_ANY, DIRECT_CPU, direct_work, unfolded_work
+from clrt.ops.conv.costs import (
+    DIRECT_ANY,
+    DIRECT_CPU,
+    DIRECT_GPU,
+    direct_work,
+    gathered_work,
+    unfolded_work,
+)
+from clrt.ops.conv.operands import epilogue_operand_fits, operand_of
 from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
@@ -35,6 +46,8 @@ from clrt.ops.vision.pooling import AutoPad, WindowPool
 
 _AXES = 3
 DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+DEPTHWISE_GPU = tuned("conv_depthwise_gpu", {"T_ROWS": (1, 2, 4, 8)}, T_ROWS=2)
+_MOST_LINES = 7  # of a window: its kernel unrolls them
 
 
 def _epilogue(node: Node) -> Epilogue:
@@ -42,34 +55,11 @@ def _epilogue(node: Node) -> Epilogue:
     op = node.op
     assert isinstance(op, Convolution)
     rows = node.output.dims[1] // op.group
-    operands = [_operand(value, node.output, rows) for value in op.extras(node)]
+    operands = [operand_of(value, node.output, rows) for value in op.extras(node)]
     bias = node.input(2) if op.biased else None
     if bias is not None:
         operands.insert(0, Operand(bias, (0, rows, 1), per_column=False))
     return make_epilogue(op.program(node.input_types), node.output.dtype, operands)
-
-
-def _operand(value: Value, y: Value, rows: int) -> Operand:
-    """An operand of the epilogue, seen over images, groups and rows of the product."""
-    shape, dims = symbolic_shape(value), value.dims
-    symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
-    strides = broadcast_strides(dims, y.dims)
-    per_column = not all(same(d, 1) for d in symbolic[2:])
-    return Operand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
-
-
-def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Whether the kernels can read an operand of shape `extra` in the epilogue of a Conv.
-
-    It has one element or all of them along the images, along the channels, and along the spatial
-    axes together.
-    """
-    if extra is None or out is None or len(extra) > len(out):
-        return False
-    full = (1,) * (len(out) - len(extra)) + extra
-    if not all(same(e, 1) or same(e, o) for e, o in zip(full[:2], out[:2], strict=True)):
-        return False
-    return all(same(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])
 
 
 def lower_conv(node: Node) -> Product:
@@ -87,6 +77,13 @@ def lower_conv(node: Node) -> Product:
     return Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
+def _window(node: Node) -> WindowPool:
+    assert isinstance(node.op, Convolution)
+    window = node.op.window(node.arg(1).shape)
+    assert window is not None
+    return window
+
+
 def unfolded(
     node: Node, product: Product, ctx: Lowering, width: int
 ) -> Iterator[tuple[list[Launch], Product]]:
@@ -98,8 +95,7 @@ def unfolded(
     """
     x, op = node.arg(0), node.op
     assert isinstance(op, Convolution)
-    window = op.window(node.arg(1).shape)
-    assert window is not None
+    window = _window(node)
     if window.is_pointwise:
         yield [], product
         return
@@ -143,6 +139,25 @@ def _reject_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps) or _reject_depthwise(node, caps)
 
 
+def _reject_depthwise_gpu(node: Node, caps: DeviceCaps) -> str | None:
+    if (reason := _reject_depthwise(node, caps)) is not None:
+        return reason
+    assert isinstance(node.op, Convolution)
+    window = node.op.window(symbolic_shape(node.arg(1)))
+    if window is None:
+        return "the size of the window is not fixed"
+    lines = _fixed(window)["S_KERNEL1"]
+    return f"a window of {lines} rows is too large to unroll" if lines > _MOST_LINES else None
+
+
+def _fixed(window: WindowPool) -> dict[str, int]:
+    """What the compiler knows of a window."""
+    sizes = (1,) * len(window.kernel_shape)
+    names = pairs(("kernel", "stride", "dilation"), (1, 2))
+    geometry = window.geometry(sizes, sizes)
+    return {f"S_{name.upper()}{axis}": geometry[f"{name}{axis}"] for name, axis in names}
+
+
 # Rows of a plane to a work-item, on a CPU: small planes are one piece each.
 _ROWS = 16
 
@@ -157,42 +172,63 @@ def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         **ctx.tunables(DEPTHWISE_CPU),
         **product.epilogue.defines,
     )
-    size = (ceil_div(rows, _ROWS), planes)
-    return _depthwise(kernel, size, (1, 1), node, product)
+    size, args = (ceil_div(rows, _ROWS), planes), _depthwise_args(node, product)
+    return [launch(kernel, size, (1, 1), product.flops, rows=_ROWS, **args)] if all(size) else []
+
+
+def _emit_depthwise_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    outer, rows, columns = pad_rank(node.output.dims[2:], 1, _AXES)
+    defines = ctx.tunables(DEPTHWISE_GPU)
+    if len(node.output.dims) == 3:
+        defines["T_ROWS"] = 1
+    size = (columns, outer * ceil_div(rows, defines["T_ROWS"]))
+    fixed = _fixed(_window(node))
+    return _depthwise("conv_depthwise_gpu", size, node, ctx, **defines, **fixed)
 
 
 def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
+    dims = node.output.dims
+    return _depthwise("conv_depthwise_any", (dims[-1], prod(dims[2:-1])), node, ctx)
+
+
+def _depthwise(
+    entry: str, size: tuple[int, int], node: Node, ctx: Lowering, **defines: int
+) -> list[Launch]:
+    """The launch of a kernel without vectors, by places of a plane."""
     product, x, y = lower_conv(node), node.arg(0), node.output
-    planes, rows = product.batches * product.m, prod(y.dims[2:-1])
+    planes = product.batches * product.m
+    if not all((*size, planes)):
+        return []
     kernel = KernelSpec.of(
         "conv/conv_depthwise.cl",
-        "conv_depthwise_any",
+        entry,
         VW=1,
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
         Y_T=y.dtype.cl,
         Y_STORAGE=y.dtype.storage,
+        **defines,
         **product.epilogue.defines,
     )
-    return _depthwise(kernel, (y.dims[-1], rows, planes), None, node, product)
+    args = _depthwise_args(node, product)
+    return [launch_grid(kernel, (*size, planes), ctx.caps, product.flops, planes=planes, **args)]
 
 
-def _depthwise(
-    kernel: KernelSpec,
-    size: tuple[int, ...],
-    local: tuple[int, ...] | None,
-    node: Node,
-    product: Product,
-) -> list[Launch]:
-    if not all(size):
-        return []
-    assert isinstance(node.op, Convolution)
-    window = node.op.window(node.arg(1).shape)
-    assert window is not None
-    args = {"y": node.output, "x": node.arg(0), "weights": node.arg(1), "rows": _ROWS}
+def _depthwise_args(node: Node, product: Product) -> dict[str, Any]:
+    args: dict[str, Any] = {"y": node.output, "x": node.arg(0), "weights": node.arg(1)}
     args |= {"outputs": product.batch[1] * product.m, "maps": product.m}
-    args |= window.geometry(node.arg(0).dims[2:], node.output.dims[2:]) | product.epilogue.args
-    return [launch(kernel, size, local, product.flops, **args)]
+    geometry = _window(node).geometry(node.arg(0).dims[2:], node.output.dims[2:])
+    return args | geometry | product.epilogue.args
+
+
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    x, w, window = node.arg(0), node.arg(1), _window(node)
+    geometry = {} if window.is_pointwise else window.geometry(x.dims[2:], node.output.dims[2:])
+    windows = ImageWindows(w.dims[1], prod(w.dims[2:]), prod(x.dims[2:]), geometry)
+    return emit_windows(lower_conv(node), windows, ctx)
+
+
+_GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gathered_work)
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -336,13 +372,21 @@ class FloatConvolution(Convolution, TakesEpilogue):
             direct_work,
         ),
         Variant(
+            "depthwise_gpu",
+            _emit_depthwise_gpu,
+            _reject_depthwise_gpu,
+            requires.GPU,
+            DIRECT_GPU,
+            direct_work,
+        ),
+        Variant(
             "depthwise_any",
             _emit_depthwise_any,
             _reject_depthwise,
             speed=DIRECT_ANY,
             work=direct_work,
         ),
-        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work),
+        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
     def with_epilogue(self, steps: tuple[Step, ...]) -> Op:

@@ -8,6 +8,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
+from clrt.device.requires import Requires
 from clrt.errors import NumberError, ShapeError
 from clrt.ir.code import Define
 from clrt.ir.dims import Dim
@@ -33,10 +34,11 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.generation.sampling import draw_row
 from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 
 # Buckets of the histogram, which also holds the chunks, and the tokens of a chunk.
-_BUCKETS = 1024
+_BUCKETS, _FEW_BUCKETS, _DIGITS = 1024, 512, 256
 _MOST_TOKENS = _BUCKETS**2
 DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1024, T_ITEMS=128)
 _SOURCE = "generation/sample_tokens.cl"
@@ -56,10 +58,18 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """A work-item takes fewer tokens at a time, so that there are enough for all."""
-    found = ctx.tunables(DRAW)
-    shared = {"T_CHUNK": found["T_CHUNK"] // 16, "T_LIST": ceil_div(found["T_LIST"], 2)}
-    return _launches(node, ctx, {**found, "T_VW": 4, **shared})
+    """Work-items take a token at a time, and few, so that there are enough for all.
+
+    Half the buckets fit in the local memory of any device.
+    """
+    found, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
+    few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2
+    buckets = _FEW_BUCKETS if few else _BUCKETS
+    found |= {"T_VW": 1, "T_CHUNK": found["T_CHUNK"] // 16, "T_LIST": ceil_div(found["T_LIST"], 4)}
+    items, listed = found["T_ITEMS"], found["T_LIST"]
+    room = 16 * items + 12 * (buckets + _DIGITS + listed + 1) + 48
+    ctx.require(Requires(work_group_size=items, local_mem_bytes=room))
+    return _launches(node, ctx, {**found, "T_BUCKETS": buckets})
 
 
 def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launch]:
@@ -72,7 +82,7 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
         raise ShapeError(f"SampleTokens '{node.name}': {logits.type} has no tokens to draw from.")
     allowed, bias_ids, bias_values = (node.input(i) for i in range(5, 8))
     items = tunables["T_ITEMS"]
-    least = round_up(ceil_div(n, _BUCKETS), _LANES)
+    least = round_up(ceil_div(n, tunables.get("T_BUCKETS", _BUCKETS)), _LANES)
     chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
     chunks = ceil_div(n, chunk)
     i32(rows * chunks * chunk)

@@ -25,6 +25,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     Attributes:
         trans_a: Swap the last two axes of A.
         trans_b: Swap the last two axes of B.
+        a_dtype: What A is in the model, where that has 16 bits: matrix units may round it to that.
 
     Source: clrt.
     """
@@ -32,6 +33,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     trans_a: int = 0
     trans_b: int = 0
     steps: tuple[Step, ...] = ()
+    a_dtype: DType | None = None
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
@@ -44,6 +46,9 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
 
     def transposed(self) -> tuple[bool, bool]:
         return bool(self.trans_a), bool(self.trans_b)
+
+    def rounds_a(self) -> DType | None:
+        return self.a_dtype
 
     def program(self, inputs: Types) -> tuple[Step, ...]:
         return self.steps

@@ -38,11 +38,15 @@ class MatrixProduct(Op):
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
-    variants = gemm.variants(_lowered)
+    variants = (gemm.unit_variant(_lowered), *gemm.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
         """Whether the last two axes of A and of B are swapped."""
         return False, False
+
+    def rounds_a(self) -> DType | None:
+        """What kernels may round A to; None where they may not."""
+        return None
 
     def program(self, inputs: Types) -> tuple[Step, ...]:
         """The steps over the product (operand 0) and the inputs behind A and B (1, 2, …)."""
@@ -162,6 +166,7 @@ def lower_product(node: Node) -> Product:
         MatrixView(BufferArg(b), b_strides),
         epilogue,
         compute_type(a.dtype),
+        a_dtype=op.rounds_a(),
         b_dtype=b.dtype if b.dtype in op.narrow else None,
     )
 

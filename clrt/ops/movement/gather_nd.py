@@ -14,7 +14,7 @@ from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
-from clrt.kernels.strided import MAX_RANK, contiguous_strides
+from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -66,7 +66,7 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     tensors = dict(x=x, indices=indices, y=y)
     sizes = dict(inner=inner, tuples=tuples, per_batch=per_batch, batch=count(x.dims[b:]))
     followed = _tuple_args(node, x, dims, inner)
-    return [launch(kernel, (inner, tuples), **tensors, **sizes, **followed)]
+    return [launch_grid(kernel, (inner, tuples), ctx.caps, **tensors, **sizes, **followed)]
 
 
 @register

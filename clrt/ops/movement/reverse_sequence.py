@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
-from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.strided import contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -42,7 +42,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         groups = (ceil_div(time, height), batch)
         return [launch(kernel, groups, (1, 1), **tensors, **sizes, **steps, height=height)]
     kernel = KernelSpec.of(_SOURCE, "reverse_sequence", **macros)
-    return [launch(kernel, (inner, time, batch), **tensors, **sizes, **steps)]
+    return [launch_grid(kernel, (inner, time, batch), ctx.caps, **tensors, **sizes, **steps)]
 
 
 @register

@@ -11,6 +11,7 @@ from clrt.ir.code import Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
+from clrt.kernels.strided import launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -37,7 +38,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         sizes |= {"all": every, "height": height}
         return [launch(kernel, (ceil_div(every, height),), (1,), x=x, y=y, **sizes)]
     kernel = KernelSpec.of("movement/trilu.cl", "trilu", **macros)
-    return [launch(kernel, (columns, rows, count(y.dims[:-2])), x=x, y=y, **sizes)]
+    grid = (columns, rows, count(y.dims[:-2]))
+    return [launch_grid(kernel, grid, ctx.caps, x=x, y=y, matrices=grid[2], **sizes)]
 
 
 @register

@@ -25,6 +25,7 @@ from clrt.kernels.spec import (
     launch,
     pieces_per_group,
 )
+from clrt.kernels.strided import launch_grid
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
@@ -107,7 +108,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if not elements:
         return []
     kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **type_defines(node))
-    return [launch(kernel, (size, channels, batches), None, 2 * elements, **_args(node))]
+    grid = (size, channels, batches)
+    return [launch_grid(kernel, grid, ctx.caps, 2 * elements, **_args(node))]
 
 
 @register

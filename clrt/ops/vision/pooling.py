@@ -20,7 +20,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, pieces_per_group
-from clrt.kernels.strided import axes
+from clrt.kernels.strided import axes, launch_grid
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -106,7 +106,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel, work, args = _kernel(node, "pool")
     planes = dims[0] * dims[1]
     size = (dims[-1], prod(dims[2:-1]), planes)
-    return [launch(kernel, size, None, work, planes=planes, **args)]
+    return [launch_grid(kernel, size, ctx.caps, work, planes=planes, **args)]
 
 
 AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]

@@ -30,8 +30,9 @@ def test_without_a_command_it_helps() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_is_that_of_the_command(name: str) -> None:
-    module = importlib.import_module(f"clrt.cli.{name}")
-    text = " ".join(getattr(module, name).__doc__.split())
+    function = name.replace("-", "_")
+    module = importlib.import_module(f"clrt.cli.{function}")
+    text = " ".join(getattr(module, function).__doc__.split())
     assert text.startswith(COMMANDS[name])
     shown = CliRunner().invoke(app, [name, "--help"])
     assert shown.exit_code == 0

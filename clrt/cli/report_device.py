@@ -1,0 +1,53 @@
+"""`clrt report-device`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.cli.shapes import DeviceOption
+from clrt.device_report import report_device as make_report
+from clrt.files import check_targets, replacing
+from clrt.runtime.devices import choose_device
+from clrt.runtime.session import session_for
+
+_WHERE = (
+    "Attach it to a new issue of the project's issue tracker. It says nothing of you, this "
+    "machine's name or its files; look into it before, it is text."
+)
+
+
+def report_device(
+    device: DeviceOption = None,
+    output: Annotated[Path, typer.Option(help="The file to write.")] = Path("clrt-device.json"),
+) -> None:
+    """Write a file about a device for the project: what it can, whether it is right, how fast.
+
+    It takes some ten seconds, on a device that does nothing else.
+    """
+    check_targets({"--output": output})
+    session = session_for(choose_device(device))
+    found = make_report(session, lambda what: stderr().print(Text(f"{what} …", style="dim")))
+    with replacing(output) as stream:
+        stream.write((json.dumps(found, indent=1) + "\n").encode())
+    for line in _summary(found):
+        stdout().print(Text(line), soft_wrap=True)
+    stdout().print(Text(f"Written to {output}. {_WHERE}"), soft_wrap=True)
+
+
+def _summary(found: dict[str, Any]) -> list[str]:
+    caps, measured, cases = found["device"], found["measured"], found["self_test"]
+    right = sum(c["error"] <= c["limit"] and not c["note"] for c in cases)
+    lines = [f"{caps['platform']}: {caps['name']}, driver {caps['driver']}"]
+    lines.append(f"Self-test: {right} of {len(cases)} cases right")
+    if "error" not in measured:
+        lines.append(
+            f"{measured['gflops']:.0f} GFLOP/s, {measured['gbs']:.0f} GB/s, a launch "
+            f"{measured['launch_us']:.1f} us"
+        )
+    return [*lines, *found["deviations"]]

@@ -1,0 +1,290 @@
+"""Matrix products by the matrix units of GPUs (kernels_cl/common/gpu_unit.clh)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from clrt.device import requires, units
+from clrt.device.caps import DeviceCaps, MatrixShape
+from clrt.device.requires import Requires
+from clrt.errors import UnsupportedError
+from clrt.ir.code import Code, Define
+from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.traced import pure
+from clrt.kernels.gemm_gpu import (
+    FEW_ROWS,
+    TileKernel,
+    few_rows_kernel,
+    join_launch,
+    parts_of,
+    share_of_k,
+    tile_launches,
+)
+from clrt.kernels.product import Epilogue, MatrixView, Product, merge
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div
+from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering
+
+# T_M, T_N: rows and columns of the largest tile. T_ITEMS: work-items of a work-group.
+UNIT = tuned("gemm_unit_gpu", T_M=128, T_N=128, T_ITEMS=256)
+GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
+_DEPTH = 32  # of a slice
+_GROUPS = 2  # that a unit of the device should have
+_LEAST_ROWS = 32  # of a tile: those of all waves below each other
+_OCTET = 8  # numbers that are read at a time
+# Bringing a row or a column of a tile takes as long as so many of its sums, about.
+_LINE_COST = 32
+# Numbers of bfloat16 for one; and products of parts for each product, of A in three parts.
+_PARTS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
+_PRODUCTS = {3: 6, 2: 5, 1: 3}
+_LANES = {"mma": 32, "wmma": 32, "wmma_12": 32, "mfma": 64, "dpas_8": 8, "dpas_16": 16}
+_MORE_REGISTERS = Code("-cl-intel-256-GRF-per-thread")
+# As common/gpu_unit.clh numbers them.
+_NUMBERS = {name: number for number, name in enumerate(_LANES, 1)}
+
+
+@dataclass(frozen=True)
+class UnitGains(Thresholds):
+    """What matrix units of GPUs are worth.
+
+    Attributes:
+        percent: Products by the unit, of operands of 16 bits, in the time of 100
+            multiply-adds of float32.
+        worth_percent: From where on the unit is taken.
+    """
+
+    percent: int
+    worth_percent: int
+
+    group: ClassVar = "gpu_unit_gains"
+
+
+@dataclass(frozen=True)
+class UnitWay:
+    """How operands come into a unit.
+
+    Attributes:
+        parts: Numbers of the unit for one of A, and for one of B.
+    """
+
+    unit: MatrixShape
+    parts: tuple[int, int] = (1, 1)
+
+    @property
+    def products(self) -> int:
+        """Of the unit, for each of the operands."""
+        return _products(self.parts)
+
+    @property
+    def lanes(self) -> int:
+        """Work-items that multiply together."""
+        return _LANES[units.instructions_of(self.unit)]
+
+    @property
+    def options(self) -> tuple[Code, ...]:
+        """Of the compiler: Intel's else spills the sums of larger tiles."""
+        return (_MORE_REGISTERS,) if self.unit in (*units.DPAS_8, *units.DPAS_16) else ()
+
+    @property
+    def defines(self) -> dict[str, Define]:
+        """The macros of common/gpu_unit.clh, and of the parts."""
+        made: dict[str, Define] = {
+            "UNIT": _NUMBERS[units.instructions_of(self.unit)],
+            "OPERAND": units.OPERANDS.index(self.unit.operands) + 1,
+            "PARTS_A": self.parts[0],
+            "PARTS_B": self.parts[1],
+        }
+        return made | ({"UNIT_IN_C": 1} if units.is_in_c(self.unit) else {})
+
+
+def products_of(kernel: KernelSpec) -> int:
+    """Products of a unit that a kernel makes for each of the operands; 0 where it uses none."""
+    if kernel.entry != UNIT.entry:
+        return 0
+    defines = dict(kernel.defines)
+    return _products((int(defines["PARTS_A"]), int(defines["PARTS_B"])))
+
+
+def _products(parts: tuple[int, int]) -> int:
+    return 1 if parts == (1, 1) else _PRODUCTS[parts[1]]
+
+
+def reject_unit(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_unit` holds for no product of input 0."""
+    if node.arg(0).dtype not in WIDENED:
+        return "for floats of at most 32 bits"
+    has_one = any(map(_is_known, caps.matrix_shapes))
+    return None if has_one else "needs a matrix unit for floats of 16 bits"
+
+
+def _is_known(unit: MatrixShape) -> bool:
+    return units.instructions_of(unit) in _LANES
+
+
+def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
+    """As `emit_gpu`, where the device has a matrix unit for the operands that is faster.
+
+    Raises:
+        UnsupportedError: As `emit_any`, or it has none.
+    """
+    way = _way(product, ctx)
+    if product.is_empty:
+        return []
+    tunables, device_units = ctx.tunables(UNIT), ctx.caps.compute_units
+    sizes = way.products, tunables["T_M"], tunables["T_N"]
+    tiles = tiles_of(*sizes)
+    lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))
+    ctx.require(Requires(local_mem_bytes=2 * _DEPTH * lines))
+    launches, product = merge(product, ctx)
+    made = _Made(way, tunables["T_ITEMS"], _is_wide(product.a), _is_wide(product.b))
+    kernels = [made.kernel(product, tile) for tile in tiles]
+    taken = best_of(product.m, product.n, product.batches, device_units, *sizes)
+    floats = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
+    if floats:
+        kernels.append(few_rows_kernel(product, ctx))
+        taken = len(tiles) if product.m <= FEW_ROWS else taken
+    own = made.arguments(product)
+    parts = most = 1
+    if floats and product.batches == 1:
+        # Parts leave no unit idle, in the smallest tiles at that.
+        least = kernels[-1 if product.m <= FEW_ROWS else -2]
+        parts = _parts(product, least, device_units)
+        most = max(_parts(replace(product, m=1), k, device_units) for k in kernels[-2:])
+    launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
+    if most > 1:
+        sums = ctx.scratch(parts * product.m * product.n)
+        share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
+        kernels = [made.kernel(share, tile) for tile in tiles]
+        kernels.append(few_rows_kernel(share, ctx))
+        launches += tile_launches(share, kernels, None if parts == 1 else taken, **own)
+        launches.append(join_launch(product, sums, parts))
+    return launches
+
+
+def _parts(product: Product, kernel: TileKernel, device_units: int) -> int:
+    """Into how many parts K goes, of whole slices: as many as give each unit of the device work."""
+    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
+    return parts_of(product.k, _GROUPS * device_units // groups, _DEPTH)
+
+
+def _way(product: Product, ctx: Lowering) -> UnitWay:
+    """How the operands come into a matrix unit of the device.
+
+    Raises:
+        UnsupportedError: It has none for them, or is as fast without.
+    """
+    b = product.right
+    a = b if product.a_dtype is b else product.dtype
+    few_bits = product.level_rows is not None
+    if few_bits or b not in _PARTS or (a is not b and a is not DType.FLOAT32):
+        raise UnsupportedError(f"no product of {a} and {b} by a matrix unit")
+    splits = a is DType.FLOAT32
+    operands = str(DType.BFLOAT16 if splits else a)
+    fitting = (s for s in sorted(ctx.caps.matrix_shapes) if _is_known(s))
+    unit = next((s for s in fitting if s.operands == operands), None)
+    if unit is None:
+        raise UnsupportedError(f"needs a matrix unit for {operands}")
+    way = UnitWay(unit, (_PARTS[a], _PARTS[b]) if splits else (1, 1))
+    gains = ctx.thresholds(UnitGains)
+    if gains.percent < gains.worth_percent * way.products:
+        raise UnsupportedError(f"multiply-adds are as fast as {way.products} products by a unit")
+    return way
+
+
+def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of a work-group, the largest first.
+
+    Parts take more local memory, so that the largest tile is narrower.
+
+    Args:
+        products: Of the unit, for each of the operands.
+        rows, columns: Of the largest tile there is.
+    """
+    narrow = columns // 2
+    found = [(rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)]
+    return tuple(tile for tile in found if tile[0] >= _LEAST_ROWS)
+
+
+@pure
+def best_of(
+    m: int, n: int, batches: int, device_units: int, products: int, rows: int, columns: int
+) -> int:
+    """Which of the tiles takes the least time.
+
+    Large ones read less, small ones leave no unit idle.
+    """
+    tiles = tiles_of(products, rows, columns)
+
+    def time(index: int) -> int:
+        below, beside = tiles[index]
+        groups = ceil_div(m, below) * ceil_div(n, beside) * batches
+        return max(groups, device_units) * (below * beside + _LINE_COST * (below + beside))
+
+    return min(range(len(tiles)), key=time)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What the kernels of a product have in common.
+
+    Attributes:
+        items: Of a work-group.
+        a_wide, b_wide: See `_is_wide`.
+    """
+
+    way: UnitWay
+    items: int
+    a_wide: bool = False
+    b_wide: bool = False
+
+    def kernel(self, product: Product, tile: tuple[int, int]) -> TileKernel:
+        """The kernel of a tile."""
+        defines = {
+            **product.epilogue.defines,
+            **product.b_defines,
+            **self.way.defines,
+            "A_T": product.dtype.cl,
+            "A_STORAGE": product.dtype.storage,
+            "Y_T": product.y.dtype.cl,
+            "Y_STORAGE": product.y.dtype.storage,
+            "OUT_T": product.y.dtype.compute,
+            "S_A_K_LAST": int(product.a.strides[-1] == 1),
+            "S_B_N_LAST": int(product.b.strides[-1] == 1),
+            "S_A_WIDE": int(self.a_wide),
+            "S_B_WIDE": int(self.b_wide),
+            "T_M": tile[0],
+            "T_N": tile[1],
+            "T_ITEMS": self.items,
+        }
+        spec = KernelSpec.of("matmul/gemm_unit_gpu.cl", UNIT.entry, **defines)
+        spec = spec.compiled(spec.opencl_c, *self.way.options)
+        lanes = self.way.lanes
+        return TileKernel(spec, tile, (lanes, self.items // lanes, 1))
+
+    def arguments(self, product: Product) -> dict[str, object]:
+        """Those that are not the product's: rows that lie apart may be unaligned."""
+        return {"a": product.a.buffer} if self.a_wide else {}
+
+
+def plain_kernel(product: Product, way: UnitWay) -> TileKernel:
+    """The kernel of the smallest tile, for operands anywhere."""
+    tunables = UNIT.defaults
+    tile = tiles_of(way.products, tunables["T_M"], tunables["T_N"])[-1]
+    return _Made(way, tunables["T_ITEMS"]).kernel(product, tile)
+
+
+def _is_wide(view: MatrixView) -> bool:
+    """Whether the axis whose elements are neighbours has whole octets, aligned, at every shape."""
+    *leads, rows, columns = view.strides
+    value, offset = view.buffer.buffer, view.buffer.offset
+    if not isinstance(value, Value) or offset % _OCTET or 1 not in (rows, columns):
+        return False
+    # The axis is the last one of the tensor: else a step to another row is no multiple of it.
+    width = (value.symbolic or value.dims)[-1]
+    if not isinstance(width, int) or width % _OCTET:
+        return False
+    return not any(s % width for s in (*leads, rows if columns == 1 else columns))

@@ -1,0 +1,166 @@
+"""What a device computes in its self-test: each family of kernels on small data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, Step
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.paged_attention import PagedAttention
+from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.rotate_and_cache import RotateAndCache
+from clrt.ops.base import Op
+from clrt.ops.conv.conv import Conv
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.matmul.matmul_integer import MatMulInteger
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.scatter_elements import ScatterElements
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.pointwise import Abs, Add, Cos, Erf, Exp, Gelu, Log, Mul, Sin, Sqrt, Tanh
+from clrt.ops.reduce.argmax import ArgMax
+from clrt.ops.reduce.reduce import ReduceMean, ReduceSum
+from clrt.ops.vision.pooling import MaxPool
+
+_HEADS, _KEPT_HEADS, _SIZE = 4, 2, 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op on data.
+
+    Attributes:
+        family: The kernels that it stands for, as messages name them.
+        weights: Inputs by number that are constants of the model, which kernels read packed.
+    """
+
+    family: str
+    op: Op
+    inputs: tuple[Array | None, ...]
+    weights: tuple[int, ...] = ()
+
+
+def cases() -> Iterator[Case]:
+    """All of them, always with the same data. Sizes leave a rest in the tiles of every kernel."""
+    rng = np.random.default_rng(0)
+    yield from _products(rng)
+    yield from _attentions(rng)
+    yield from _paged(rng)
+    yield from _rows(rng)
+    yield from _convolutions(rng)
+    yield from _moves(rng)
+    yield Case("elementwise kernels", Fused(_mathematics()), _normal(rng, (5, 701), (701,)))
+
+
+def _products(rng: np.random.Generator) -> Iterator[Case]:
+    family = "matrix products"
+    gelu = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+    yield Case(family, gelu, _normal(rng, (70, 130), (130, 67), (67,)), (1, 2))
+    yield Case(family, MatMul(), _normal(rng, (3, 33, 40), (3, 40, 50)))
+    yield Case(family, MatMul(), _normal(rng, (300, 200), (200, 300)), (1,))
+    halves = tuple(x.astype(np.float16) for x in _normal(rng, (130, 128), (128, 200)))
+    yield Case(family, MatMul(), halves, (1,))  # by the matrix unit, where there is one
+    integers = rng.integers(0, 256, (33, 70)), rng.integers(-128, 128, (70, 50))
+    yield Case(family, MatMulInteger(), (_as(integers[0], "u1"), _as(integers[1], "i1")), (1,))
+    family = "products of few rows"
+    yield Case(family, MatMul(), _normal(rng, (3, 300), (300, 70)), (1,))
+    x, weights, bias = _normal(rng, (3, 70), (70, 33), (33,))
+    biased = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+    for dtype in (DType.FLOAT16, DType.BFLOAT16):
+        narrow = weights.astype(dtype.numpy)
+        yield Case("weights of 16 bits", biased, (x, narrow, bias), (1, 2))
+    op = MatMulNBits(300, 70, 4, 32)
+    levels = rng.integers(0, 256, (70, op.blocks, op.lines // op.blocks))
+    scales = rng.uniform(0.01, 0.1, (70, op.blocks))
+    for rows in (1, 12):
+        (x,) = _normal(rng, (rows, 300))
+        yield Case(family, op, (x, _as(levels, "u1"), _as(scales, "f4")), (1, 2))
+
+
+def _attentions(rng: np.random.Generator) -> Iterator[Case]:
+    width = _HEADS * _SIZE
+    op = FusedAttention.plain(_HEADS, _SIZE, is_causal=True, at_end=True)
+    yield Case("attention", op, _normal(rng, (2, 17, width), *[(2, 33, width)] * 2))
+    plain = FusedAttention.plain(_HEADS, _SIZE)
+    yield Case("attention", plain, _normal(rng, (1, 1, width), *[(1, 300, width)] * 2))
+
+
+def _paged(rng: np.random.Generator) -> Iterator[Case]:
+    """Tokens of two sequences, of which the first has two pages."""
+    heads = (_HEADS, _KEPT_HEADS, _SIZE)
+    step = _as([[0, 0, PAGE + 8], [1, 0, PAGE + 9], [2, 1, 5]], "i4")
+    table = _as([[0, 2], [1, 0]], "i4")
+    pitch = _KEPT_HEADS * 2 * PAGE * _SIZE
+    slabs = _normal(rng, (1, pitch), (2, pitch), *[(0, pitch)] * (SLABS - 2))
+    (x,) = _normal(rng, (3, (_HEADS + 2 * _KEPT_HEADS) * _SIZE))
+    angles = rng.uniform(0, 6, (3, _SIZE // 2))
+    tables = _as(np.cos(angles), "f4"), _as(np.sin(angles), "f4")
+    written = RotateAndCache(*heads)
+    yield Case("paged attention", written, (x, step, table, *tables, None, None, *slabs))
+    op = PagedAttention(*heads, scale=_SIZE**-0.5)
+    q = x[:, : _HEADS * _SIZE].copy()
+    yield Case("paged attention", op, (q, step, table, None, None, None, *slabs))
+
+
+def _rows(rng: np.random.Generator) -> Iterator[Case]:
+    yield Case("softmax", Softmax(), _normal(rng, (7, 300)))
+    family = "layer normalisation"
+    yield Case(family, LayerNormalization(), _normal(rng, (7, 300), (300,), (300,)), (1, 2))
+    yield Case(family, RMSNormalization(), _normal(rng, (7, 300), (300,)), (1,))
+    family = "reductions"
+    x = _as(rng.uniform(1, 4, (41, 700)), "f4")
+    yield Case(family, ReduceSum(), (x, np.array([1])))
+    yield Case(family, ReduceSum(), (x, np.array([0])))
+    yield Case(family, ReduceMean(), (x,))
+    yield Case(family, ArgMax(1), (x,))
+
+
+def _convolutions(rng: np.random.Generator) -> Iterator[Case]:
+    pads = (1, 1, 1, 1)
+    dense = Conv((3, 3), pads=pads)
+    yield Case("convolution", dense, _normal(rng, (2, 5, 14, 13), (20, 5, 3, 3), (20,)), (1, 2))
+    by_channel = Conv((3, 3), (2, 2), pads=pads, group=8)
+    yield Case("convolution", by_channel, _normal(rng, (1, 8, 15, 14), (8, 1, 3, 3)), (1,))
+    yield Case("pooling", MaxPool((3, 3), (2, 2)), _normal(rng, (2, 5, 14, 13)))
+
+
+def _moves(rng: np.random.Generator) -> Iterator[Case]:
+    family = "gather and scatter"
+    (x,) = _normal(rng, (50, 33))
+    yield Case(family, Gather(), (x, rng.integers(-50, 50, (4, 5))), (0,))
+    places = np.argsort(rng.random((50, 33)), 0)[:20]
+    yield Case(family, ScatterElements(), (x, places, *_normal(rng, (20, 33))))
+    yield Case("copies", Transpose((2, 0, 1)), _normal(rng, (33, 5, 47)))
+    yield Case("copies", Concat(1), _normal(rng, (7, 33), (7, 70)))
+
+
+def _mathematics() -> tuple[Step, ...]:
+    """A sum of the functions for which devices have code of their own, each about as large."""
+    a, b = 0, 1
+    steps = [Step(Mul(), (a, b)), Step(Sin(), (2,)), Step(Cos(), (2,)), Step(Erf(), (a,))]
+    steps += [Step(Tanh(), (b,)), Step(Exp(), (3,)), Step(Abs(), (2,)), Step(Sqrt(), (8,))]
+    steps += [Step(Log(), (7,))]
+    total = 3
+    for term in (4, 5, 6, 7, 9, 10):
+        steps.append(Step(Add(), (total, term)))
+        total = 1 + len(steps)
+    return tuple(steps)
+
+
+def _normal(rng: np.random.Generator, *shapes: tuple[int, ...]) -> tuple[Array, ...]:
+    return tuple(rng.standard_normal(s, np.float32) for s in shapes)
+
+
+def _as(numbers: object, dtype: str) -> Array:
+    return np.asarray(numbers).astype(dtype)

@@ -1,0 +1,165 @@
+// y = epilogue(weights x windows) for GPUs, a tile of it by a work-group (common/group_tile.clh). Rows
+// are the M maps of a group, columns the P positions of all images, and windows are read from the
+// images as they lie. Weights are [groups, K, M].
+// Work-group (x, y, z): tile of columns, tile of rows, group of a part of K, which has `slices` slices
+// of all that there are. Parts are stored one after the other.
+//   S_WINDOW  0: a window is the element at its place
+//             1: K is [tap][channel], and a slice has channels of one tap
+//             2: K is [channel][tap], for few channels
+//   S_WHOLE   slices have no row of weights that is past the last one, or of the next tap
+// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
+#ifndef T_RM
+#define T_RM 4
+#define T_RN 8
+#define T_TK 16
+#define T_SIDE 16
+#endif
+#ifndef BODY
+#define S_WINDOW 1
+#define S_WHOLE 0
+#define INPUTS
+#define READS
+#define BODY
+#define RESULT v0
+#endif
+#define VW 1
+#define S_A_K_LAST 0
+#define S_B_N_LAST 1
+#include "common/base.clh"
+#include "common/axes.clh"
+#include "common/storage.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/operands.clh"
+#include "common/group_tile.clh"
+
+#if S_WINDOW
+#define WINDOW_INPUTS \
+  , THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad)
+#else
+#define WINDOW_INPUTS
+#endif
+#define WITHIN(at, size) ((uint)(at) < (uint)(size))
+#define IMAGE_OF(at) (images > 1 ? (at) / P : 0)
+
+// A work-item brings elements of one row or column, of which there are as many in a tile as a part of
+// its work-items: element u has this place in its slice.
+#define K_OF(u, side) (item / (side) + (u) * (ITEMS / (side)))
+// Of a slice that is not whole, `left` places are real. Reads past them take the last one instead.
+#define IS_WHOLE(side) (S_WHOLE && IS_EXACT(side))
+#define REAL_K(k, side) (IS_WHOLE(side) ? (k) : i_min(k, left - 1))
+#define IS_REAL(k, side) (IS_WHOLE(side) || (k) < left)
+
+// Weights from row `k_row` on, of which `left` are of the slice's tap or later; then columns.
+#define FETCH(slice)                                                                     \
+  EACH_ELEMENT(u, SHARE(TILE_M)) {                                                       \
+    const IDX_T k = K_OF(u, TILE_M);                                                     \
+    const float v = weights[(k_row + REAL_K(k, TILE_M)) * M];                            \
+    a_next[u] = IS_REAL(k, TILE_M) ? v : 0.0f;                                           \
+  }                                                                                      \
+  EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \
+    const IDX_T k = K_OF(u, TILE_N);                                                     \
+    GATHER(slice, k)                                                                     \
+  }                                                                                      \
+  NEXT_SLICE
+
+#if S_WINDOW == 2
+// A place of K under every work-item's window: how far it is in the image, and along each axis; those
+// past the end lie outside of every image.
+#define PREPARE(slice)                                                                   \
+  if (item < T_TK) {                                                                     \
+    const IDX_T k = (slice) * T_TK + item, t12 = k / kernel2, t01 = t12 / kernel1;       \
+    const IDX_T channel = t01 / kernel0, at0 = (t01 - channel * kernel0) * dilation0;    \
+    const IDX_T at1 = (t12 - t01 * kernel1) * dilation1, at2 = (k - t12 * kernel2) * dilation2; \
+    const uint far = (uint)channel * plane + ((uint)at0 * in1 + at1) * in2 + at2;        \
+    places[(slice) & 1][item] = (int4)((int)far, k < K ? at0 : INT_MIN / 2, at1, at2);   \
+  }
+#define GATHER(slice, k)                                                                 \
+  const int4 place = places[(slice) & 1][IS_EXACT(TILE_N) ? k : i_min(k, T_TK - 1)];     \
+  const bool inside = WITHIN(from0 + place.s1, in0) && WITHIN(from1 + place.s2, in1) &&  \
+                      WITHIN(from2 + place.s3, in2);                                     \
+  const float v = image[inside ? origin + place.s0 : 0];                                 \
+  b_next[u] = inside ? v : 0.0f;
+#else
+#define PREPARE(slice)
+#define GATHER(slice, k)                                                                 \
+  const float v = image[in_plane + (C - left + REAL_K(k, TILE_N)) * plane];              \
+  b_next[u] = inside && IS_REAL(k, TILE_N) ? v : 0.0f;
+#endif
+
+#if S_WINDOW == 1
+#define NEXT_SLICE                                                                       \
+  k_row += T_TK;                                                                         \
+  left -= T_TK;                                                                          \
+  if (left <= 0) {                                                                       \
+    k_row += left;                                                                       \
+    left = C;                                                                            \
+    if (++t2 == kernel2) {                                                               \
+      t2 = 0;                                                                            \
+      if (++t1 == kernel1) {                                                             \
+        t1 = 0;                                                                          \
+        ++t0;                                                                            \
+      }                                                                                  \
+    }                                                                                    \
+    FIND_TAP                                                                             \
+  }
+// Where the element under the tap lies in a plane of the image: at 0, and not counted, if outside.
+#define FIND_TAP                                                                         \
+  {                                                                                      \
+    const IDX_T at0 = from0 + t0 * dilation0, at1 = from1 + t1 * dilation1;              \
+    const IDX_T at2 = from2 + t2 * dilation2;                                            \
+    inside = WITHIN(at0, in0) && WITHIN(at1, in1) && WITHIN(at2, in2);                   \
+    in_plane = inside ? (at0 * in1 + at1) * in2 + at2 : 0;                               \
+  }
+#else
+#define NEXT_SLICE \
+  k_row += T_TK;   \
+  left -= T_TK;
+#endif
+
+#define COLUMNS_OF_ALL (images * P)
+#define COLUMN(j, at) const IDX_T i0 = image_of[j], n = at - i0 * P;
+#define Y_AT ((((part * images + i0) * groups + i1) * M + m) * P + n)
+
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
+void conv_gpu(OUT(float, y), IN(float, w), IN(float, x), const IDX_T M, const IDX_T P,
+              const IDX_T K, const IDX_T C, const IDX_T plane, const IDX_T images,
+              const IDX_T groups, const IDX_T slices, const IDX_T all WINDOW_INPUTS INPUTS) {
+  GROUP_TILE
+  const IDX_T both = get_global_id(2), part = both / groups, i1 = both - part * groups;
+  const IDX_T first = part * slices, end = i_min(first + slices, all);
+  __global const float *const weights =
+      AT(w) + i1 * K * M + i_min(m0 + item % TILE_M, M - 1);
+  const IDX_T own = i_min(n0 + item % TILE_N, images * P - 1);
+  const IDX_T own_image = IMAGE_OF(own), position = own - own_image * P;
+  __global const float *const image = AT(x) + (own_image * groups + i1) * C * plane;
+#if S_WINDOW
+  const IDX_T line = position / out2, sheet = line / out1;
+  const IDX_T from2 = (position - line * out2) * stride2 - pad2;
+  const IDX_T from1 = (line - sheet * out1) * stride1 - pad1, from0 = sheet * stride0 - pad0;
+#endif
+#if S_WINDOW == 1
+  const IDX_T of_tap = (C + T_TK - 1) / T_TK, tap = first / of_tap;
+  const IDX_T channel = (first - tap * of_tap) * T_TK;
+  IDX_T k_row = tap * C + channel, left = C - channel, in_plane;
+  IDX_T t2 = tap % kernel2, t1 = tap / kernel2 % kernel1, t0 = tap / kernel2 / kernel1;
+  bool inside;
+  FIND_TAP
+#else
+  IDX_T k_row = first * T_TK, left = K - k_row;
+#endif
+#if S_WINDOW == 0
+  const bool inside = true;
+  const IDX_T in_plane = position;
+#elif S_WINDOW == 2
+  // In uint, which wraps: it counts where the sum with a place is inside.
+  const uint origin = ((uint)from0 * in1 + from1) * in2 + from2;
+  __local int4 places[2][T_TK];  // in turns: one is read while the next one is written
+  PREPARE(first)
+  barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+#include "common/sum_slices.inc"
+  IDX_T image_of[T_RN];
+  EACH_ELEMENT(j, T_RN) image_of[j] = IMAGE_OF(n0 + PLACE(j, column, T_RN));
+#include "common/store_tile.inc"
+}

@@ -1,0 +1,218 @@
+// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of T_ITEMS makes a tile of
+// T_M x T_N sums. It brings slices of A and B, UNIT_K deep, into local memory; the next slice is on its
+// way into registers meanwhile. Each wave has a rectangle of the tile.
+// Work-group (x, y, z): tile of columns, tile of rows, batch.
+// Numbers that have more bits than the unit takes are split into PARTS_A and PARTS_B of bfloat16, as
+// in unit_product.clh: products of parts are left out that are below 2^-22 of all. They are made of
+// slices, the largest last, and added up outside of the unit, which may cut off what it rounds (Ootomo
+// and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022).
+//   S_A_K_LAST, S_B_N_LAST  as in gemm_gpu.cl
+//   S_A_WIDE, S_B_WIDE      the last axis has whole octets, which are aligned
+// INPUTS, READS, BODY, RESULT as in gemm_any.cl.
+#ifndef T_M
+#define T_M 64
+#define T_N 64
+#define T_ITEMS 128
+#endif
+#ifndef PARTS_A
+#define PARTS_A 1
+#define PARTS_B 1
+#define S_A_K_LAST 1
+#define S_B_N_LAST 1
+#define S_A_WIDE 0
+#define S_B_WIDE 0
+#endif
+#ifndef BODY
+#define BODY const F v2 = v0 * v1;
+#define RESULT v2
+#define READS const F v1 = ROW(1, plain);
+#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#endif
+#ifndef A_T
+#define A_T half
+#define A_STORAGE half
+#define B_T half
+#define B_STORAGE half
+#define Y_T half
+#define Y_STORAGE half
+#define OUT_T float
+#endif
+#define VW 1
+#include "common/base.clh"
+#include "common/storage.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/operands.clh"
+#include "common/gpu_unit.clh"
+
+#define ITEMS T_ITEMS
+#define WAVES (ITEMS / UNIT_LANES)
+// Waves below each other, of a power of two, and beside each other.
+#define WAVES_M (WAVES >= 16 ? 4 : WAVES >= 4 ? 2 : 1)
+#define WAVES_N (WAVES / WAVES_M)
+// Blocks of sums of a wave.
+#define BLOCKS_M (T_M / (WAVES_M * UNIT_ROWS))
+#define BLOCKS_N (T_N / (WAVES_N * UNIT_COLUMNS))
+#if WAVES_M * BLOCKS_M * UNIT_ROWS != T_M || WAVES_N * BLOCKS_N * UNIT_COLUMNS != T_N
+#error "waves do not share the tile"
+#endif
+#define A_K (S_A_K_LAST ? 1 : a_k)
+#define B_N (S_B_N_LAST ? 1 : b_n)
+
+// How elements lie: OPERAND of those that the unit takes as they are. A number of two in a word.
+#define IS_plain 0
+#define IS_half 1
+#define IS_bfloat16 2
+#define float_of_bfloat16(word, upper) as_float((upper) ? (word) & 0xffff0000u : (word) << 16)
+static inline float float_of_half(const uint word, const int upper) {
+  const ushort bits = (ushort)(upper ? word >> 16 : word);
+  return vload_half(0, (const half *)&bits);
+}
+
+// A float as the unit's operand, to the nearest, ties to even.
+static inline uint rounded(const float v) {
+#if OPERAND == 1
+  ushort bits;
+  vstore_half(v, 0, (half *)&bits);
+  return bits;
+#else
+  const uint bits = as_uint(v);
+  return v != v ? 0x7fc0u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+#endif
+}
+
+// The next part of a float, which is left with the rest. The first one is rounded, so that the others
+// have either sign.
+static inline uint split(float *v, const int part) {
+  const uint bits = as_uint(*v) + (part ? 0 : 0x8000u);
+  *v -= as_float(bits & 0xffff0000u);
+  return bits >> 16;
+}
+
+#define ROLE a
+#define LINES T_M
+#define ELEMENT A_T
+#define STORED A_STORAGE
+#define PARTS PARTS_A
+#define K_LAST S_A_K_LAST
+#define WIDE S_A_WIDE
+#include "common/unit_slice.inc"
+#define ROLE b
+#define LINES T_N
+#define ELEMENT B_T
+#define STORED B_STORAGE
+#define PARTS PARTS_B
+#define K_LAST (!S_B_N_LAST)
+#define WIDE S_B_WIDE
+#include "common/unit_slice.inc"
+
+#if PARTS_A == 1
+#define PRODUCTS UNIT_MULTIPLY(sums[i][j], a_part[0], b_part[j][0])
+#else
+#define TIMES(p, q) UNIT_MULTIPLY(of_slice, a_part[p], b_part[j][q])
+#if PARTS_B == 1
+#define ALL_TIMES TIMES(2, 0) TIMES(1, 0) TIMES(0, 0)
+#elif PARTS_B == 2
+#define ALL_TIMES TIMES(1, 1) TIMES(2, 0) TIMES(0, 1) TIMES(1, 0) TIMES(0, 0)
+#else
+#define ALL_TIMES TIMES(0, 2) TIMES(1, 1) TIMES(2, 0) TIMES(0, 1) TIMES(1, 0) TIMES(0, 0)
+#endif
+#define PRODUCTS                                          \
+  float of_slice[UNIT_SUMS];                              \
+  UNIT_EACH(e, UNIT_SUMS) of_slice[e] = 0.0f;             \
+  ALL_TIMES                                               \
+  UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] += of_slice[e];
+#endif
+
+// A sum by multiply-adds.
+static inline float plain_sum(__global const A_T *a, __global const B_T *b, const IDX_T K,
+                              const IDX_T a_k, const IDX_T b_k) {
+  float sum = 0.0f;
+  for (IDX_T k = 0; k < K; ++k)
+    sum += LOAD_AS(A_STORAGE, a, k * a_k) * LOAD_AS(B_STORAGE, b, k * b_k);
+  return sum;
+}
+
+#define SUM_ROW(i, e) (own_m + (i) * UNIT_ROWS + UNIT_ROW(lane, e))
+#define SUM_COLUMN(j, e) (own_n + (j) * UNIT_COLUMNS + UNIT_COLUMN(lane, e))
+#define FINISH(row, column, sum)                                        \
+  {                                                                     \
+    const IDX_T m = m0 + (row), n = n0 + (column);                      \
+    if (m < M && n < N) {                                               \
+      const F v0 = (sum);                                               \
+      READS BODY                                                        \
+      STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(RESULT)); \
+    }                                                                   \
+  }
+
+__kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(UNIT_LANES, WAVES, 1)))
+void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX_T N,
+                   const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+                   const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
+                   const IDX_T b_k, const IDX_T b_n INPUTS) {
+  __local uint4 a_tile[PARTS_A * T_M * OCTETS], b_tile[PARTS_B * T_N * OCTETS];
+  const IDX_T lane = get_local_id(0), wave = get_local_id(1), item = wave * UNIT_LANES + lane;
+  UNIT_LOCAL(WAVES)
+  const IDX_T n0 = (IDX_T)(get_global_id(0) / UNIT_LANES) * T_N;
+  const IDX_T m0 = (IDX_T)(get_global_id(1) / WAVES) * T_M;
+  const IDX_T batch = get_global_id(2), i0 = batch / d1, i1 = batch % d1;
+  const IDX_T own_m = wave / WAVES_N * (BLOCKS_M * UNIT_ROWS);
+  const IDX_T own_n = wave % WAVES_N * (BLOCKS_N * UNIT_COLUMNS);
+  __global const A_T *const a_from = AT(a) + i0 * a_s0 + i1 * a_s1;
+  __global const B_T *const b_from = AT(b) + i0 * b_s0 + i1 * b_s1;
+  float sums[BLOCKS_M][BLOCKS_N][UNIT_SUMS];
+  UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] = 0.0f;
+  a_next a_ahead;
+  b_next b_ahead;
+  a_start(&a_ahead, m0, M, a_row, item);
+  b_start(&b_ahead, n0, N, B_N, item);
+  if (K > 0) {
+    a_fetch(&a_ahead, a_from, m0, M, a_row, 0, K, A_K, item);
+    b_fetch(&b_ahead, b_from, n0, N, B_N, 0, K, b_k, item);
+  }
+  for (IDX_T k0 = 0; k0 < K; k0 += UNIT_K) {
+    if (k0 + UNIT_K > K) {
+      a_clear(&a_ahead, k0, K, item);
+      b_clear(&b_ahead, k0, K, item);
+    }
+    a_put(a_tile, &a_ahead, item);
+    b_put(b_tile, &b_ahead, item);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (k0 + UNIT_K < K) {
+      a_fetch(&a_ahead, a_from, m0, M, a_row, k0 + UNIT_K, K, A_K, item);
+      b_fetch(&b_ahead, b_from, n0, N, B_N, k0 + UNIT_K, K, b_k, item);
+    }
+    uint b_part[BLOCKS_N][PARTS_B][UNIT_B];
+    UNIT_EACH(j, BLOCKS_N) UNIT_EACH(part, PARTS_B) {
+      const IDX_T line = part * T_N + own_n + j * UNIT_COLUMNS;
+      unit_load_b(b_part[j][part], b_tile, line, lane);
+    }
+    UNIT_EACH(i, BLOCKS_M) {
+      uint a_part[PARTS_A][UNIT_A];
+      UNIT_EACH(part, PARTS_A) {
+        const IDX_T line = part * T_M + own_m + i * UNIT_ROWS;
+        unit_load_a(a_part[part], a_tile, line, lane);
+      }
+      UNIT_EACH(j, BLOCKS_N) {
+        PRODUCTS
+      }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  // Infinity, NaN, or parts whose products overflow, where the sum may be neither.
+  bool plainly = false;
+  if (PARTS_A > 1) {
+    UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS)
+      plainly |= (as_uint(sums[i][j][e]) & 0x7fffffffu) >= 0x7f800000u;
+  }
+  if (!plainly) {
+    UNIT_EACH(i, BLOCKS_M) UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS)
+      FINISH(SUM_ROW(i, e), SUM_COLUMN(j, e), sums[i][j][e])
+    return;
+  }
+  _Pragma("unroll 1") for (IDX_T s = 0; s < BLOCKS_M * BLOCKS_N * UNIT_SUMS; ++s) {
+    const IDX_T e = s % UNIT_SUMS, j = s / UNIT_SUMS % BLOCKS_N, i = s / UNIT_SUMS / BLOCKS_N;
+    FINISH(SUM_ROW(i, e), SUM_COLUMN(j, e),
+           plain_sum(a_from + m * a_row, b_from + n * B_N, K, A_K, b_k))
+  }
+}

@@ -1,0 +1,163 @@
+"""The lab and the table of portability, as far as nothing is measured."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clrt.ir.dtypes import DType
+from clrt.model import load
+from tests.harness import quick_device
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from benchmark.turns import TooLongError, WorkerError, call_apart
+from gpulab import checks, models, products, state, tuning
+from gpulab.page import page
+from gpulab.state import Found, Item, Place, State
+from gpulab.testing import Counts, read_counts
+from portability import PortabilityRow
+from portability import page as portability_page
+
+REPORT = {
+    "clrt": "1.0",
+    "date": "2026-01-01",
+    "device": {
+        "name": "Fast GPU",
+        "platform": "Vendor",
+        "driver": "1.2",
+        "global_mem_bytes": 8 << 30,
+        "compute_units": 64,
+    },
+    "driver": {"version": "OpenCL 3.0"},
+    "takes": {"half arithmetic": True, "double arithmetic": False},
+    "deviations": [],
+    "self_test": [{"error": 0.0, "limit": 1e-3, "note": ""}],
+    "measured": {"gflops": 20000.0, "gbs": 900.0, "launch_us": 3.0},
+}
+
+
+def _double(place: Place) -> Found:
+    return {"most_s": place.most_s}
+
+
+def test_what_was_found_is_not_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def apart(run: object, place: Place, most_s: float) -> Found:
+        made.append("ran")
+        assert place.most_s < most_s and "models" in place.found
+        return {"ms": 1.0}
+
+    monkeypatch.setattr(state, "call_apart", apart)
+    item = Item("models", "net", _double)
+    for _ in range(2):
+        found = State.read(tmp_path / "found.json", 60.0)
+        found.run(item, 0, tmp_path, until_s=0.0)
+        assert found.found == {"models": {"net": {"ms": 1.0}}} and not found.left_out
+    assert made == ["ran"]
+
+
+def test_failures_are_kept_and_want_of_time_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = []
+
+    def fail(run: object, place: Place, most_s: float) -> Found:
+        raise errors[-1]
+
+    monkeypatch.setattr(state, "call_apart", fail)
+    found = State.read(tmp_path / "found.json", 60.0)
+    errors.append(WorkerError("Traceback\n  a line\nDeviceError: no room"))
+    found.run(Item("models", "a", _double), 0, tmp_path, 0.0)
+    errors.append(TooLongError("it hangs"))
+    found.run(Item("models", "b", _double, seconds=10.0), 0, tmp_path, 0.0)
+    late = [Item("models", "c", _double, seconds=100.0), Item("models", "d", _double)]
+    found.run(late[0], 0, tmp_path, 0.0)  # of its 100 s there are 60
+    found.run(late[1], 0, tmp_path, 58.0)
+    assert found.left_out == late
+    wanted = {"a": {"error": "DeviceError: no room"}, "b": {"error": "it hangs", "timed_out": True}}
+    assert State.read(tmp_path / "found.json", 1.0).found["models"] == wanted
+
+
+def test_a_process_that_hangs_is_ended() -> None:
+    start = time.perf_counter()
+    with pytest.raises(TooLongError, match="more than 0 s"):
+        call_apart(time.sleep, 600, most_s=0.1)
+    assert time.perf_counter() - start < 30
+
+
+def test_names_of_items_are_unique() -> None:
+    made = [*checks.items(), *tuning.items(), *models.items(), *products.items()]
+    assert len({(i.stage, i.name) for i in made}) == len(made)
+    assert {"MiniLM, 8 x 128", "GPT-2, a token", "ResNet-50, batch 1", "8192"} <= {
+        i.name for i in made
+    }
+
+
+@pytest.mark.parametrize("name", tuning.CASES)
+def test_cases_of_tuning_are_models(name: str) -> None:
+    if name == "products":
+        return  # `clrt tune` has it
+    case = tuning.CASES[name]
+    with load(case.make(), device=quick_device(), strict=True) as model:
+        for shapes in case.shapes:
+            assert model.plan(shapes).launches
+
+
+def test_products_are_right() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (products._matrix(rng, 40, DType.INT8) for _ in range(2))
+    with load(products._graph(b, DType.INT8), device=quick_device(), strict=True) as model:
+        found = model.run({"a": a})["y"]
+    np.testing.assert_array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_the_page_has_all_that_was_found() -> None:
+    kernel = {"kernel": "gemm_gpu", "before": {"T_RM": 4}, "after": {"T_RM": 8}, "ratio": 0.5}
+    text = page(
+        {
+            "device": {"report": REPORT},
+            "tests": {"test_ops 1/40": {**Counts(10, 1, 2, ("a::b",)).__dict__}},
+            "tuning": {"products": {"kernels": [kernel]}},
+            "models": {
+                "MiniLM": {"launches": 43, "gflop": 2.0, "device_ms": 0.5, "torch": {"fp16": 0.4}},
+                "ResNet-50": {"error": "DeviceError: no room"},
+            },
+            "products": {"1024": {"gflops": {"clrt": {"fp32": 9000.4}, "torch": {}}}},
+        }
+    )
+    assert text.startswith("# Fast GPU\n")
+    for part in (
+        "| measured | 20000 GFLOP/s, 900 GB/s, a launch 3.0 us |",
+        "| self-test | 1 of 1 cases right |",
+        "1 runs: 10 passed, 1 failed, 2 skipped.",
+        "- `a::b`",
+        "| products | `gemm_gpu` | RM=4 | RM=8 | 0.50 |",
+        "| MiniLM | 43 | 0.5 | 4000 |  |  | 0.4 |",
+        "| 1024 | 9000 |  |  |",
+        "- models, ResNet-50: DeviceError: no room",
+    ):
+        assert part in text, part
+    assert page({}).startswith("# An unknown device")
+
+
+def test_counts_of_pytest_are_read() -> None:
+    output = "..F.\nFAILED tests/a.py::test_b[x] - assert 0\n1 failed, 12 passed, 3 skipped in 2s\n"
+    assert read_counts(output, 1) == Counts(12, 1, 3, ("tests/a.py::test_b[x]",))
+    assert "ended with 139" in read_counts("a crash", 139).note
+
+
+def test_the_table_of_portability_names_failures() -> None:
+    rows = [
+        PortabilityRow("PoCL", "a CPU, 3.0", Counts(5, 1, 0, ("a::b",)), Counts(note="too long")),
+        PortabilityRow("rusticl"),
+    ]
+    text = portability_page(rows, quick=True)
+    assert "| PoCL | a CPU, 3.0 | 5 passed, 1 failed, 0 skipped | did not end |" in text
+    assert "| rusticl | not here |  |  |" in text
+    assert "## PoCL\n\n- `a::b`\n" in text and "- too long" in text

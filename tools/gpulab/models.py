@@ -1,0 +1,78 @@
+"""Models of known geometries: clrt's launches, and its runs from arrays to arrays, beside torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from benchmark.lab import Lab
+from benchmark.turns import time_turn
+from gpus.models import MODELS
+
+from clrt.ops.attention.page_form import PAGE
+
+from .state import Found, Item, Place
+from .torch_peer import time_model
+
+_SECONDS = 1.0
+
+
+def items() -> Iterator[Item]:
+    """An item for each model."""
+    for title in MODELS:
+        yield Item("models", title, partial(measure, title=title), 300)
+
+
+def measure(place: Place, title: str) -> Found:
+    """Milliseconds of a model: of its launches, of a run with its copies, and of torch's."""
+    from clrt.errors import ModelError
+
+    lab = Lab(str(place.device))
+    try:
+        model = MODELS[title](place.work)
+        graph = model.read()
+    except ModelError as error:
+        return {"note": str(error)}  # its weights are in a package of their own
+    loaded = lab.load(graph)
+    shapes = {spec.name: model.shapes(graph)[spec.name] for spec in loaded.inputs}
+    feeds = sample_feeds(loaded, shapes)
+    bound = loaded.bind(shapes, {})
+    lab.fill(bound, feeds)
+    found: Found = {
+        "launches": bound.plan.launches,
+        "gflop": 1e-9 * bound.plan.flops,
+        "device_ms": 1e3 * lab.time_bound(bound, _SECONDS),
+    }
+    if not model.contract.donated:  # else the cache would be copied, which no program does
+        run = partial(loaded.run, feeds)
+        found["run_ms"] = 1e3 * statistics.median(time_turn(run, _SECONDS))
+    try:
+        return found | {"torch": time_model(title, lab.info.caps.is_cpu, _SECONDS)}
+    except Exception as error:  # what other packages raise is no reason to lose the rest
+        return found | {"torch": {}, "note": f"torch: {error}"}
+
+
+def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Inputs of a model: of a decoder one sequence, whose last token stands where its pages end."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Any] = {}
+    for spec in model.inputs:
+        shape, dtype = shapes[spec.name], spec.dtype.numpy
+        if np.dtype(dtype).kind == "f":
+            feeds[spec.name] = rng.standard_normal(shape, np.float32).astype(dtype)
+        elif spec.name == "allowed":  # a bit for each token
+            feeds[spec.name] = np.full(shape, np.iinfo(dtype).max, dtype)
+        elif "mask" in spec.name:
+            feeds[spec.name] = np.ones(shape, dtype)
+        elif spec.name == "table":
+            feeds[spec.name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+        elif spec.name == "step":
+            end, tokens = PAGE * shapes["table"][1], shape[0]
+            feeds[spec.name] = np.zeros(shape, dtype)
+            feeds[spec.name][:, 2] = np.arange(end - tokens, end)
+        else:
+            feeds[spec.name] = np.zeros(shape, dtype)
+    return feeds
