@@ -80,10 +80,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
     # Parts leave no unit idle, in the smallest tiles at that.
-    least = kernels[-1 if few else -2]
-    wanted = _FEW_GROUPS * units
-    parts = _parts(product, least, wanted if few else _GROUPS * units)
-    most = _parts(replace(product, m=1), kernels[-1], wanted)
+    shared = ((kernels[-1], _FEW_GROUPS * units), (kernels[-2], _GROUPS * units))
+    parts = _parts(product, *shared[0 if few else 1])
+    most = max(_parts(replace(product, m=1), *each) for each in shared)
     launches += tile_launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -160,7 +159,7 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
 
 def _parts(product: Product, kernel: TileKernel, wanted: int) -> int:
     """Into how many parts K goes: as many as make so many work-groups."""
-    if product.batches > 1 or product.blocks is not None:
+    if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
     return parts_of(product.k, wanted // groups)
@@ -190,7 +189,8 @@ def _kernels(
     items: Mapping[str, int],
 ) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
-    in_lines = product.blocks is not None or product.b.strides[-1] == 1
+    rows_of_b = product.level_rows
+    in_lines = rows_of_b is None and product.b.strides[-1] == 1
     defines = {
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
@@ -202,11 +202,11 @@ def _kernels(
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
-    # Of few bits, columns are bytes side by side.
-    wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items, T_VW=wide)
-    size = (slices, lanes * wide if in_lines else slices)
-    return [*found, TileKernel(spec, size, (lanes, slices, 1))]
+    if rows_of_b is not None:
+        defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
+    local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
+    return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
 def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
