@@ -15,7 +15,6 @@ from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
 from clrt.kernels.sub_group import sub_group_of
-from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
