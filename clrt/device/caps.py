@@ -30,6 +30,8 @@ class MatrixShape:
 AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
 # A number of 8 bits without a sign by one with a sign, four of each at a time.
 VNNI_INT8 = MatrixShape(1, 16, 4, "int8", "int32", "vnni")
+# Of a core, where each of them is counted: at least as many as any such device has.
+_SMALL_UNITS = 8
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class DeviceCaps:
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
     quirks: frozenset[str] = frozenset()
+
+    @property
+    def cores(self) -> int:
+        """How many work-groups run apart from each other: one on a unit, or several small ones."""
+        small = "counts-small-units" in self.quirks
+        return max(1, self.compute_units // _SMALL_UNITS) if small else self.compute_units
 
     @property
     def is_cpu(self) -> bool:

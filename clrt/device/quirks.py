@@ -78,6 +78,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "PoCL 3.0's threads are not in the fork: its first command there waits forever",
     ),
     Quirk(
+        "counts-small-units",
+        r"Intel\(R\) OpenCL (HD )?Graphics",
+        "eight compute units count as one where launches are shared out",
+        "not measured: Intel's occupancy calculator has a work-group on 8 or 16 execution units "
+        "of a core, each of which the runtime counts: 512 of an Arc A770, which has 32 cores",
+    ),
+    Quirk(
         "simulator",
         r"Oclgrind",
         "never chosen unless asked for by name; programs are built unoptimised",

@@ -33,7 +33,7 @@ class Rates:
 @lru_cache(maxsize=64)
 def rates_of(caps: DeviceCaps) -> Rates:
     """What a device of these capabilities reaches, about."""
-    units = caps.compute_units
+    units = caps.cores
     if not caps.is_cpu:
         return Rates(units * _GPU_FLOPS, units * _GPU_BYTES, _LAUNCH_S)
     lanes = min(caps.float_lanes, _CPU_LANES) / _CPU_LANES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clrt.device.requires import Requires
@@ -11,6 +11,7 @@ from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, clamp, launch, round_up
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
@@ -24,8 +25,6 @@ GPU = tuned(
     T_RK=4,
     T_TD=16,
 )
-# What a work-item holds of the result at most, in registers.
-_RESULT = 32
 # Work-groups that a compute unit runs at once at least, and those that it should have; and tiles of
 # keys that a part has at least, or the launch that joins the parts costs more than they save.
 _LEAST_GROUPS = 2
@@ -72,15 +71,15 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     Raises:
         UnsupportedError: The device has too little local memory, or too small work-groups.
     """
-    tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
+    tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
-    most = clamp(_RESULT * lanes // columns, 1, tunables["T_RQ"])
-    tiles = [_AttentionTile.of(heads, {**tunables, "T_RQ": r}) for r in dict.fromkeys((most, 1))]
-    ctx.require(
-        Requires(
-            work_group_size=lanes * lines, local_mem_bytes=max(t.local_mem_bytes for t in tiles)
-        )
+    # A work-item has registers for T_RQ / 2 times as many elements of the result as of the scores.
+    most = clamp(
+        tunables["T_RK"] * tunables["T_RQ"] ** 2 // 2 * lanes // columns, 1, tunables["T_RQ"]
     )
+    heads = replace(heads, defines={**heads.defines, **sub_group_of(ctx.caps)})
+    tiles = _fitting_tiles(heads, tunables, most, ctx)
+    most = tiles[0].tunables["T_RQ"]
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
     few = len(tiles) - 1
     taken = few and takes_few(rows, pairs, units, lines, most)
@@ -93,6 +92,25 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     launches.append(tiles[few].launch(heads, sums, parts, parts > 1))
     launches.append(_joined(heads, sums, parts))
     return launches
+
+
+def _fitting_tiles(
+    heads: Attended, tunables: Mapping[str, int], most: int, ctx: Lowering
+) -> list[_AttentionTile]:
+    """The largest tile that fits local memory, and that of one row of a work-item.
+
+    Args:
+        most: Rows of a work-item at most.
+
+    Raises:
+        UnsupportedError: Not even the smallest one does, or work-groups are too large.
+    """
+    rows = [most >> halved for halved in range(most.bit_length())]
+    tiles = [_AttentionTile.of(heads, {**tunables, "T_RQ": r}) for r in rows]
+    needs = [t.requires for t in tiles]
+    ctx.require(needs[-1])
+    fitting = [t for t, n in zip(tiles, needs, strict=True) if n.lacking(ctx.caps) is None]
+    return [*fitting[:1], *fitting[1:][-1:]]
 
 
 @dataclass(frozen=True)
@@ -122,11 +140,14 @@ class _AttentionTile:
         )
 
     @property
-    def local_mem_bytes(self) -> int:
+    def requires(self) -> Requires:
+        """What a work-group takes."""
         depth = self.tunables["T_TD"] + _PAD
         kept = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
         scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
-        return 4 * (self.rows * (depth + scores + _NUMBERS) + kept + 1)
+        nbytes = 4 * (self.rows * (depth + scores + _NUMBERS) + kept + 1)
+        items = self.tunables["T_LANES"] * self.tunables["T_LINES"]
+        return Requires(work_group_size=items, local_mem_bytes=nbytes)
 
     def launch(self, heads: Attended, y: Value | Scratch, parts: int, taken: bool) -> Launch:
         """By parts where the result is scratch memory."""

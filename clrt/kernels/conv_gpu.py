@@ -94,7 +94,7 @@ def emit_windows(product: Product, windows: ImageWindows, ctx: Lowering) -> list
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables, units = ctx.tunables(CONV), ctx.caps.compute_units
+    tunables, units = ctx.tunables(CONV), ctx.caps.cores
     depth, (images, groups) = tunables["T_TK"], product.batch
     tiles, side = _fitting_tiles(product.m, tunables, ctx), tunables["T_SIDE"]
     order = windows.order(depth)

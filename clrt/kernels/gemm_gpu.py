@@ -14,7 +14,7 @@ from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
-from clrt.kernels.tiles import is_whole
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
@@ -28,12 +28,14 @@ GPU = tuned(
 )
 SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
+_PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
-# Elements of a work-item, from which on compilers may take sub-groups too large for them.
+# Elements of a work-item for which large sub-groups lack registers.
 _MANY = 16
-# Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
-# that joins the parts costs more than they save.
-_GROUPS = 2
+# Work-groups that a core should have, and that it should have of few rows, so that enough of B is
+# on the way; and how much of K a part has at least, or the launch that joins the parts costs more
+# than they save.
+_GROUPS, _FEW_GROUPS = 2, 4
 _PART_K = 256
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
 # As many rows as a work-group has slices, which is as many as it takes at once.
@@ -67,9 +69,8 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
-    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    ctx.require(Requires(local_mem_bytes=tile_bytes(tiles[0], tunables["T_TK"])))
+    tunables, units = ctx.tunables(GPU), ctx.caps.cores
+    tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
     items = ctx.tunables(FEW)
     made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
@@ -78,8 +79,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
     # Parts leave no unit idle, in the smallest tiles at that.
-    least = kernels[-1 if few else -2]
-    parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
+    shared = ((kernels[-1], _FEW_GROUPS * units), (kernels[-2], _GROUPS * units))
+    parts = _parts(product, *shared[0 if few else 1])
+    most = max(_parts(replace(product, m=1), *each) for each in shared)
     launches += tile_launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -88,6 +90,18 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
+
+
+def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
+    """The tiles whose slices fit local memory, the largest first.
+
+    Raises:
+        UnsupportedError: Not even the smallest one does.
+    """
+    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
+    needs = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
+    ctx.require(needs[-1])
+    return [t for t, need in zip(tiles, needs, strict=True) if need.lacking(ctx.caps) is None]
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
@@ -130,9 +144,7 @@ def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[st
     """
     rows, columns = tile
     found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
-    if caps.sub_group_sizes and rows * columns >= _MANY:
-        found["F_SUB_GROUP"] = min(caps.sub_group_sizes)
-    return found
+    return found | (sub_group_of(caps) if rows * columns >= _MANY else {})
 
 
 def tile_bytes(tile: tuple[int, int], depth: int) -> int:
@@ -141,15 +153,15 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
     Args:
         tile: Rows and columns of a work-item.
     """
-    return 4 * depth * sum(SIDE * r + 4 for r in tile)
+    return 4 * depth * sum(SIDE * r + _PAD for r in tile)
 
 
-def _parts(product: Product, kernel: TileKernel, units: int) -> int:
-    """Into how many parts K goes: as many as give each unit work."""
-    if product.batches > 1 or product.blocks is not None:
+def _parts(product: Product, kernel: TileKernel, wanted: int) -> int:
+    """Into how many parts K goes: as many as make so many work-groups."""
+    if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    return parts_of(product.k, _GROUPS * units // groups)
+    return parts_of(product.k, wanted // groups)
 
 
 @pure
@@ -176,7 +188,8 @@ def _kernels(
     items: Mapping[str, int],
 ) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
-    in_lines = product.blocks is not None or product.b.strides[-1] == 1
+    rows_of_b = product.level_rows
+    in_lines = rows_of_b is None and product.b.strides[-1] == 1
     defines = {
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
@@ -188,11 +201,11 @@ def _kernels(
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
     lanes, slices = items["T_LANES"], items["T_SLICES"]
-    # Of few bits, columns are bytes side by side.
-    wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items, T_VW=wide)
-    size = (slices, lanes * wide if in_lines else slices)
-    return [*found, TileKernel(spec, size, (lanes, slices, 1))]
+    if rows_of_b is not None:
+        defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
+    local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
+    return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
 def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:

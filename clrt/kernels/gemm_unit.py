@@ -134,7 +134,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     way = _way(product, ctx)
     if product.is_empty:
         return []
-    tunables, device_units = ctx.tunables(UNIT), ctx.caps.compute_units
+    tunables, device_units = ctx.tunables(UNIT), ctx.caps.cores
     sizes = way.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))
@@ -153,7 +153,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
         # Parts leave no unit idle, in the smallest tiles at that.
         least = kernels[-1 if product.m <= FEW_ROWS else -2]
         parts = _parts(product, least, device_units)
-        most = _parts(replace(product, m=1), kernels[-1], device_units)
+        most = max(_parts(replace(product, m=1), k, device_units) for k in kernels[-2:])
     launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -179,7 +179,8 @@ def _way(product: Product, ctx: Lowering) -> UnitWay:
     """
     b = product.right
     a = b if product.a_dtype is b else product.dtype
-    if product.blocks is not None or b not in _PARTS or (a is not b and a is not DType.FLOAT32):
+    few_bits = product.level_rows is not None
+    if few_bits or b not in _PARTS or (a is not b and a is not DType.FLOAT32):
         raise UnsupportedError(f"no product of {a} and {b} by a matrix unit")
     splits = a is DType.FLOAT32
     operands = str(DType.BFLOAT16 if splits else a)

@@ -20,6 +20,23 @@ import numpy as np
 from clrt.kernels import gguf_unpack as unpack
 from clrt.kernels.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 
+FACTORS: Mapping[str, tuple[int, ...]] = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_XS": (0,),
+}
+"""Where a block has the float16 numbers that its scales, and its minima, are multiplied by.
+
+Of these types scales and minima are integers of 8 bits but for that.
+"""
+HALF_SCALES = frozenset(
+    ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "IQ4_NL", "TQ1_0", "TQ2_0", "Q1_0", "NVFP4")
+)
+"""Types whose scales and minima float16 holds as they are."""
+_ONE = np.array([1], "<f2").view(np.uint8)
 # Elements that are unpacked at once: what lies between bytes and floats stays in the caches.
 _CHUNK_ELEMS = 1 << 18
 
@@ -157,6 +174,20 @@ class BlockType:
             None if minima is None else minima.reshape(sub_blocks),
             coding.zero,
         )
+
+    def whole_levels(self, raw: Bytes) -> tuple[Levels, list[Bytes]]:
+        """As `levels`, but with the whole numbers of scales and minima, of a type of `FACTORS`.
+
+        Returns:
+            With the levels, the bytes of the float16 numbers that scales are multiplied by, and of
+            those of minima: [rows, 2 * blocks].
+        """
+        blocks = np.array(raw).reshape(-1, self.nbytes)
+        halves = []
+        for at in FACTORS[self.name]:
+            halves.append(np.array(blocks[:, at : at + 2]).reshape(len(raw), -1))
+            blocks[:, at : at + 2] = _ONE
+        return self.levels(blocks.reshape(raw.shape)), halves
 
     def _chunks(self, blocks: int) -> Iterator[slice]:
         """So many blocks as a few at a time."""

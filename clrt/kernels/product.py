@@ -13,6 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
+from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import DotWeights
 from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
@@ -145,8 +146,8 @@ class Product:
         accumulator: The C type of the sum.
         a_dtype: What numbers of A may be rounded to; None where they may not.
         b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
-        blocks, levels: B of few bits, as kernels read it that compute with floats, and with
-            integers; `b` is then not read.
+        blocks, levels, level_rows: B of few bits, as kernels read it that compute with floats, with
+            integers, and on GPUs; `b` is then not read.
         y_offset: Elements of y before the first one of this product.
         flops: For the profile.
     """
@@ -166,6 +167,7 @@ class Product:
     b_dtype: DType | None = None
     blocks: Blocks | None = None
     levels: DotWeights | None = None
+    level_rows: LevelRows | None = None
 
     @property
     def right(self) -> DType:
@@ -197,6 +199,8 @@ class Product:
     @property
     def b_defines(self) -> dict[str, Define]:
         """The macros that say how the elements of B lie."""
+        if self.level_rows is not None:
+            return {"B_T": DType.UINT8.cl, **self.level_rows.defines}
         if self.blocks is not None:
             return {"B_T": DType.UINT8.cl, "BITS": self.blocks.bits}
         return {"B_T": self.right.cl, "B_STORAGE": self.right.storage}
@@ -206,8 +210,13 @@ class Product:
         """What kernels declare that read A and B in place."""
         b_s0, b_s1, b_k, b_n = self.b.strides
         strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
-        b = {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
-        return {**self.args, **b, **strides, **self.epilogue.args}
+        return {**self.args, **self._b_args, **strides, **self.epilogue.args}
+
+    @property
+    def _b_args(self) -> dict[str, Any]:
+        if self.level_rows is not None:
+            return self.level_rows.args
+        return {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
 
     def block_args(self, columns: int) -> dict[str, Any]:
         """B in panels of columns, and what BLOCK_INPUTS declares."""

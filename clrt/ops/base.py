@@ -167,7 +167,7 @@ class Op(IrOp):
         onnx_since: From this opset on it means what it does, which schemas before do not tell.
         view: The single output is input 0 with another shape: no kernel runs.
         moves: Each element of the outputs is one of input 0, perhaps in another dtype.
-        reads_part: A launch reads only some of input 0, no more bytes than it writes.
+        reads_part: An input of which a launch reads only some, no more bytes than it writes.
         writes_part: A launch writes only some of the output, no more bytes than it reads.
         in_place: Inputs whose memory the first output may take over (same size, same index order).
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
@@ -195,7 +195,7 @@ class Op(IrOp):
     onnx_since: ClassVar[int] = 0
     view: ClassVar[bool] = False
     moves: ClassVar[bool] = False
-    reads_part: ClassVar[bool] = False
+    reads_part: ClassVar[int | None] = None
     writes_part: ClassVar[bool] = False
     in_place: ClassVar[tuple[int, ...]] = ()
     host_inputs: ClassVar[tuple[int, ...]] = ()

@@ -15,6 +15,7 @@ from clrt.ops.base import all_graphs
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.driver import Pass, PassRun
+from clrt.passes.keep_scales import KeepScales
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import (
     CANONICALIZE_VIEWS,
@@ -40,6 +41,10 @@ def _round_activations(caps: DeviceCaps) -> Pass | None:
     return RoundActivations() if VNNI_INT8 in caps.matrix_shapes else None
 
 
+def _keep_scales(caps: DeviceCaps) -> Pass | None:
+    return None if caps.is_cpu else KeepScales()
+
+
 def _use_sub_pixels(caps: DeviceCaps) -> Pass | None:
     return UseSubPixels() if caps.is_cpu else None
 
@@ -52,6 +57,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
     _round_activations,  # precision: dots of bytes, where the model allows them
+    _keep_scales,  # precision: tables as products of float32 read them
     _use_sub_pixels,  # ConvTranspose as a convolution, which has the better kernels there
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )

@@ -35,14 +35,14 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     """What a launch of a step with some nodes moves."""
     op = nodes[0].op
     assert isinstance(op, Op)
-    picked = nodes[0].inputs[0] if op.reads_part else None
+    picked = None if op.reads_part is None else nodes[0].inputs[op.reads_part]
     read = written = scratch = part = 0
     for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
             scratch += nbytes
         elif isinstance(buffer, Value) and buffer.producer in nodes:
             written += nbytes
-        elif buffer is picked:
+        elif picked is not None and picked is _held(buffer):
             part = nbytes
         else:
             read += nbytes
@@ -50,6 +50,11 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     if op.writes_part:
         written = min(written, read)
     return Traffic(read, written, scratch)
+
+
+def _held(buffer: Buffer) -> Buffer:
+    """What a buffer was made from."""
+    return buffer.value if isinstance(buffer, Packed) else buffer
 
 
 def touched(launch: Launch) -> dict[Buffer, int]:

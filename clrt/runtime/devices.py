@@ -16,7 +16,7 @@ from clrt import knobs
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
-from clrt.runtime.driver import Guard, cl, find_platforms, note_use
+from clrt.runtime.driver import Guard, cl, find_platforms, note_use, sub_group_sizes
 from clrt.runtime.gpu_units import gpu_units
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
@@ -113,6 +113,8 @@ def _read_caps(device: cl.Device) -> DeviceCaps:
         max_alloc_bytes=device.max_mem_alloc_size,
         float_lanes=_float_lanes(device),
         opencl_c=_opencl_c(device),
+        # Kernels for CPUs have none.
+        sub_group_sizes=frozenset() if kind == "cpu" else sub_group_sizes(device),
         extensions=frozenset(device.extensions.split()),
     )
     quirks = quirks_of(caps)

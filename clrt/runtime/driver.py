@@ -160,6 +160,10 @@ def never_release(*objects: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 
+# What pyopencl has no name for, and the extension that it belongs to.
+_SUB_GROUP_SIZES, _REQUIRED_SIZES = 0x4108, "cl_intel_required_subgroup_size"
+
+
 @cache
 def _library() -> ctypes.CDLL | None:
     """The ICD loader that pyopencl uses."""
@@ -172,6 +176,7 @@ def _library() -> ctypes.CDLL | None:
             ctypes.c_void_p,
             ctypes.c_void_p,
         )
+        library.clGetDeviceInfo.argtypes = library.clGetProgramInfo.argtypes
         library.clCreateContext.restype = ctypes.c_void_p
     except (OSError, AttributeError):
         return None
@@ -190,6 +195,17 @@ def find_platforms() -> list[cl.Platform]:
     if library is not None:
         library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     return list(cl.get_platforms())
+
+
+def sub_group_sizes(device: cl.Device) -> frozenset[int]:
+    """Work-items of a sub-group that kernels may ask for; none where the device does not say."""
+    library, sizes, nbytes = _library(), (ctypes.c_size_t * 8)(), ctypes.c_size_t()
+    if library is None or _REQUIRED_SIZES not in device.extensions.split():
+        return frozenset()
+    given = ctypes.sizeof(sizes), ctypes.byref(sizes), ctypes.byref(nbytes)
+    if library.clGetDeviceInfo(device.int_ptr, _SUB_GROUP_SIZES, *given):
+        return frozenset()
+    return frozenset(sizes[: nbytes.value // ctypes.sizeof(ctypes.c_size_t)])
 
 
 def new_context(device: cl.Device) -> cl.Context:

@@ -33,6 +33,7 @@
 
 #include "common/attention_scalar.clh"
 #include "common/group.clh"
+#include "common/sub_group.clh"
 
 #define ITEMS (T_LANES * T_LINES)
 #define TILE_Q (T_LINES * T_RQ)
@@ -104,7 +105,7 @@
 #define SHARERS 1
 #endif
 
-__kernel __attribute__((reqd_work_group_size(T_LANES, T_LINES, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(T_LANES, T_LINES, 1)))
 void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, const IDX_T at_end,
                          const IDX_T window, const IDX_T nan_to_zero PARTS_INPUT) {
   __local __attribute__((aligned(16))) float q_tile[TILE_Q * Q_ROW];

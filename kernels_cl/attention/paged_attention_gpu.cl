@@ -7,13 +7,14 @@
 #endif
 #define ITEMS 64
 #define BLOCK_PAGES (ITEMS / PAGE)
-#define LEAST_PAGES (2 * BLOCK_PAGES)
+#define LEAST_PAGES BLOCK_PAGES
 #include "common/base.clh"
 #include "common/paged.clh"
 #include "common/index.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/page_parts.clh"
+#include "common/sub_group.clh"
 #if LEVELS
 #include "common/query_levels.clh"
 #endif
@@ -22,7 +23,7 @@
 #define COLUMNS ((S_DV + ITEMS - 1) / ITEMS)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE);
 
-__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const IDX_T splits) {
   // One weight more per row: rows begin in different banks.
   __local float queries[S_ROWS][S_D], weights[S_ROWS][ITEMS + 1], folded[S_ROWS][SHARE];

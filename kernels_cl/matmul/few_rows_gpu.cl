@@ -1,12 +1,10 @@
 // y = epilogue(A B) for up to ROWS rows on GPUs: B is read once, from end to end.
-// A work-group has LANES x SLICES work-items. Where B's last axis is N (S_B_N_LAST), lanes have T_VW
-// columns each, side by side, and slices take K in turns; else lanes go along K, and slices have a
-// column each.
+// A work-group has LANES x SLICES work-items. Where B's last axis is N (S_B_N_LAST), lanes have columns
+// side by side, and slices take K in turns; else lanes go along K, and slices have a column each. So
+// they do where B is in few bits, whose lanes take words of 32 bits in turns.
 // Work-group (x, y, z): columns, ROWS rows, batch. Arguments, defines and B of few bits as in
-// gemm_gpu.cl; T_VW is 4 for few bits, whose columns are bytes side by side, where N is whole.
-#ifndef T_VW
-#define T_VW 1
-#endif
+// gemm_gpu.cl.
+//   S_K_WHOLE  K is whole words of B in few bits, so that rows of A are whole vectors
 #ifndef BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
@@ -19,9 +17,12 @@
 #define B_T float
 #define B_STORAGE plain
 #endif
+#ifndef S_K_WHOLE
+#define S_K_WHOLE 0
+#endif
 #define VW 1
 #include "common/base.clh"
-#include "common/blocks.clh"
+#include "common/level_rows.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -31,18 +32,44 @@
 #define T_LANES 32
 #define T_SLICES 8
 #endif
-#define LANES T_LANES
-#define SLICES T_SLICES
-#define ROWS SLICES
+// Side by side, half of the lanes read enough at once; twice the slices share K.
+#define LANES (S_B_N_LAST ? T_LANES / 2 : T_LANES)
+#define SLICES (S_B_N_LAST ? 2 * T_SLICES : T_SLICES)
+#define ROWS T_SLICES
+// Of 2 bits a word is twice as many registers, and of 6 there are two.
+#if defined(BITS) && (BITS == 2 || HIGH_BITS == 2)
+#define RUN 2
+#else
 #define RUN 4
-#define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES * T_VW : SLICES)
+#endif
+#define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES : SLICES)
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 // Rows that there are not are passed over by all work-items alike.
 #define EACH_ROW(r) UNROLLED(r, ROWS) if (r < rows)
 
+#ifdef BITS
+// Elements of a row of A times those of a word of B.
+static inline float times_word(__global const float *from, const IDX_T k, const IDX_T K,
+                               const IDX_T step, const float *w) {
+  float sum = 0.0f;
+#if S_K_WHOLE
+  UNROLLED(i, FIELDS) {
+    const float4 x = *(__global const float4 *)(from + k + 4 * i);
+    sum += x.s0 * w[4 * i];
+    sum += x.s1 * w[4 * i + 1];
+    sum += x.s2 * w[4 * i + 2];
+    sum += x.s3 * w[4 * i + 3];
+  }
+#else
+  UNROLLED(i, WORD) if (k + i < K) sum += from[(k + i) * step] * w[i];
+#endif
+  return sum;
+}
+#endif
+
 __kernel __attribute__((reqd_work_group_size(LANES, SLICES, 1)))
-void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
+void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
                   const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                   const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
                   const IDX_T b_k, const IDX_T b_n INPUTS) {
@@ -54,33 +81,31 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const ID
   const IDX_T i0 = batch / d1, i1 = batch % d1;
   const IDX_T rows = i_min(M - m0, ROWS);
   __global const float *const from = AT(a) + i0 * a_s0 + i1 * a_s1 + m0 * a_row;
-  const IDX_T own = first + (S_B_N_LAST ? lane * T_VW : slice);
+  const IDX_T n = first + (S_B_N_LAST ? lane : slice);
   // Columns past the last one are computed as that one is.
-  const IDX_T column = i_min(own, N - T_VW);
-  float acc[ROWS][T_VW];
-  UNROLLED(r, ROWS) UNROLLED(v, T_VW) acc[r][v] = 0.0f;
+  const IDX_T column = i_min(n, N - 1);
+  float acc[ROWS];
+  UNROLLED(r, ROWS) acc[r] = 0.0f;
 #ifdef BITS
-  // A block of K has one scale: its levels are added up first.
-  for (IDX_T k0 = slice * block_size, block = slice; k0 < K;
-       k0 += SLICES * block_size, block += SLICES) {
-    float sums[ROWS][T_VW], all[ROWS];
-    UNROLLED(r, ROWS) all[r] = 0.0f;
-    UNROLLED(r, ROWS) UNROLLED(v, T_VW) sums[r][v] = 0.0f;
-    const IDX_T end = i_min(k0 + block_size, K);
-    for (IDX_T k = k0; k < end; k += PER) {
-      __global const uchar *const line = AT(b) + k / PER * N + column;
-      int bytes[T_VW];
-      UNROLLED(v, T_VW) bytes[v] = line[v];
-      UNROLLED(u, PER) if (k + u < end) {
+  // RUN words at once. The load of one past the end reads the last one.
+  __global const uchar *const weights = AT(b) + (size_t)column * pitch;
+  for (IDX_T k0 = lane * WORD; k0 < K; k0 += RUN * LANES * WORD) {
+    uint words[RUN];
+    UNROLLED(u, RUN) {
+      words[u] = ((__global const uint *)weights)[i_min(k0 + u * LANES * WORD, K - 1) / WORD];
+    }
+    UNROLLED(u, RUN) {
+      const IDX_T k = k0 + u * LANES * WORD;
+      if (k < K) {
+        float w[WORD];
+        unpack_word(w, words[u], weights, blocks, k / WORD);
+        __global const float *x = from;
         EACH_ROW(r) {
-          const float x = from[r * a_row + (k + u) * A_K];
-          all[r] += x;
-          UNROLLED(v, T_VW) sums[r][v] += x * (float)LEVELS(bytes[v], u);
+          acc[r] += times_word(x, k, K, A_K, w);
+          x += a_row;
         }
       }
     }
-    __global const float *const scale = AT(blocks) + block * 2 * N + column;
-    EACH_ROW(r) UNROLLED(v, T_VW) acc[r][v] += (sums[r][v] - scale[N + v] * all[r]) * scale[v];
   }
 #else
   __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * (S_B_N_LAST ? 1 : b_n);
@@ -96,25 +121,21 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const ID
     EACH_ROW(r) UNROLLED(u, RUN) {
       const IDX_T k = k0 + u * next;
       const float x = from[r * a_row + i_min(k, K - 1) * A_K];
-      acc[r][0] += (k < K ? x : 0.0f) * w[u];
+      acc[r] += (k < K ? x : 0.0f) * w[u];
     }
   }
 #endif
+  EACH_ROW(r) parts[r][slice][lane] = acc[r];
+  barrier(CLK_LOCAL_MEM_FENCE);
   // Work-items have an element each: of row `slice` where lanes have columns, else of row `lane`.
-  const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? ROWS : LANES;
-  UNROLLED(v, T_VW) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    UNROLLED(row, ROWS) parts[row][slice][lane] = acc[row][v];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    const IDX_T n = own + v;
-    for (IDX_T r = begin_row; r < rows && n < N; r += next_row) {
-      const IDX_T m = m0 + r;
-      float sum = 0.0f;
-      for (int k = 0; k < (S_B_N_LAST ? SLICES : LANES); ++k)
-        sum += S_B_N_LAST ? parts[r][k][lane] : parts[r][slice][k];
-      const F v0 = sum;
-      READS BODY
-      AT(y)[(batch * M + m) * N + n] = RESULT;
-    }
+  const IDX_T begin_row = S_B_N_LAST ? slice : lane, next_row = S_B_N_LAST ? SLICES : LANES;
+  for (IDX_T r = begin_row; r < rows && n < N; r += next_row) {
+    const IDX_T m = m0 + r;
+    float sum = 0.0f;
+    UNROLLED(k, S_B_N_LAST ? SLICES : LANES)
+      sum += S_B_N_LAST ? parts[r][k][lane] : parts[r][slice][k];
+    const F v0 = sum;
+    READS BODY
+    AT(y)[(batch * M + m) * N + n] = RESULT;
   }
 }

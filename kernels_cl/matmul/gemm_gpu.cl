@@ -1,6 +1,6 @@
 // y = epilogue(A B) for GPUs, a tile of it by a work-group (common/group_tile.clh).
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
-// B may be in few bits (common/blocks.clh).
+// B may be in few bits (common/level_rows.clh): work-items bring four places of K at a time.
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
 #define T_RM 4
@@ -21,18 +21,45 @@
 #endif
 #define VW 1
 #include "common/base.clh"
-#include "common/blocks.clh"
+#include "common/level_rows.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/operands.clh"
+#ifdef BITS
+// What is read past the end of K meets zeros of A.
+#define FOURS ((SHARE(TILE_N) + 3) / 4)
+#define FOUR_K(e) ((e) % (T_TK / 4) * 4)
+#define FOUR_N(e) ((e) / (T_TK / 4))
+#define B_NEXT float4 b_next[FOURS]
+#define FETCH_B                                                                          \
+  EACH_ELEMENT(u, FOURS) {                                                               \
+    const IDX_T e = item + u * ITEMS, k = k0 + FOUR_K(e);                                \
+    __global const uchar *const from = AT(b) + (size_t)i_min(n0 + FOUR_N(e), N - 1) * pitch; \
+    b_next[u] = level_four(from, blocks, i_min(k, (K - 1) / 4 * 4));                     \
+  }
+#define PUT_B                                                                            \
+  EACH_ELEMENT(u, FOURS) {                                                               \
+    const IDX_T e = item + u * ITEMS, n = FOUR_N(e);                                     \
+    if (n < TILE_N) {                                                                    \
+      b_tile[FOUR_K(e)][n] = b_next[u].s0;                                               \
+      b_tile[FOUR_K(e) + 1][n] = b_next[u].s1;                                           \
+      b_tile[FOUR_K(e) + 2][n] = b_next[u].s2;                                           \
+      b_tile[FOUR_K(e) + 3][n] = b_next[u].s3;                                           \
+    }                                                                                    \
+  }
+#else
+#define FETCH_B                                                                          \
+  EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \
+    const IDX_T e = item + u * ITEMS, k = k0 + SLICE_K(e, TILE_N, !S_B_N_LAST);          \
+    const IDX_T nn = i_min(n0 + SLICE_AT(e, TILE_N, !S_B_N_LAST), N - 1);                \
+    const float v = ELEMENT_B(i_min(k, K - 1), nn);                                      \
+    b_next[u] = k < K ? v : 0.0f;                                                        \
+  }
+#endif
 #include "common/group_tile.clh"
 
-#ifdef BITS
-#define ELEMENT_B(k, n) block_element(AT(b), AT(blocks), k, n, N, block_size)
-#else
 #define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k + (n) * B_N)
-#endif
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 
@@ -45,19 +72,14 @@
     const float v = AT(a)[at_a + mm * a_row + i_min(k, K - 1) * A_K];                    \
     a_next[u] = k < K ? v : 0.0f;                                                        \
   }                                                                                      \
-  EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \
-    const IDX_T e = item + u * ITEMS, k = k0 + SLICE_K(e, TILE_N, !S_B_N_LAST);          \
-    const IDX_T nn = i_min(n0 + SLICE_AT(e, TILE_N, !S_B_N_LAST), N - 1);                \
-    const float v = ELEMENT_B(i_min(k, K - 1), nn);                                      \
-    b_next[u] = k < K ? v : 0.0f;                                                        \
-  }
+  FETCH_B
 #define PREPARE(slice)
 #define COLUMNS_OF_ALL N
 #define COLUMN(j, at) const IDX_T n = at;
 #define Y_AT ((batch * M + m) * N + n)
 
 __kernel SUB_GROUP __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
-void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
+void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
               const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
               const IDX_T b_n INPUTS) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import clrt
 from clrt.container.gguf import read_gguf
-from clrt.device.caps import VNNI_INT8
+from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
@@ -18,12 +20,18 @@ from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.source import QuantisedRows, WeightSource
+from clrt.ir.dtypes import DType
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
+from clrt.kernels.tuned import TUNED
+from clrt.runs import plans
+from clrt.runtime.devices import DeviceInfo
+from clrt.tuning.records import record_for
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS, VOCABULARY
 from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
 from tests.harness import quick_device
+from tests.ops.test_ops import SHORT
 
 LLAMA_CPP = np.load(DATA / "llama_cpp.npz")
 # Activations of llama.cpp come from a table in float16; its Phi-3 has no window.
@@ -39,9 +47,15 @@ ROUNDED, LARGEST = 0.04, 7
 BESIDE_LLAMA_CPP = 1.25
 
 
-def all_logits(decoder: Decoder, source: WeightSource) -> list[Array]:
+def loaded(decoder: Decoder, source: WeightSource, device: DeviceInfo | None = None) -> clrt.Model:
+    return clrt.load(decoder_graph(decoder, source), device=device or quick_device())
+
+
+def all_logits(
+    decoder: Decoder, source: WeightSource, device: DeviceInfo | None = None
+) -> list[Array]:
     """Of both texts, at once."""
-    run = Run(decoder, clrt.load(decoder_graph(decoder, source), device=quick_device()))
+    run = Run(decoder, loaded(decoder, source, device))
     found = run.step({text: range(length) for text, length in enumerate(LENGTHS)})
     return [found[text] for text in range(len(LENGTHS))]
 
@@ -98,6 +112,32 @@ def test_logits_of_quantised_files(name: str, tmp_path: Path) -> None:
     theirs = (LLAMA_CPP[name] - exact[0][PLACES]).std()
     assert (logits[0] - exact[0]).std() < BESIDE_LLAMA_CPP * theirs
     assert (logits[0][PLACES] - LLAMA_CPP[name]).std() < BESIDE_LLAMA_CPP * 2**0.5 * theirs
+
+
+def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU device stands for a GPU: it gets a GPU's kernels, with small tiles."""
+
+    def record(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
+        own = TUNED[kernel].defaults if kernel in TUNED else {}
+        return {k: v for k, v in SHORT.items() if k in own} or record_for(kernel, caps)
+
+    monkeypatch.setattr(plans, "record_for", record)
+    own = quick_device()
+    units = own.caps.compute_units + 1
+    caps = replace(own.caps, kind="gpu", compute_units=units, matrix_shapes=frozenset())
+    gpu = replace(own, caps=caps)
+    decoder, source = read_gguf_decoder(read_gguf(case_file("Q4_K", tmp_path)))
+    model = loaded(decoder, source, gpu)
+    run = Run(decoder, model)
+    texts = {text: range(length) for text, length in enumerate(LENGTHS)}
+    first = run.step({text: places[:-1] for text, places in texts.items()})
+    last = run.step({text: places[-1:] for text, places in texts.items()})
+    exact = all_logits(decoder, DequantisedWeights(source))
+    for text, wanted in enumerate(exact):
+        found = np.concatenate([first[text], last[text]])
+        np.testing.assert_allclose(found, wanted, atol=TOLERANCE * wanted.std(), rtol=0)
+    raw = sum(v.nbytes for v in model._graph.constants() if v.dtype is DType.UINT8)
+    assert model._runner.room.weights.nbytes < 1.2 * raw
 
 
 def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:

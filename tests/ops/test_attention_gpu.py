@@ -76,3 +76,15 @@ def test_tiles_of_their_own_size(
     (result,) = run_plan(plan, feeds, device).values()
     (expected,) = op.reference(q, np.nan_to_num(k), np.nan_to_num(v), None, lengths)
     np.testing.assert_allclose(result, expected, rtol=0, atol=2e-5)
+
+
+def test_tiles_fit_local_memory() -> None:
+    op = FusedAttention.plain(4, 64, is_causal=True)
+    q = np.zeros((1, 300, 256), np.float32)
+    found = {}
+    for kib in (8, 16, 32):
+        caps = replace(plans.CPU, kind="gpu", max_work_group_size=256, local_mem_bytes=kib << 10)
+        plan = plan_graph(sample_graph(Sample(op, (q, q, q))), caps, {})
+        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.also)
+        found[kib] = {dict(k.defines).get("T_RQ") for k in kernels} - {None}
+    assert found == {8: set(), 16: {"2", "1"}, 32: {"4", "1"}}

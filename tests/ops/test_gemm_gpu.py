@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.quantized_gather import QuantizedGather
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
+from clrt.passes.prepare import prepare
 from clrt.plan.plan import Plan
-from clrt.plan.steps import launches_of
+from clrt.plan.steps import DeviceStep, launches_of
+from clrt.plan.traffic import traffic
 from tests.harness import quick_device, run_plan
 from tests.ops.test_matrix_unit import product
 from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
@@ -18,8 +24,8 @@ from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
 UNITS = 64
 
 
-def gpu_plan(build: Build) -> Plan:
-    caps = replace(quick_device().caps, kind="gpu", compute_units=UNITS)
+def gpu_plan(build: Build, **changes: Any) -> Plan:
+    caps = replace(quick_device().caps, kind="gpu", compute_units=UNITS, **changes)
     return planned(build.graph, caps, {})
 
 
@@ -31,6 +37,16 @@ def test_tiles_leave_no_unit_idle(m: int, n: int, tile: tuple[int, int]) -> None
     tiles = tiles_from(8, 8)
     assert tiles == ((8, 8), (4, 4), (2, 2))
     assert tiles[best_tile(m, n, 1, UNITS, 8, 8)] == tile
+
+
+def test_tiles_fit_local_memory() -> None:
+    build = product(floats(500, 64), floats(64, 500))
+    kinds = {}
+    for kib in (16, 32):
+        plan = gpu_plan(build, local_mem_bytes=kib << 10)
+        kernels = {x.kernel for x in launches_of(plan.steps)} | set(plan.also)
+        kinds[kib] = {dict(k.defines).get("T_RM") for k in kernels if k.entry == "gemm_gpu"}
+    assert kinds == {16: {"4", "2"}, 32: {"8", "4", "2"}}
 
 
 def check(build: Build, plan: Plan) -> None:
@@ -54,6 +70,14 @@ def test_parts_of_a_deep_product(m: int, entry: str, op: FusedMatMul | None) -> 
     check(build, plan)
 
 
+def test_few_tiles_have_parts_where_few_rows_have_none() -> None:
+    build = Build()
+    x, w = build.given("x", floats(16, 2048)), build.given("w", floats(1024, 2048))
+    build.graph.outputs = [build.apply(FusedMatMul(trans_b=1), x, w)]
+    share, joined = launches_of(gpu_plan(build).steps)
+    assert (share.kernel.entry, joined.kernel.entry) == ("gemm_gpu", "join_parts")
+
+
 @pytest.mark.parametrize("m", [1, 8, 9])
 @pytest.mark.parametrize("last", ["n", "k"])
 def test_few_rows(m: int, last: str) -> None:
@@ -67,3 +91,35 @@ def test_few_rows(m: int, last: str) -> None:
     (launch,) = launches_of(plan.steps)
     assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
     check(build, plan)
+
+
+@pytest.mark.parametrize(("type_", "nbytes"), [("Q4_0", 4.5 / 8), ("Q4_K", 148 / 256)])
+@pytest.mark.parametrize("m", [1, 9])
+def test_few_bits_stay_few(type_: str, nbytes: float, m: int) -> None:
+    n, k = 96, 1024
+    build = Build()
+    raw = np.zeros((n, BLOCK_TYPES_BY_NAME[type_].row_bytes(k)), np.uint8)
+    x, w = build.given("x", floats(m, k)), build.given("w", raw, constant=True)
+    build.graph.outputs = [build.apply(QuantizedMatMul(type_, k, n), x, w)]
+    plan = gpu_plan(build)
+    (launch,) = launches_of(plan.steps)
+    assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
+    assert sum(plan.uploads.values()) == n * k * nbytes
+
+
+def test_a_table_that_is_the_head_lies_once() -> None:
+    n, k, device = 96, 512, quick_device()
+    caps = replace(device.caps, kind="gpu", compute_units=UNITS, matrix_shapes=frozenset())
+    build = Build()
+    raw = np.zeros((n, BLOCK_TYPES_BY_NAME["Q4_K"].row_bytes(k)), np.uint8)
+    ids = build.given("ids", np.array([3, 5]))
+    table = build.given("table", raw, constant=True)
+    rows = build.apply(QuantizedGather("Q4_K", k, n), ids, table)
+    build.graph.outputs = [build.apply(QuantizedMatMul("Q4_K", k, n), rows, table)]
+    build.graph.output_names = ["y"]
+    prepare(build.graph, caps)
+    plan = planned(build.graph, caps, {})
+    assert len(plan.uploads) == 1
+    gather = next(s for s in plan.steps if isinstance(s, DeviceStep))
+    moved = traffic(gather.nodes, gather.launches[0])
+    assert moved.written == 2 * k * 4 and moved.read == moved.written + ids.nbytes

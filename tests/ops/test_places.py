@@ -66,15 +66,8 @@ def _launches(op: Op, caps: DeviceCaps, *shapes: tuple[Dim, ...], **sizes: int) 
     return [x for x in launches_of(_plan(op, caps, *shapes, **sizes).steps) if prod(x.global_size)]
 
 
-@pytest.mark.parametrize(
-    ("op", "shapes"),
-    [
-        (MaxPool((3, 3), pads=(1, 1, 1, 1)), [(2, 960, 7, 7)]),
-        (Conv(kernel_shape=(9, 9), pads=(4, 4, 4, 4), group=960), [(2, 960, 7, 7), (960, 1, 9, 9)]),
-    ],
-)
-def test_short_rows_leave_no_work_item_idle(op: Op, shapes: list[tuple[Dim, ...]]) -> None:
-    (found,) = _launches(op, GPU, *shapes)
+def test_short_rows_leave_no_work_item_idle() -> None:
+    (found,) = _launches(MaxPool((3, 3), pads=(1, 1, 1, 1)), GPU, (2, 960, 7, 7))
     assert found.global_size == (2 * 960 * 7 * 7,)
 
 

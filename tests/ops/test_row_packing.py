@@ -11,7 +11,7 @@ from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.levels import PACKED_TYPES
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
-from clrt.ops.matmul.blocks import dot_weights
+from clrt.ops.matmul.blocks import dot_weights, level_rows
 from clrt.runtime import row_packing
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.session import session_for
@@ -48,6 +48,14 @@ def parts_of(array: Array, *borders: int) -> Value:
     return Value("w", TensorType.of(StackedElements(parts, array.dtype)))
 
 
+def assert_same(made: Array, expected: Array) -> None:
+    other = np.flatnonzero(made != expected)
+    # Any bits are a number; of those that are none, the bits may be others.
+    pairs = [x.view(np.float16)[other // 2] for x in (made, expected)]
+    assert np.isnan(pairs[0]).all() and np.isnan(pairs[1]).all()
+    assert len(other) < len(made) // 100
+
+
 @DEVICES
 @pytest.mark.parametrize("name", PACKED_TYPES)
 def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
@@ -55,12 +63,18 @@ def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
     found = BLOCK_TYPES_BY_NAME[name]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
     source = dot_weights(name, n, k, parts_of(raw, n // 3, n // 2)).packed
-    made, expected = packed_there(source, device), source.pack(raw).reshape(-1)
-    other = np.flatnonzero(made != expected)
-    # Any bits are a number; of those that are none, the bits may be others.
-    pairs = [x.view(np.float16)[other // 2] for x in (made, expected)]
-    assert np.isnan(pairs[0]).all() and np.isnan(pairs[1]).all()
-    assert len(other) < len(made) // 100
+    assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
+
+
+@DEVICES
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q6_K"])
+def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
+    """As GPUs read them."""
+    n, k = (5, 256) if device.caps.simulator else (131, 768)
+    found = BLOCK_TYPES_BY_NAME[name]
+    raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
+    source = level_rows(name, n, k, parts_of(raw, n // 3, n // 2)).packed
+    assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
 
 
 @DEVICES

@@ -11,10 +11,16 @@ from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.sources import read_graph
 from tests.models.onnx_text import parsed
-from tools.gpus.compiling import Program, Results, programs_of, refusals
+from tools.gpus.aims import AIMS, Aim
+from tools.gpus.checks import idle_faults, idle_launches, long_loops, slow_loops, steps_of
+from tools.gpus.compiling import Results, programs_of, refusals
+from tools.gpus.faults import Faults
+from tools.gpus.figures import Figures
+from tools.gpus.loops import AMD_PAIRED, Loop, main_loop
+from tools.gpus.made import made_before
 from tools.gpus.planning import Model, Planned, Work, plan_model, refusal
-from tools.gpus.predict import predict
-from tools.gpus.profiles import Profile, profiles
+from tools.gpus.predict import Prediction, predict
+from tools.gpus.profiles import profiles
 from tools.gpus.report import Page
 from tools.gpus.targets import (
     STRICT,
@@ -33,7 +39,7 @@ NET = """
     g (float[batch, 64] x) => (float[batch, 32] y)
     <float[64, 32] w = {%s}> { p = MatMul(x, w) y = Softmax(p) }
 """
-KERNEL = KernelSpec.of("copy/gather.cl", "gather")
+KERNEL = KernelSpec.of("movement/gather.cl", "gather")
 
 
 def _read() -> Graph:
@@ -153,13 +159,99 @@ def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         find("no-such-compiler")
 
 
+def test_pairs_of_instructions_fill_slots() -> None:
+    pair = "\tv_dual_fmac_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6"
+    lines = [".LBB0_1:", pair, "\tv_add_f32_e32 v1, v2, v3", "\ts_cbranch_scc1 .LBB0_1"]
+    loop = main_loop(lines, AMD_PAIRED)
+    assert loop == Loop(3, 1, 2, 4) and loop.reached == loop.filled == 0.5
+
+
+def _work(groups: int, flops: int, kernel: KernelSpec = KERNEL) -> Work:
+    return Work(kernel, groups, 64, flops, 4096)
+
+
+def _planned(*works: Work) -> Planned:
+    return Planned("net", LEAST, works, tuple((w.kernel, w.items) for w in works))
+
+
+def test_cores_without_a_group_have_a_reason() -> None:
+    small, large = _planned(_work(1, 1000)), _planned(_work(1, 10**9), _work(4, 10**9))
+    (idle,) = idle_launches(small, {})
+    assert "save less" in idle.reason and idle.launches == 1
+    assert list(idle_faults([small], Results())) == []
+    (line,) = idle_faults([large], Results())
+    assert "net on Least of OpenCL 1.2" in line and "1 launch of 1 or more groups" in line
+
+
+def test_long_loops() -> None:
+    work = _work(1, 2 * 64 * 8 * 5000)
+    assert steps_of(work, Loop(20, 8, 8)) == 5000
+    assert steps_of(work, None) == 4096 // 4 // 64
+    results = Results({(KERNEL, "sm_80"): Compiled(loop=Loop(20, 8, 8))})
+    (line,) = long_loops([_planned(work)], results)
+    assert "gather: 5000 steps" in line
+    assert list(long_loops([_planned(_work(2, work.flops))], results)) == []
+
+
+def test_floors_of_main_loops() -> None:
+    tile = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", T_RM=8, T_RN=8, T_TK=16)
+    small = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
+    results = Results({(k, "sm_89"): Compiled(loop=Loop(10, 7, 7)) for k in (tile, small)})
+    (line,) = slow_loops(results)
+    assert "T_RM=8" in line and "70 %, less than 80 %" in line
+
+
+def test_figures_that_got_worse(tmp_path: Path) -> None:
+    fine = Results({(KERNEL, "sm_80"): Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))})
+    poor = Results({(KERNEL, "sm_80"): Compiled(16, 8, 0, 0, "32 warps", Loop(10, 5, 5))})
+    before = Figures.of([_planned(_work(4, 10**9))], fine)
+    before.write(tmp_path / "gpus.json")
+    kept = Figures.read(tmp_path / "gpus.json")
+    assert kept.models == before.models and kept.kernels == before.kernels
+    assert list(before.worse_than(kept)) == []
+    after = Figures.of([_planned(_work(4, 10**9), _work(1, 10**9))], poor)
+    assert list(after.worse_than(kept)) == [
+        "net on Least of OpenCL 1.2: 2 launches, 1 before",
+        "net on Least of OpenCL 1.2: 1 idle launches, 0 before",
+        f"net on Least of OpenCL 1.2: {_likely(after)} likely µs, {_likely(before)} before",
+        "gather on sm_80: 8 bytes spilled or of stack, 0 before",
+        "gather on sm_80: 32 occupancy, 64 before",
+        "gather on sm_80: 50 % of the main loop, 80 before",
+    ]
+    assert list(before.worse_than(after)) == []
+    assert Figures.read(tmp_path / "none.json").models == {}
+
+
+def _likely(figures: Figures) -> int:
+    return figures.models["net"][LEAST.name][-1]
+
+
+def test_aims_are_of_what_launches_do() -> None:
+    found = Prediction(perfect=1e-3, likely=1.6e-3, launching=2e-4, idle=0)
+    assert Aim("net", 1.5).reached(found) == ("1.4 ms", True)
+    assert Aim("net", times=1.3).reached(found) == ("1.4", False)
+    assert len({a.model for a in AIMS}) == len(AIMS)
+
+
+def test_what_was_made_is_kept(tmp_path: Path) -> None:
+    made = Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))
+
+    def fail() -> Compiled:
+        raise AssertionError("compiled again")
+
+    assert made_before(KERNEL, "sm_80", 64, lambda: made, tmp_path) == made
+    assert made_before(KERNEL, "sm_80", 64, fail, tmp_path) == made
+    plain = Compiled()
+    assert made_before(KERNEL, STRICT, 64, lambda: plain, tmp_path) == plain
+    assert made_before(KERNEL, STRICT, 64, fail, tmp_path) == plain
+
+
 def test_the_page_lists_faults() -> None:
-    device: Profile = LEAST
-    plan = Planned("net", device, (Work(KERNEL, 1, 64, 10, 10),), ((KERNEL, 64),))
     results = Results(
-        {(KERNEL, STRICT): Compiled(), (KERNEL, "skl"): Compiled(128, 64, 0, 0, "SIMD8")},
-        {Program(KERNEL, "dg2", 64): "no"},
+        {(KERNEL, STRICT): Compiled(), (KERNEL, "skl"): Compiled(128, 64, 0, 0, "SIMD8")}
     )
-    page = str(Page((device,), (plan,), results, ["net: refused"]))
-    for line in ("gather on skl: 64 spilled", "gather on dg2", "- net: refused", "**128 · SIMD8**"):
+    faults = Faults(errors=["gather on dg2: no"], refused=["net: refused"], worse=["net: slow"])
+    page = str(Page((LEAST,), (_planned(_work(1, 10)),), results, faults))
+    assert list(faults.lines()) == ["gather on dg2: no", "net: refused", "net: slow"]
+    for line in ("- gather on dg2: no", "- net: refused", "- net: slow", "**128 · SIMD8**"):
         assert line in page

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from clrt.kernels.spec import KernelSpec
 
+from .loops import Loop
+from .made import made_before
 from .planning import Planned, lacking_group
 from .targets import TARGETS, Compiled
 from .toolchain import CompileError
@@ -41,10 +43,14 @@ class Results:
     compiled: dict[tuple[KernelSpec, str], Compiled] = field(default_factory=dict)
     errors: dict[Program, str] = field(default_factory=dict)
 
-    def shares(self, target: str) -> dict[KernelSpec, float]:
-        """How much of the main loops of kernels multiplies and adds, where a target shows it."""
+    def loops(self, target: str) -> dict[KernelSpec, Loop]:
+        """The main loops of kernels, where a target shows them."""
         found = ((k, c.loop) for (k, t), c in self.compiled.items() if t == target)
-        return {kernel: loop.share for kernel, loop in found if loop is not None}
+        return {kernel: loop for kernel, loop in found if loop is not None}
+
+    def shares(self, target: str) -> dict[KernelSpec, float]:
+        """How much of a device's rate these reach at most."""
+        return {kernel: loop.reached for kernel, loop in self.loops(target).items()}
 
     def local_bytes(self) -> dict[KernelSpec, int]:
         """Local memory of kernels: the most of any target."""
@@ -98,11 +104,16 @@ def compile_all(programs: Sequence[Program], done: Callable[[], None]) -> Result
 
 
 def _compile(program: Program) -> Compiled | str:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            return TARGETS[program.target](program.kernel, program.items, Path(folder))
-        except CompileError as error:
-            return str(error)
+    kernel, target, items = program.kernel, program.target, program.items
+
+    def make() -> Compiled:
+        with tempfile.TemporaryDirectory() as folder:
+            return TARGETS[target](kernel, items, Path(folder))
+
+    try:
+        return made_before(kernel, target, items, make)
+    except CompileError as error:
+        return str(error)
 
 
 def refusals(plans: Iterable[Planned], local: Mapping[KernelSpec, int]) -> Iterator[str]:

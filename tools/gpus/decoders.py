@@ -1,131 +1,212 @@
-"""Decoders of known geometries with random weights."""
+"""Decoders of known geometries. Plans do not look at weights: theirs are made up."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from clrt.importer.language.config import read_decoder
+from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
+from clrt.importer.language.source import QuantisedRows
 from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.attention.pages import SLABS
 from clrt.plan.contract import Contract
 
-_CONFIGS: dict[str, dict[str, Any]] = {
-    "GPT-2": {
-        "model_type": "gpt2",
-        "activation_function": "gelu_new",
-        "n_embd": 768,
-        "n_head": 12,
-        "n_layer": 12,
-        "n_positions": 1024,
-        "vocab_size": 50257,
-        "tie_word_embeddings": True,
-    },
-    "SmolLM2-135M (Llama)": {
-        "model_type": "llama",
-        "dtype": "bfloat16",
-        "hidden_act": "silu",
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "max_position_embeddings": 8192,
-        "num_attention_heads": 9,
-        "num_hidden_layers": 30,
-        "num_key_value_heads": 3,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
-        "vocab_size": 49152,
-    },
+_GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
 }
-DECODERS = tuple(_CONFIGS)
+_LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
+_SMOLLM2 = _LLAMA | {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "rope_theta": 100000.0,
+    "vocab_size": 49152,
+}
+_LLAMA_1B = _LLAMA | {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "rope_theta": 500000.0,
+    "vocab_size": 128256,
+}
 _KEPT = frozenset(f"slab{s}" for s in range(SLABS))
 # The cache stays on the device, and is written in place.
 CONTRACT = Contract(_KEPT, _KEPT, frozenset(f"kept{s}" for s in range(SLABS)))
-# Pages of 32 tokens that a sequence has.
-_PAGES = 16
+# Pages of 32 tokens that a sequence has: those of 512, or of the places of Whisper's sound.
+_PAGES, _SOUND_PAGES, _SOUND_PLACES = 16, 47, 1500
 
 
-def read_decoder_graph(name: str, work: Path) -> Graph:
-    """The graph of one of `DECODERS`, whose folder is made under `work`."""
-    folder = work / name
-    if not folder.exists():
-        _write(folder, _CONFIGS[name])
-    return decoder_graph(*read_folder(folder))
+@dataclass(frozen=True)
+class MadeUpWeights:
+    """Tensors in all shapes that are asked for; matrices take no memory until they are read.
+
+    Attributes:
+        present: The optional ones that are there, by the last two parts of their names.
+        dtype: Of matrices.
+        blocks: The type of the blocks that matrices are made of instead; "" for none.
+        turned: Matrices of layers are stored `[inputs, outputs]`.
+    """
+
+    present: frozenset[str]
+    dtype: Any = np.float32
+    blocks: str = ""
+    turned: bool = False
+
+    def __contains__(self, name: str) -> bool:
+        return ".".join(name.split(".")[-2:]) in self.present
+
+    def load(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A tensor of no matter which number, but neither of 0 nor of 1, which passes leave out."""
+        return np.full(shape, 0.75, np.float32)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+        """Zeros."""
+        if self.blocks:
+            width = BLOCK_TYPES_BY_NAME[self.blocks].row_bytes(columns)
+            return QuantisedRows(self.blocks, np.zeros((rows, width), np.uint8))
+        if self.turned and name.startswith("blk."):
+            return np.zeros((columns, rows), self.dtype).T
+        return np.zeros((rows, columns), self.dtype)
 
 
-def layers_of(name: str) -> int:
-    """The layers of one of `DECODERS`."""
-    config = _CONFIGS[name]
-    return int(config.get("n_layer") or config["num_hidden_layers"])
+def _names(*parts: str, biases: bool = False) -> frozenset[str]:
+    norms = ("attn_norm", "ffn_norm", "output_norm")
+    found = {f"{part}.weight" for part in norms} | set(parts)
+    return frozenset(found | {f"{part}.bias" for part in norms} if biases else found)
 
 
-def step_shapes(tokens: int, graph: Graph) -> Mapping[str, tuple[int, ...]]:
-    """The inputs of a step of one sequence that runs so many tokens and asks for the next one."""
-    sizes = {"tokens": tokens, "pages": _PAGES, "pages0": _PAGES, "history": 0, "biases": 0}
-    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
+_OF_LLAMA = _names()
+_OF_GPT2 = _names(
+    *("attn_qkv.weight", "attn_qkv.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias"),
+    biases=True,
+)
+_OF_WHISPER = _names(
+    *("attn_q.bias", "attn_v.bias", "attn_output.bias", "ffn_up.bias", "ffn_down.bias"),
+    *("cross_attn_norm.weight", "cross_attn_norm.bias", "cross_attn_q.bias"),
+    *("cross_attn_v.bias", "cross_attn_output.bias"),
+    biases=True,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a step of one sequence does.
+
+    Attributes:
+        tokens: Those that it runs, to ask for the next one.
+        sounds: Those that it encodes, of 30 s.
+    """
+
+    title: str
+    tokens: int
+    sounds: int = 0
+
+
+_RUNS = Run("a token", 1), Run("a prompt of 128", 128)
+
+
+@dataclass(frozen=True)
+class KnownDecoder:
+    """A decoder, and the steps that are planned.
+
+    Attributes:
+        read: What it is; a folder for what is made on the way is given.
+    """
+
+    name: str
+    read: Callable[[Path], Decoder]
+    weights: MadeUpWeights
+    runs: tuple[Run, ...] = _RUNS
+
+    def graph(self, work: Path) -> Graph:
+        """Its graph."""
+        return decoder_graph(self.read(work / self.name), self.weights)
+
+    def layers(self, work: Path) -> int:
+        """How many layers it has."""
+        return self.read(work / self.name).layers
+
+
+def _configured(config: Mapping[str, Any], folder: Path) -> Decoder:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return read_decoder(folder)[0]
+
+
+def _whisper(folder: Path) -> Decoder:
+    """The base model."""
+    decoder = Decoder(
+        family="whisper_decoder",
+        vocabulary=51865,
+        hidden=512,
+        layers=6,
+        heads=8,
+        kv_heads=8,
+        head_size=64,
+        intermediate=2048,
+        context=448,
+        norm="layer",
+        epsilon=1e-5,
+        activation="gelu",
+        gated=False,
+        places=448,
+    )
+    encoder = replace(decoder, family="whisper_encoder", features=80, stride=2)
+    encoder = replace(encoder, context=_SOUND_PLACES, places=_SOUND_PLACES)
+    return replace(decoder, encoder=encoder)
+
+
+_HALF = MadeUpWeights(_OF_LLAMA, ml_dtypes.bfloat16)
+_FOUR_BITS = MadeUpWeights(_OF_LLAMA, blocks="Q4_0")
+DECODERS = (
+    KnownDecoder("GPT-2", partial(_configured, _GPT2), MadeUpWeights(_OF_GPT2, turned=True)),
+    KnownDecoder("SmolLM2-135M (Llama)", partial(_configured, _SMOLLM2), _HALF),
+    KnownDecoder("Llama of 1B", partial(_configured, _LLAMA_1B), _HALF, _RUNS[:1]),
+    KnownDecoder("Llama of 1B in 4 bits", partial(_configured, _LLAMA_1B), _FOUR_BITS, _RUNS[:1]),
+    KnownDecoder(
+        "Whisper base",
+        _whisper,
+        MadeUpWeights(_OF_WHISPER),
+        (Run("30 s of sound and a token", 1, 1), Run("a token", 1)),
+    ),
+)
+
+
+def step_shapes(run: Run, graph: Graph) -> Mapping[str, tuple[int, ...]]:
+    """The inputs of a step."""
     shapes = {v.name: v.shape or () for v in graph.inputs}
     names = {n for s in shapes.values() for d in s if not isinstance(d, int) for n in d.symbols}
+    # A sound has a row of the table of its own.
+    hears = "places" in names
+    pages = _SOUND_PAGES if hears else _PAGES
+    sizes = {"tokens": run.tokens, "pages": pages, "pages0": pages, "history": 0, "biases": 0}
+    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
+    if hears:
+        places = _SOUND_PLACES if run.sounds else 1
+        sizes |= {"sequences": 2, "pages0": 2 * pages, "batch": run.sounds, "places": places}
     bindings = {name: sizes.get(name, 1) for name in names}
     return {n: tuple(int(substitute(d, bindings)) for d in s) for n, s in shapes.items()}
-
-
-def _write(folder: Path, config: dict[str, Any]) -> None:
-    from safetensors.numpy import save_file
-
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    dtype = ml_dtypes.bfloat16 if config.get("dtype") == "bfloat16" else np.float32
-    rng = np.random.default_rng(0)
-    tensors = _gpt2(config) if config["model_type"] == "gpt2" else _llama(config)
-    # Small, or no logit would be a number.
-    weights = {n: (0.02 * rng.standard_normal(s, np.float32)).astype(dtype) for n, s in tensors}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def _gpt2(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the tensors of a checkpoint."""
-    hidden = config["n_embd"]
-    yield "transformer.wte.weight", (config["vocab_size"], hidden)
-    yield "transformer.wpe.weight", (config["n_positions"], hidden)
-    norms = ["transformer.ln_f"]
-    for layer in (f"transformer.h.{i}" for i in range(config["n_layer"])):
-        norms += [f"{layer}.ln_1", f"{layer}.ln_2"]
-        for name, inputs, outputs in (
-            ("attn.c_attn", hidden, 3 * hidden),
-            ("attn.c_proj", hidden, hidden),
-            ("mlp.c_fc", hidden, 4 * hidden),
-            ("mlp.c_proj", 4 * hidden, hidden),
-        ):
-            yield f"{layer}.{name}.weight", (inputs, outputs)
-            yield f"{layer}.{name}.bias", (outputs,)
-    for name in norms:
-        yield f"{name}.weight", (hidden,)
-        yield f"{name}.bias", (hidden,)
-
-
-def _llama(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of the tensors of a checkpoint."""
-    hidden, wide = config["hidden_size"], config["intermediate_size"]
-    kept = hidden * config["num_key_value_heads"] // config["num_attention_heads"]
-    yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    yield "model.norm.weight", (hidden,)
-    for layer in (f"model.layers.{i}" for i in range(config["num_hidden_layers"])):
-        yield f"{layer}.input_layernorm.weight", (hidden,)
-        yield f"{layer}.post_attention_layernorm.weight", (hidden,)
-        for name, inputs, outputs in (
-            ("self_attn.q_proj", hidden, hidden),
-            ("self_attn.k_proj", hidden, kept),
-            ("self_attn.v_proj", hidden, kept),
-            ("self_attn.o_proj", hidden, hidden),
-            ("mlp.gate_proj", hidden, wide),
-            ("mlp.up_proj", hidden, wide),
-            ("mlp.down_proj", wide, hidden),
-        ):
-            yield f"{layer}.{name}.weight", (outputs, inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Syntax:
         branch: Matches names of instructions that jump to a label among their operands.
         target: Finds the labels in operands.
         fused: Matches instructions, operands and all, that multiply and add floats.
+        paired: Matches those of a unit that does two at a time; None where there is none.
     """
 
     label: re.Pattern[str]
@@ -24,6 +25,7 @@ class Syntax:
     branch: re.Pattern[str]
     target: re.Pattern[str]
     fused: re.Pattern[str]
+    paired: re.Pattern[str] | None = None
 
 
 AMD = Syntax(
@@ -33,6 +35,8 @@ AMD = Syntax(
     re.compile(r"\.LBB\w+"),
     re.compile(r"v_(dual_|pk_)?fm(a|ac|aak|amk)_f(32|16)|v_mfma|v_wmma|v_dot"),
 )
+# Two floats, in one instruction of a pair.
+AMD_PAIRED = replace(AMD, paired=re.compile("v_"))
 NVIDIA = Syntax(
     re.compile(r"\s*(\.L_x_\d+):"),
     re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?\s*([A-Z0-9_.]+)(.*?);"),
@@ -56,15 +60,29 @@ class Loop:
     Attributes:
         instructions: All of its instructions.
         fused: Those that multiply and add floats.
+        multiplied: What these multiply, which is more where one does it twice.
+        slots: Two for each instruction of a unit that does two at a time; 0 where there is none.
     """
 
     instructions: int
     fused: int
+    multiplied: int = 0
+    slots: int = 0
 
     @property
     def share(self) -> float:
         """How many of the instructions multiply and add."""
         return self.fused / self.instructions
+
+    @property
+    def filled(self) -> float:
+        """How many of the slots multiply and add; 0 where there are none."""
+        return self.multiplied / self.slots if self.slots else 0.0
+
+    @property
+    def reached(self) -> float:
+        """How much of the rate of a data sheet, which counts all slots, is reached at most."""
+        return self.filled if self.slots else self.share
 
 
 def main_loop(lines: Iterable[str], syntax: Syntax) -> Loop | None:
@@ -90,4 +108,10 @@ def main_loop(lines: Iterable[str], syntax: Syntax) -> Loop | None:
 
 
 def _loop(instructions: list[str], syntax: Syntax) -> Loop:
-    return Loop(len(instructions), sum(1 for x in instructions if syntax.fused.match(x)))
+    paired = sum(1 for x in instructions if syntax.paired and syntax.paired.match(x))
+    return Loop(
+        len(instructions),
+        sum(1 for x in instructions if syntax.fused.match(x)),
+        sum(len(syntax.fused.findall(x)) for x in instructions),
+        2 * paired,
+    )

@@ -1,4 +1,4 @@
-"""The models that are planned; those without a checkpoint here have random weights."""
+"""The models that are planned; those without a checkpoint here have random weights, or none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from benchmark.conv_nets import conv_nets
 from benchmark.inputs import BERT_BASE, MINILM, find_minilm, make_bert_base
 
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ops.named_builder import NamedBuilder
 from clrt.sources import read_graph
 
-from .decoders import CONTRACT, DECODERS, layers_of, read_decoder_graph, step_shapes
+from .decoders import CONTRACT, DECODERS, KnownDecoder, Run, step_shapes
 from .planning import Model, Shapes
+
+# Rows, inputs and outputs of a product that does no more than read its matrix.
+_ROW = (1, 2048, 2048)
 
 
 def models(work: Path) -> Iterator[Model]:
@@ -23,6 +29,18 @@ def models(work: Path) -> Iterator[Model]:
         work: A folder for what is made on the way.
     """
     return (make(work) for make in MODELS.values())
+
+
+def _product(title: str, work: Path) -> Model:
+    return Model(title, _read_product, lambda graph: {"x": _ROW[:2]})
+
+
+def _read_product() -> Graph:
+    build = NamedBuilder()
+    rows, inputs, outputs = _ROW
+    x = build.feed("x", DType.FLOAT32, rows, inputs)
+    weights = np.random.default_rng(0).standard_normal((inputs, outputs), np.float32)
+    return build.graph("product", build.inputs, [build("MatMul", x, weights)], ["y"])
 
 
 def _minilm(shape: tuple[int, int], title: str, work: Path) -> Model:
@@ -37,9 +55,9 @@ def _net(name: str, batch: int, title: str, work: Path) -> Model:
     return Model(title, partial(read_graph, conv_nets()[name]), partial(_images, batch))
 
 
-def _decoder(name: str, tokens: int, title: str, work: Path) -> Model:
-    graph = partial(read_decoder_graph, name, work)
-    return Model(title, graph, partial(step_shapes, tokens), CONTRACT, layers_of(name))
+def _decoder(known: KnownDecoder, run: Run, title: str, work: Path) -> Model:
+    shapes = partial(step_shapes, run)
+    return Model(title, partial(known.graph, work), shapes, CONTRACT, known.layers(work))
 
 
 def _texts(shape: tuple[int, int], graph: Graph) -> Shapes:
@@ -51,14 +69,15 @@ def _images(batch: int, graph: Graph) -> Shapes:
 
 
 def _makers() -> Iterator[tuple[str, Callable[[str, Path], Model]]]:
-    for shape in ((1, 16), (8, 128)):
+    yield f"Product, {' x '.join(map(str, _ROW))}", _product
+    for shape in ((1, 16), (1, 128), (8, 128)):
         yield f"{MINILM}, {shape[0]} x {shape[1]}", partial(_minilm, shape)
     for name, batch in (("ResNet-50", 1), ("ResNet-50", 16), ("MobileNetV2", 1)):
         yield f"{name}, batch {batch}", partial(_net, name, batch)
     yield f"{BERT_BASE}, 8 x 128", partial(_bert, (8, 128))
-    for name in DECODERS:
-        for tokens, what in ((1, "a token"), (128, "a prompt of 128")):
-            yield f"{name}, {what}", partial(_decoder, name, tokens)
+    for known in DECODERS:
+        for run in known.runs:
+            yield f"{known.name}, {run.title}", partial(_decoder, known, run)
 
 
 # By title, what makes each, given a folder for what is made on the way.

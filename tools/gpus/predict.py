@@ -12,14 +12,14 @@ from .planning import Planned, Work
 from .profiles import Profile
 
 # Of kernels whose loops no disassembler shows: what those that are known have, about.
-_USUAL_SHARE = 0.5
+USUAL_SHARE = 0.5
 # Of the peak of matrix units, which compute beside the instructions that feed them; an assumption.
 _UNIT_SHARE = 0.6
-# Work-items that a compute unit needs to hide the latency of its instructions.
-_ITEMS_PER_UNIT = 256
+# Work-items that a core needs to hide the latency of its instructions.
+_ITEMS_PER_CORE = 256
 # Work-items that go in step, of which those past the last of a group are idle.
 _WAVE = 32
-# Of memory; and bytes that a work-item has on the way at a time.
+# Of memory; and bytes that a work-item has on the way at a time, of most kernels.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
 
 
@@ -29,12 +29,14 @@ class Prediction:
 
     Attributes:
         perfect: By data sheets alone: each launch by its operations or its bytes, none waits.
-        likely: With launches, idle units and the other instructions of loops; to a factor of two.
-        idle: How many launches have fewer work-groups than the device has compute units.
+        likely: With launches, idle cores and the other instructions of loops; to a factor of two.
+        launching: What of it launches take by themselves.
+        idle: How many launches have fewer work-groups than the device has cores.
     """
 
     perfect: float
     likely: float
+    launching: float
     idle: int
 
 
@@ -42,14 +44,41 @@ def predict(planned: Planned, shares: Mapping[KernelSpec, float]) -> Prediction:
     """The times of a model on a device.
 
     Args:
-        shares: How much of a kernel's main loop multiplies and adds.
+        shares: How much of the device's rate the main loop of a kernel reaches.
     """
-    device = planned.profile
+    device, works = planned.profile, planned.work
     return Prediction(
-        sum(max(w.flops / _flops(w, device), w.nbytes / device.bytes_per_s) for w in planned.work),
-        sum(_likely(w, device, _share(w, shares)) for w in planned.work),
-        sum(w.groups < device.caps.compute_units for w in planned.work),
+        sum(seconds(w, device) for w in works),
+        sum(device.launch_s + likely_seconds(w, device, shares) for w in works),
+        len(works) * device.launch_s,
+        sum(w.groups < device.caps.cores for w in works),
     )
+
+
+def seconds(work: Work, device: Profile, share: float = 1.0) -> float:
+    """What a launch takes where no core is idle, by its operations or by its bytes.
+
+    Args:
+        share: How much of the device's rate its operations reach.
+    """
+    return max(work.flops / (_flops(work, device) * share), work.nbytes / device.bytes_per_s)
+
+
+def share_of(work: Work, shares: Mapping[KernelSpec, float]) -> float:
+    """How much of the device's rate the operations of a launch reach, where all cores have some."""
+    return _UNIT_SHARE if products_of(work.kernel) else shares.get(work.kernel, USUAL_SHARE)
+
+
+def likely_seconds(work: Work, device: Profile, shares: Mapping[KernelSpec, float]) -> float:
+    """What it takes with the cores and lanes that have nothing to do."""
+    share, items = share_of(work, shares), work.groups * work.items
+    # The last round of work-groups leaves cores idle, and few work-items leave lanes so.
+    cores = device.caps.cores
+    rounds = -(-work.groups // cores)
+    busy = min(work.groups / (rounds * cores), items / (cores * _ITEMS_PER_CORE))
+    busy *= work.items / (-(-work.items // _WAVE) * _WAVE)
+    reached = min(device.bytes_per_s, items * _in_flight(work.kernel) / _LATENCY_S)
+    return max(work.flops / (_flops(work, device) * share * busy), work.nbytes / reached)
 
 
 def _flops(work: Work, device: Profile) -> float:
@@ -58,16 +87,10 @@ def _flops(work: Work, device: Profile) -> float:
     return device.unit_flops / products if products else device.flops
 
 
-def _share(work: Work, shares: Mapping[KernelSpec, float]) -> float:
-    return _UNIT_SHARE if products_of(work.kernel) else shares.get(work.kernel, _USUAL_SHARE)
-
-
-def _likely(work: Work, device: Profile, share: float) -> float:
-    units, items = device.caps.compute_units, work.groups * work.items
-    # The last round of work-groups leaves units idle, and few work-items leave lanes so.
-    rounds = -(-work.groups // units)
-    busy = min(work.groups / (rounds * units), items / (units * _ITEMS_PER_UNIT))
-    busy *= work.items / (-(-work.items // _WAVE) * _WAVE)
-    computing = work.flops / (_flops(work, device) * share * busy)
-    reached = min(device.bytes_per_s, items * _IN_FLIGHT / _LATENCY_S)
-    return device.launch_s + max(computing, work.nbytes / reached)
+def _in_flight(kernel: KernelSpec) -> float:
+    """Bytes that a work-item has on the way: of tiles in local memory, a slice of both operands."""
+    macros = dict(kernel.defines)
+    if kernel.entry not in ("gemm_gpu", "conv_gpu"):
+        return _IN_FLIGHT
+    rows, columns, depth = (int(macros[name]) for name in ("T_RM", "T_RN", "T_TK"))
+    return 4 * depth * (rows + columns) / 16

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from clrt.device.caps import DeviceCaps
+from clrt.device.quirks import quirks_of
 
 _FILE = Path(__file__).with_name("profiles.json")
 
@@ -24,6 +26,7 @@ class Profile:
         bytes_per_s: Peak to and from memory.
         launch_s: Seconds that a launch takes by itself; an assumption, no vendor publishes it.
         source: Who publishes the figures.
+        compared: What else they were compared with; "" for nothing.
     """
 
     caps: DeviceCaps
@@ -33,6 +36,7 @@ class Profile:
     bytes_per_s: float
     launch_s: float
     source: str
+    compared: str = ""
 
     @property
     def name(self) -> str:
@@ -44,6 +48,11 @@ class Profile:
 def profiles() -> tuple[Profile, ...]:
     """Those of `profiles.json`, in its order."""
     return tuple(
-        Profile(DeviceCaps.from_json(json.dumps(record.pop("caps"))), **record)
+        Profile(_caps(record.pop("caps")), **record)
         for record in json.loads(_FILE.read_text("utf-8"))
     )
+
+
+def _caps(record: dict[str, Any]) -> DeviceCaps:
+    caps = DeviceCaps.from_json(json.dumps(record))
+    return replace(caps, quirks=quirks_of(caps))

@@ -6,72 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeAlias
 
 from clrt.kernels.spec import KernelSpec
 
-from .compiling import Results, describe
+from . import page_texts as texts
+from .aims import AIMS, DEVICES, aims_of
+from .checks import idle_launches
+from .compiling import Results
+from .faults import Faults
 from .planning import Planned
 from .predict import predict
 from .profiles import Profile
 from .targets import STRICT, TARGETS, Compiled
 
-_INTRO = """\
-# GPUs, planned and compiled
-
-What clrt launches on GPUs, and what compilers for them make of its kernels, found without a GPU:
-`make gpu-report` makes this page. Models are planned for devices as their vendors publish them, and
-each distinct kernel of the plans is compiled for the nearest target that a compiler here knows. No
-time on this page was measured.
-
-The report fails where a kernel does not compile, spills registers or has a stack, or where a device
-would refuse a launch.
-
-## Running it
-
-The compilers are found on the path, or below the folder that `CLRT_GPU_TOOLS` names, into which
-packages may be unpacked by `dpkg -x` and `pip install --target`.
-
-| For | Packages |
-|---|---|
-| AMD | Debian's `clang-19` and `libclc-19` |
-| NVIDIA | these, and from PyPI `nvidia-cuda-nvcc` and `nvidia-cuda-nvdisasm` |
-| Intel | Debian's `intel-opencl-icd` and `libigc-tools`, which have `ocloc` and its compiler |
-| OpenCL C 1.2 | `clang-19` |
-
-`make gpu-report ARGS="--no-compile"` plans alone, which needs none of them.
-"""
-
-_DEVICES = """\
-## Devices
-
-*units* are compute units as the device's OpenCL runtime counts them, *local* is local memory of a
-work-group, *buffer* the largest one. None of it was read from a device, and *launch*, which no
-vendor publishes, is assumed. Where compilers here do not know a device, its target is the nearest
-one: `gfx90a` for RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for B580.
-"""
-
-_MODELS = """\
-## Models
-
-*perfect* is the time of a device that does each launch at the rates of its data sheet, by
-operations or by bytes, and that starts launches in no time. *likely* adds what a launch takes,
-units and lanes that too few work-groups leave idle, bytes that too few work-items ask for at a
-time, and the instructions of a kernel's main loop that do not multiply (half, where no compiler
-showed them). It tells devices and launches apart; take it for a time to a factor of two, and for
-`strict` not even that. *groups per unit* is of the launch in the middle, and *idle* counts
-launches with fewer work-groups than compute units.
-"""
-
-_KERNELS = """\
-## Kernels
-
-A row has all programs of a kernel, which differ by their macros. A cell has *registers* ·
-*occupancy* · *multiplying share of the main loop*, each from the least to the most; it is bold
-where a program spills or has a stack. Registers are those of a work-item, on Intel's those of a
-thread; occupancy is in waves of a scheduler (AMD) and warps of a multiprocessor (NVIDIA), and
-Intel's is how many work-items a thread has. *local* is bytes of local memory. `strict` is OpenCL C
-1.2 without extensions, which is compiled no further: ✓.
-"""
+# By target, how much of the rate of a device the main loops of kernels reach.
+Shares: TypeAlias = "Mapping[str, Mapping[KernelSpec, float]]"
 
 
 @dataclass(frozen=True)
@@ -79,44 +29,51 @@ class Page:
     """What the report is about.
 
     Attributes:
-        refused: Launches that devices would refuse.
+        faults: What it fails for.
     """
 
     devices: Sequence[Profile]
     plans: Sequence[Planned]
     results: Results
-    refused: Sequence[str]
+    faults: Faults
 
     def __str__(self) -> str:
-        parts = [_INTRO, _DEVICES, *self._devices(), _MODELS, *self._models()]
+        shares = {t: self.results.shares(t) for t in TARGETS}
+        parts = [texts.INTRO, texts.DEVICES, *self._devices(), texts.MODELS, *self._models(shares)]
+        parts += [texts.AIMS, *self._aims(shares), texts.IDLE, *self._idle(shares)]
         if self.results.compiled:
-            parts += [_KERNELS, *self._kernels()]
+            parts += [texts.KERNELS, *self._kernels()]
         return "\n".join([*parts, *self._faults()]).rstrip("\n") + "\n"
 
     def _devices(self) -> Iterator[str]:
-        yield _row("Device", "Target", "Units", "Local", "Buffer", "TFLOP/s", "GB/s", "Launch")
-        yield _rule(8, 2)
+        yield _row(
+            "Device", "Target", "Units", "Cores", "Local", "Buffer", "TFLOP/s", "GB/s", "Launch"
+        )
+        yield _rule(9, 2)
         for d in self.devices:
+            caps = d.caps
             yield _row(
-                *(d.name, d.target, d.caps.compute_units, f"{d.caps.local_mem_bytes >> 10} KiB"),
-                *(_mebibytes(d.caps.max_alloc_bytes), f"{d.flops / 1e12:.3g}"),
-                *(f"{d.bytes_per_s / 1e9:.4g}", f"{d.launch_s * 1e6:.0f} µs"),
+                *(d.name, d.target, caps.compute_units, caps.cores),
+                *(f"{caps.local_mem_bytes >> 10} KiB", _mebibytes(caps.max_alloc_bytes)),
+                *(f"{d.flops / 1e12:.3g}", f"{d.bytes_per_s / 1e9:.4g}"),
+                f"{d.launch_s * 1e6:.0f} µs",
             )
-        yield "\nWho publishes the figures, which have not been compared with these pages again:\n"
-        yield from (f"- {d.name}: {d.source}." for d in self.devices)
+        yield f"\n{texts.SOURCES}"
+        for d in self.devices:
+            yield f"- {d.name}: {d.source}. Compared with: {d.compared or 'nothing'}."
         yield ""
 
-    def _models(self) -> Iterator[str]:
+    def _models(self, shares: Shares) -> Iterator[str]:
         by_model: dict[str, list[Planned]] = defaultdict(list)
         for planned in self.plans:
             by_model[planned.model].append(planned)
-        shares = {t: self.results.shares(t) for t in TARGETS}
         for name, rows in by_model.items():
             yield f"### {name}\n"
             yield _row(
-                "Device", "Launches", "On the host", "Groups per unit", "Idle", "Perfect", "Likely"
+                *("Device", "Launches", "On the host", "Groups per core", "Idle"),
+                *("Perfect", "Likely", "Launching"),
             )
-            yield _rule(7, 1)
+            yield _rule(8, 1)
             for planned in (p for p in rows if not p.error):
                 yield self._model_row(planned, shares[planned.profile.target])
             yield ""
@@ -125,12 +82,31 @@ class Page:
 
     @staticmethod
     def _model_row(planned: Planned, shares: Mapping[KernelSpec, float]) -> str:
-        found, units = predict(planned, shares), planned.profile.caps.compute_units
+        found, cores = predict(planned, shares), planned.profile.caps.cores
+        times = (found.perfect, found.likely, found.launching)
         return _row(
             *(planned.profile.name, len(planned.work), len(planned.host)),
-            f"{median(w.groups / units for w in planned.work):.2g}",
-            *(found.idle, f"{found.perfect * 1e3:.3g} ms", f"{found.likely * 1e3:.3g} ms"),
+            *(f"{median(w.groups / cores for w in planned.work):.2g}", found.idle),
+            *(f"{1e3 * t:.3g} ms" for t in times),
         )
+
+    def _aims(self, shares: Shares) -> Iterator[str]:
+        yield _row("Model", "Device", "At most", "Predicted")
+        yield _rule(4, 2)
+        for aim, device, predicted, fine in aims_of(self.plans, shares):
+            yield _row(aim.model, device, aim, predicted if fine else f"**{predicted}**")
+        yield ""
+
+    def _idle(self, shares: Shares) -> Iterator[str]:
+        wanted = {aim.model for aim in AIMS}
+        for planned in self.plans:
+            if planned.model not in wanted or planned.profile.name not in DEVICES:
+                continue
+            yield f"{planned.model}, {planned.profile.name}:\n"
+            found = idle_launches(planned, shares[planned.profile.target])
+            lines = [f"- {i}: {i.reason or 'no reason is given'}." for i in found]
+            yield from (lines or ["- None."])
+            yield ""
 
     def _kernels(self) -> Iterator[str]:
         by_entry: dict[str, dict[str, list[Compiled]]] = defaultdict(lambda: defaultdict(list))
@@ -147,25 +123,21 @@ class Page:
         yield ""
 
     def _faults(self) -> Iterator[str]:
-        errors = (f"{describe(p.kernel)} on {p.target}" for p in self.results.errors)
-        for title, lines in (
-            ("Programs that do not compile", errors),
-            ("Programs that spill registers or have a stack", self.results.misfits()),
-            ("Launches that devices would refuse", self.refused),
-        ):
-            listed = sorted(set(lines))
+        for title, lines in self.faults.titled():
             yield f"## {title}\n"
-            yield from (f"- {line}" for line in listed or ["None."])
+            yield from (f"- {line}" for line in sorted(set(lines)) or ["None."])
             yield ""
 
 
 def _cell(target: str, made: Sequence[Compiled]) -> str:
     if not made or target == STRICT:
         return "✓" if made else ""
-    shares = [100 * c.loop.share for c in made if c.loop is not None]
+    loops = [c.loop for c in made if c.loop is not None]
     parts = [_range(c.registers for c in made), _occupancies(made)]
-    if shares:
-        parts.append(f"{_range(map(round, shares))} %")
+    if loops:
+        parts.append(f"{_percents(loop.share for loop in loops)} %")
+    if any(loop.slots for loop in loops):
+        parts.append(f"{_percents(loop.filled for loop in loops)} % of slots")
     return " · ".join(parts) if all(c.fits for c in made) else f"**{' · '.join(parts)}**"
 
 
@@ -178,6 +150,10 @@ def _occupancies(made: Sequence[Compiled]) -> str:
 def _range(numbers: Iterable[int]) -> str:
     found = sorted(set(numbers))
     return str(found[0]) if len(found) == 1 else f"{found[0]}–{found[-1]}"
+
+
+def _percents(shares: Iterable[float]) -> str:
+    return _range(round(100 * s) for s in shares)
 
 
 def _mebibytes(nbytes: int) -> str:

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from clrt.kernels.spec import KernelSpec
 
-from .loops import AMD, INTEL, NVIDIA, Loop, main_loop
-from .toolchain import CompileError, find, run
+from .loops import AMD, AMD_PAIRED, INTEL, NVIDIA, Loop, Syntax, main_loop
+from .toolchain import AMD_BUILTINS, CLANG, NVIDIA_BUILTINS, CompileError, find, run
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Compiled:
 
 
 Compile: TypeAlias = "Callable[[KernelSpec, int, Path], Compiled]"
-_CLANG = "clang-19", "clang"
+# Those whose peak counts two float operations of one instruction.
+_PAIRED = "gfx11", "gfx12"
 _WARPS = {"sm_80": 64, "sm_89": 48, "sm_90": 64}
 _LOCAL_KB = {"sm_80": 164, "sm_89": 100, "sm_90": 228}
 _REGISTERS, _WARP, _RESERVED = 65536, 32, 1024
@@ -55,7 +56,7 @@ def _clang(spec: KernelSpec, folder: Path, *options: str) -> str:
     source.write_text(spec.text, "utf-8")
     header = ("-Xclang", "-finclude-default-header")
     common = ("-x", "cl", *spec.build_options, *header, "-w", "-O3", *options, str(source))
-    return run([find(*_CLANG), *common])
+    return run([find(*CLANG), *common])
 
 
 def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Compiled:
@@ -66,13 +67,14 @@ def compile_amd(target: str, spec: KernelSpec, items: int, folder: Path) -> Comp
         folder,
         *("-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-nogpulib", "-g1"),
         "-Rpass-analysis=kernel-resource-usage",
-        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("amdgcn--amdhsa.bc")),
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find(AMD_BUILTINS)),
         *("-S", "-o", str(assembly)),
     )
-    return read_amd(log, assembly.read_text("utf-8"))
+    syntax = AMD_PAIRED if target.startswith(_PAIRED) else AMD
+    return read_amd(log, assembly.read_text("utf-8"), syntax)
 
 
-def read_amd(log: str, assembly: str) -> Compiled:
+def read_amd(log: str, assembly: str, syntax: Syntax = AMD) -> Compiled:
     """From clang's remarks and its assembly."""
     pattern = r"remark:\s+([A-Za-z ]+?)(?: \[[^\]]*\])?: (\d+) \[-Rpass"
     found = {name: int(number) for name, number in re.findall(pattern, log)}
@@ -82,7 +84,7 @@ def read_amd(log: str, assembly: str) -> Compiled:
         found["ScratchSize"],
         found["LDS Size"],
         f"{found['Occupancy']} waves",
-        main_loop(assembly.splitlines(), AMD),
+        main_loop(assembly.splitlines(), syntax),
     )
 
 
@@ -93,7 +95,7 @@ def compile_nvidia(target: str, spec: KernelSpec, items: int, folder: Path) -> C
         spec,
         folder,
         *("-target", "nvptx64-nvidia-nvcl", "-Xclang", "-target-cpu", "-Xclang", target),
-        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find("nvptx64--nvidiacl.bc")),
+        *("-Xclang", "-mlink-builtin-bitcode", "-Xclang", find(NVIDIA_BUILTINS)),
         *("-S", "-o", str(ptx)),
     )
     log = run([find("ptxas"), f"-arch={target}", "-O3", "-v", "-o", str(binary), str(ptx)])

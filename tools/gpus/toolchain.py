@@ -12,6 +12,12 @@ from pathlib import Path
 FOLDER = "CLRT_GPU_TOOLS"
 _TIMEOUT_S = 300
 _LIBCLC = Path("/usr/lib/clc")
+CLANG = "clang-19", "clang"
+AMD_BUILTINS, NVIDIA_BUILTINS = "amdgcn--amdhsa.bc", "nvptx64--nvidiacl.bc"
+TOOLS = (
+    *(CLANG, (AMD_BUILTINS,), (NVIDIA_BUILTINS,)),
+    *(("ptxas",), ("nvdisasm",), ("ocloc",)),
+)
 
 
 class MissingToolError(Exception):
@@ -49,6 +55,20 @@ def find(*names: str) -> str:
         f"{names[0]} is neither on the path nor below the folder that {FOLDER} names; docs/gpus.md "
         "says which packages have it."
     )
+
+
+@cache
+def stamp() -> str:
+    """Which files the compilers are: it changes where one does."""
+    found = []
+    for names in TOOLS:
+        try:
+            path = find(*names)
+        except MissingToolError:
+            continue
+        state = Path(path).stat()
+        found.append(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return "\n".join(found)
 
 
 @cache

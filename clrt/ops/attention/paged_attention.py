@@ -27,6 +27,7 @@ from clrt.kernels.spec import (
     optional,
     unused,
 )
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_form import LevelForm, PageForm
@@ -55,7 +56,7 @@ _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 _PART = 3
 # Of the kernel for GPUs: work-items of a work-group, rows of a tile, work-groups for each
 # unit, and pages of a part at least.
-_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 4
+_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 2
 _GPU = replace(requires.GPU, work_group_size=_ITEMS)
 
 
@@ -127,7 +128,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if not tokens:
         return []
     defines, args = _launch_parts(node, ctx)
-    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.compute_units
+    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.cores
     rows = min(1 << (group - 1).bit_length(), _GPU_ROWS)
     form = op.form(node.arg(op.first_slab).dtype)
     ctx.require(Requires(local_mem_bytes=_local_bytes(form, rows)))
@@ -135,7 +136,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
     pairs = ceil_div(tokens, span) * op.kv_num_heads
     splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
-    source, macros = "attention/paged_attention_gpu.cl", {**defines, "S_ROWS": rows}
+    source = "attention/paged_attention_gpu.cl"
+    macros = {**defines, "S_ROWS": rows, **sub_group_of(ctx.caps)}
     queries = tokens * op.num_heads
     scratch = splits * queries * (op.head_size + _PART)
     args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType, Coding, Levels
+from clrt.kernels.gguf_blocks import (
+    BLOCK_TYPES_BY_NAME,
+    FACTORS,
+    HALF_SCALES,
+    BlockType,
+    Coding,
+    Levels,
+)
+from clrt.kernels.level_rows import LevelRows, pack_fields, stored_bits
 from clrt.kernels.levels import DotWeights
 
 
@@ -54,3 +66,27 @@ def dot_weights(type_: str, n: int, k: int, raw: Value) -> DotWeights:
 
     sizes = (n, k, bits, coding.block, coding.zero)
     return DotWeights(*sizes, found.has_minima, False, raw, type_, rows, found)
+
+
+def level_rows(type_: str, n: int, k: int, raw: Value) -> LevelRows:
+    """Rows as the kernels of GPUs read them: nothing is rounded."""
+    found = BLOCK_TYPES_BY_NAME[type_]
+    coding, minima = coding_of(found), found.has_minima
+    (bits, high), whole = stored_bits(coding.bits), type_ in FACTORS
+    scale_bytes = 1 if whole else 2 if type_ in HALF_SCALES else 4
+    dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
+
+    def parts(array: Array, first: int, end: int) -> Iterator[Array]:
+        rows = array[first:end]
+        levels, halves = found.whole_levels(rows) if whole else (found.levels(rows), [])
+        yield pack_fields(levels.levels & np.uint8((1 << bits) - 1), bits)
+        if high:
+            yield pack_fields(levels.levels >> np.uint8(bits), high)
+        for numbers in (levels.scales, levels.minima)[: 1 + minima]:
+            assert numbers is not None
+            yield numbers.astype(dtype)
+        yield from halves
+
+    shared = found.elements // coding.block if whole else 1
+    sizes = (n, k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
+    return LevelRows(raw, type_, *sizes, parts, found)

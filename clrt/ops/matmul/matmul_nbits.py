@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,7 +17,10 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
+from clrt.kernels.cost import PLAIN
+from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.gguf_blocks import Levels
+from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import DotWeights, fits_half, rounded_rows
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch, ceil_div, round_up
@@ -29,8 +33,6 @@ from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogu
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 
-# Up to as many rows, a GPU's work-items do better on their own than in tiles.
-_FEW_ROWS = 8
 DOT_BLOCK = 32
 """Places of K that kernels of 8-bit dot products take at once."""
 
@@ -40,11 +42,6 @@ def unpack_levels(packed: Array, bits: int) -> Array:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
     return np.asarray(parts.reshape(*packed.shape[:-1], -1))
-
-
-def _reject_few(node: Node, caps: DeviceCaps) -> str | None:
-    rows = prod(node.arg(0).dims[:-1])
-    return None if rows <= _FEW_ROWS else f"for up to {_FEW_ROWS} rows"
 
 
 def _lowered(emit: gemm.EmitProduct) -> Emit:
@@ -86,6 +83,36 @@ def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
     sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, middle)
     weights = DotWeights(*sizes, zero is not None, wide, node.arg(1), names, rows)
     return gemm.emit_levels_cpu(replace(_product(node), levels=weights), ctx)
+
+
+def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
+    op = node.op
+    assert isinstance(op, MatMulNBits)
+    if op.block_size * op.bits % 32:
+        return "for blocks of whole words of 32 bits"
+    return reject_but_float32(node, caps)
+
+
+def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
+    """B as the kernels of GPUs read it."""
+    op, raw, scales, zero = node.op, node.arg(1), node.arg(2), node.input(3)
+    assert isinstance(op, MatMulNBits)
+    dtype = np.float16 if zero is None and scales.dtype is DType.FLOAT16 else np.float32
+
+    def parts(packed: Array, first: int, end: int) -> Iterator[Array]:
+        rows = slice(first, end)
+        yield packed.reshape(op.N, op.lines)[rows]
+        assert scales.numbers is not None
+        by_block = op.scales(scales.numbers, rows)
+        yield by_block.astype(dtype)
+        if zero is not None and zero.numbers is not None:
+            yield by_block * op.zero_points(zero.numbers, rows)
+
+    middle = op.middle if zero is None else 0
+    sizes = (op.N, op.K, op.block_size, op.bits, 0, middle, zero is not None)
+    scale_bytes, names = np.dtype(dtype).itemsize, f"{scales.name}:{zero.name if zero else ''}"
+    levels = LevelRows(raw, names, *sizes, scale_bytes, 1, parts)
+    return emit_gpu(replace(_product(node), level_rows=levels), ctx)
 
 
 def _product(node: Node) -> Product:
@@ -167,8 +194,8 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
             _exact(reject_but_float32),
             requires.CPU,
         ),
-        Variant("few_rows", _lowered(gemm.emit_any), _exact(_reject_few)),
-        *gemm.variants(_lowered, lambda node, caps: _rounds(node, False))[1:],
+        Variant("gemm_gpu", _emit_rows, _exact(_reject_rows), GPU_TILES),
+        Variant("gemm_any", _lowered(gemm.emit_any), _exact(gemm.reject_any), speed=PLAIN),
     )
 
     @classmethod
@@ -270,15 +297,16 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
 
-    def scales(self, scales: Array) -> Array:
-        """Scales as float32 `[N, blocks]`."""
-        return scales.reshape(self.N, self.blocks).astype(np.float32)
+    def scales(self, scales: Array, rows: slice = slice(None)) -> Array:
+        """Scales as float32 `[N, blocks]`, or rows of them."""
+        return scales.reshape(self.N, self.blocks)[rows].astype(np.float32)
 
-    def zero_points(self, zero: Array) -> Array:
-        """Zero points as float32 `[N, blocks]`."""
-        if zero.dtype == np.uint8:
-            zero = self.levels(zero, self.blocks)
-        return self.scales(zero)
+    def zero_points(self, zero: Array, rows: slice = slice(None)) -> Array:
+        """Zero points as float32 `[N, blocks]`, or rows of them."""
+        if zero.dtype != np.uint8:
+            return self.scales(zero, rows)
+        packed = zero.reshape(self.N, -1)[rows]
+        return unpack_levels(packed, self.bits)[:, : self.blocks].astype(np.float32)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, weights, scales, zero = (*inputs, None)[:4]

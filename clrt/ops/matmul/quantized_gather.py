@@ -7,16 +7,17 @@ from math import prod
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.levels import in_half
-from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.variant import Lowering, RejectReason, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.matmul.blocks import check_rows, dot_weights, quantised_type
+from clrt.ops.matmul.blocks import check_rows, dot_weights, level_rows, quantised_type
 from clrt.ops.movement.movement import index_t
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
@@ -34,6 +35,29 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, (weights.blocks, rows), None, **tensors, **sizes)] if rows else []
 
 
+def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
+    op, indices, raw = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, QuantizedGather)
+    weights, rows = level_rows(op.type, op.N, op.K, raw), prod(indices.dims)
+    macros = {**weights.defines, "INDEX_T": index_t(indices)}
+    kernel = KernelSpec.of("matmul/gather_level_rows.cl", "gather_level_rows", **macros)
+    status = index_status(node, 0, (op.N,), f"rows of '{raw.name}'")
+    tensors = dict(y=node.output, indices=indices, status=status)
+    args = {**weights.args, **tensors, "N": op.N, "K": op.K}
+    return [launch(kernel, (ceil_div(op.K, 4), rows), None, **args)] if rows else []
+
+
+def _rounds(wanted: bool) -> RejectReason:
+    """Why a variant does not hold that rounds scales, or does not."""
+
+    def reject(node: Node, caps: DeviceCaps) -> str | None:
+        op = node.op
+        assert isinstance(op, QuantizedGather)
+        return None if bool(op.exact) is not wanted else f"for exact={int(not wanted)}"
+
+    return reject
+
+
 @register
 @dataclass(frozen=True)
 class QuantizedGather(Op):
@@ -41,20 +65,26 @@ class QuantizedGather(Op):
 
     Attributes:
         type: Name of the type of its blocks.
+        exact: 1 where scales and minima are taken as they are; 0 where they are rounded to float16.
+            Either is as they lie for products on the device (QuantizedMatMul).
 
-    Numerics: scales and minima are rounded to float16, as they lie for products (QuantizedMatMul).
     Source: llama.cpp's get_rows.
     """
 
     type: str = "Q8_0"
     K: int = 0
     N: int = 0
+    exact: int = 0
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
     host_inputs = (1,)
     followed = (0,)
-    variants = (Variant("records", _emit),)
+    reads_part = 1
+    variants = (
+        Variant("records", _emit, _rounds(True)),
+        Variant("rows", _emit_exact, _rounds(False)),
+    )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         indices, raw = need(inputs, 0, self), need(inputs, 1, self)
@@ -72,5 +102,6 @@ class QuantizedGather(Op):
         if not places.size:
             return (np.zeros(shape, np.float32),)
         rows = np.ascontiguousarray(raw[places.reshape(-1)])
-        values = in_half(quantised_type(self.type, self).levels(rows))
+        found = quantised_type(self.type, self)
+        values = found.dequantise(rows) if self.exact else in_half(found.levels(rows))
         return (values.reshape(shape),)

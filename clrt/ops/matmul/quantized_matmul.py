@@ -27,7 +27,13 @@ from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_b
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
-from clrt.ops.matmul.blocks import check_rows, coding_of, dot_weights, quantised_type
+from clrt.ops.matmul.blocks import (
+    check_rows,
+    coding_of,
+    dot_weights,
+    level_rows,
+    quantised_type,
+)
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue, multiply
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -50,13 +56,26 @@ def _product(node: Node, b: MatrixView) -> Product:
     return Product(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
 
 
+def _unread(node: Node) -> MatrixView:
+    """B, for kernels that read it in another form."""
+    op = node.op
+    assert isinstance(op, QuantizedMatMul)
+    return MatrixView(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
+
+
 def levels_product(node: Node) -> Product:
     """A node as a product of the kernel of 8-bit dot products."""
     op, raw = node.op, node.arg(1)
     assert isinstance(op, QuantizedMatMul)
-    batch = len(node.arg(0).dims[:-2])
-    unread = MatrixView(BufferArg(raw), (*(0,) * batch, op.N, 1))
-    return replace(_product(node, unread), levels=dot_weights(op.type, op.N, op.K, raw))
+    levels = dot_weights(op.type, op.N, op.K, raw)
+    return replace(_product(node, _unread(node)), levels=levels)
+
+
+def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
+    op, raw = node.op, node.arg(1)
+    assert isinstance(op, QuantizedMatMul)
+    rows = level_rows(op.type, op.N, op.K, raw)
+    return emit_gpu(replace(_product(node, _unread(node)), level_rows=rows), ctx)
 
 
 def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
@@ -128,12 +147,7 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
     variants = (
         Variant("gemm_levels_cpu", _emit_levels, _rounded(gemm.reject_levels), requires.CPU),
         Variant("gemm_cpu", _emit_floats(emit_cpu, True), _exact(reject_but_float32), requires.CPU),
-        Variant(
-            "gemm_gpu",
-            _emit_floats(emit_gpu, False),
-            _exact(reject_but_float32),
-            GPU_TILES,
-        ),
+        Variant("gemm_gpu", _emit_rows, _exact(reject_but_float32), GPU_TILES),
         Variant(
             "gemm_any", _emit_floats(gemm.emit_any, False), _exact(reject_but_float32), speed=PLAIN
         ),

@@ -117,7 +117,7 @@ class Split(Op):
     promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
     implied = frozenset({"outputs"})
     moves = True
-    reads_part = True
+    reads_part = 0
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
     storages = None

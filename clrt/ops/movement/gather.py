@@ -109,7 +109,7 @@ class Gather(Op):
 
     axis: int = 0
 
-    reads_part = True
+    reads_part = 0
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True

@@ -52,7 +52,7 @@ class GatherElements(Op):
 
     axis: int = 0
 
-    reads_part = True
+    reads_part = 0
     accuracy = Accuracy.EXACT
     storages = None
     followed = (1,)

@@ -79,7 +79,7 @@ class GatherND(Op):
 
     batch_dims: int = 0
 
-    reads_part = True
+    reads_part = 0
     accuracy = Accuracy.EXACT
     storages = None
     followed = (1,)

@@ -126,7 +126,7 @@ class Slice(Op):
         "axes": (3, np.int64),
     }
     moves = True
-    reads_part = True
+    reads_part = 0
     needed = (1, 2)
     host_inputs = (1, 2, 3, 4)
     accuracy = Accuracy.EXACT

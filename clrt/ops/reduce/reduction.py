@@ -158,7 +158,7 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     args = {"x": x, **view.args()}
     items = ctx.tunables(PARTS)["T_ITEMS"]
     # Few outputs of many elements would leave most of a device idle.
-    wanted = ceil_div(ctx.caps.compute_units * _GROUPS, outputs)
+    wanted = ceil_div(ctx.caps.cores * _GROUPS, outputs)
     parts = 1 if node.op.shift else clamp(n // (items * _PART_ELEMENTS), 1, wanted)
     whole, split = (outputs, 0) if parts == 1 else (0, outputs)
     launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)

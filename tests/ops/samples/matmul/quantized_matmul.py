@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.op import Array, Step
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, FACTORS
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.pointwise.pointwise import Add, Relu
@@ -21,7 +21,8 @@ def quantised(rng: np.random.Generator, type_: str, n: int, k: int) -> Array:
     found = BLOCK_TYPES_BY_NAME[type_]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
     blocks = raw.reshape(-1, found.nbytes)
-    halves = {"Q4_0": (0,), "Q8_0": (0,), "Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}[type_]
+    others = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_1": (0, 2), "IQ2_XS": (0,)}
+    halves = FACTORS.get(type_) or others[type_]
     for at in halves:
         scales = rng.uniform(0.01, 0.1, len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
@@ -40,10 +41,13 @@ def quantized_matmul_samples(cls: type[QuantizedMatMul]) -> Iterator[Sample]:
     ):
         raw = quantised(rng, type_, n, k)
         op = cls(type_, k, n)
-        for rows in ((1,), (6,), (2, 3)):
+        for rows in ((1,), (6,), (2, 3)) if k < 256 else ((1,), (2, 3)):
             a = rng.standard_normal((*rows, k)).astype(np.float32)
             yield Sample(op, (a, raw))
             yield Sample(replace(op, a_bits=8), (a, raw))
+    for type_, n, k in (("Q4_0", 33, 64), ("Q6_K", 7, 256), ("Q2_K", 7, 256)):
+        raw = quantised(rng, type_, n, k)
+        yield Sample(cls(type_, k, n), (rng.standard_normal((9, k), np.float32), raw))
     op, raw = cls("Q8_0", 32, 7, 8), quantised(rng, "Q8_0", 7, 32)
     a = rng.standard_normal((37, 32)).astype(np.float32)
     a[3] = 0
@@ -78,4 +82,8 @@ def quantized_gather_samples(cls: type[QuantizedGather]) -> Iterator[Sample]:
         raw = quantised(rng, type_, 45, k)
         yield Sample(cls(type_, k, 45), (np.array([3, 44, -1, 0, 3], np.int32), raw))
     yield Sample(cls(type_, k, 45), (np.array([[7], [33]]), raw))
+    for type_, k in (("Q4_0", 64), ("Q5_0", 64), ("Q2_K", 256), ("Q6_K", 512), ("IQ2_XS", 256)):
+        raw = quantised(rng, type_, 45, k)
+        op = cls(type_, k, 45, exact=1)
+        yield Sample(op, (np.array([3, 44, -1, 0, 3], np.int32), raw))
     yield Sample(cls(type_, k, 45), (np.zeros(0, np.int32), raw))

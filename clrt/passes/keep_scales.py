@@ -1,0 +1,32 @@
+"""Rows of tables of few bits -> with their scales as they are, where products read them so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
+from clrt.ops.matmul.quantized_gather import QuantizedGather
+from clrt.passes.driver import GraphView, Match, Pass
+
+
+class KeepScales(Pass):
+    """QuantizedGather -> exact=1.
+
+    A table that is a product's weight, too, then lies on the device once.
+    """
+
+    name = "keep_scales"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, QuantizedGather)
+
+    def match(self, view: GraphView, node: Node) -> Match | None:
+        assert isinstance(node.op, QuantizedGather)
+        return None if node.op.exact else Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node = match.builder(self.name), match.root
+        assert isinstance(node.op, QuantizedGather)
+        value = build.add(replace(node.op, exact=1), *node.inputs)
+        return build.patch({node.output: value})

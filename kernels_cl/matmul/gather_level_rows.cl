@@ -1,0 +1,28 @@
+// y[row] = row indices[row] of a matrix of few bits, which lies as B of a product on GPUs
+// (common/level_rows.clh).
+// Work-item (four places of K, row).
+#ifndef BITS
+#define BITS 4
+#define HIGH_BITS 0
+#define LEVEL_BLOCK 32
+#define ZERO 8
+#define MINIMA 0
+#define SCALE_BYTES 2
+#define SHARED 1
+#endif
+#ifndef INDEX_T
+#define INDEX_T int
+#endif
+#include "common/base.clh"
+#include "common/index.clh"
+#include "common/level_rows.clh"
+
+__kernel void gather_level_rows(OUT(float, y), IN(uchar, b), IN(INDEX_T, indices), OUT(long, status),
+                                const IDX_T N, const IDX_T K LEVEL_INPUTS) {
+  const IDX_T k = get_global_id(0) * 4, row = get_global_id(1);
+  if (k >= K) return;
+  const IDX_T n = clrt_index(AT(indices)[row], N, AT(status));
+  const float4 v = level_four(AT(b) + (size_t)n * pitch, blocks, k);
+  // K is whole blocks, so that rows are whole vectors.
+  *(__global float4 *)(AT(y) + row * K + k) = v;
+}

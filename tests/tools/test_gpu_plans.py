@@ -1,0 +1,132 @@
+"""Plans for all profiles of GPUs, with nothing that a device would refuse; no GPU is needed.
+
+Of decoders a layer is planned, since all have the same kernels; of those in float32 a narrow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pyopencl as cl
+import pytest
+
+from clrt.importer.language.decoder import Decoder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.kernels.spec import KernelSpec
+from clrt.ops.named_builder import NamedBuilder
+from clrt.sources import read_graph
+from tests.harness import quick_device
+from tests.models.oracle import model_folder
+from tools.gpus.compiling import refusals
+from tools.gpus.decoders import CONTRACT, DECODERS, KnownDecoder, step_shapes
+from tools.gpus.planning import Model, Planned, plan_model
+from tools.gpus.profiles import profiles
+
+LEAST = next(p for p in profiles() if p.caps.vendor == "Nobody")
+# Macros by which local memory differs; none is an expression.
+SIZES = "S_D", "S_DV", "S_ROWS", "PAGE", "LEVELS", "BITS", "UNIT", "PARTS_A", "PARTS_B"
+
+
+def _net() -> Graph:
+    """What convolutional nets are made of."""
+    build, rng = NamedBuilder(), np.random.default_rng(0)
+
+    def conv(
+        x: Value, maps: int, channels: int, window: int, stride: int = 1, group: int = 1
+    ) -> Value:
+        weights = rng.standard_normal((maps, channels // group, window, window), np.float32)
+        attributes = {"pads": (window // 2,) * 4, "strides": (stride,) * 2, "group": group}
+        y = build("Conv", x, weights, np.ones(maps, np.float32), **attributes)
+        return build("Relu", y)
+
+    x = build.feed("x", DType.FLOAT32, 1, 3, 56, 56)
+    y = build("MaxPool", conv(x, 32, 3, 7, 2), kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4)
+    wide = conv(conv(y, 32, 32, 1), 32, 32, 3)
+    y = build("Add", conv(wide, 32, 32, 3, group=32), y)
+    y = build("Flatten", build("GlobalAveragePool", conv(y, 64, 32, 1)))
+    weights = rng.standard_normal((64, 1000), np.float32)
+    return build.graph("net", build.inputs, [build("MatMul", y, weights)], ["y"])
+
+
+def _cut(known: KnownDecoder, folder: Path) -> Decoder:
+    """A decoder with one layer, and its encoder likewise."""
+    found = known.read(folder)
+    encoder = None if found.encoder is None else _cut_part(found.encoder, known)
+    return replace(_cut_part(found, known), encoder=encoder)
+
+
+def _cut_part(part: Decoder, known: KnownDecoder) -> Decoder:
+    cut = replace(part, layers=1, rotaries=part.rotaries[:1], windows=())
+    if known.weights.dtype is not np.float32 or known.weights.blocks:
+        return cut
+    sizes = {"heads": 2, "kv_heads": 2, "hidden": 2 * part.head_size, "intermediate": 256}
+    return replace(cut, vocabulary=1000, **sizes)  # type: ignore[arg-type]
+
+
+def _models(work: Path) -> Iterator[Model]:
+    yield Model("net", _net, lambda graph: {"x": (1, 3, 56, 56)})
+    texts = partial(read_graph, model_folder())
+    yield Model("MiniLM", texts, lambda graph: {v.name: (1, 128) for v in graph.inputs})
+    for known in DECODERS:
+        cut = replace(known, read=partial(_cut, known))
+        for run in known.runs:
+            shapes = partial(step_shapes, run)
+            title = f"{known.name}, {run.title}"
+            yield Model(title, partial(cut.graph, work), shapes, CONTRACT)
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Planned]:
+    work = tmp_path_factory.mktemp("decoders")
+    return [p for model in _models(work) for p in plan_model(model, profiles())]
+
+
+def test_each_device_plans_each_model_or_says_by_how_much_not(plans: list[Planned]) -> None:
+    for planned in plans:
+        where = f"{planned.model} on {planned.profile.name}"
+        if planned.error:
+            assert planned.profile is LEAST and " more than " in planned.error, where
+        else:
+            assert planned.work and not planned.host, (where, planned.host)
+
+
+def test_no_device_refuses_a_launch(plans: list[Planned]) -> None:
+    kernels = {k for p in plans for k, _ in p.kernels}
+    assert list(refusals(plans, {k: _local_bytes(k) for k in kernels})) == []
+
+
+def test_plans_for_gpus_have_no_kernel_of_an_item_for_an_output(plans: list[Planned]) -> None:
+    """Those are for devices with less local memory than any GPU has."""
+    kernels = {k.entry for p in plans for k, _ in p.kernels}
+    assert {"gemm_any", "fused_attention_any", "paged_attention_any"}.isdisjoint(kernels)
+    assert {"gemm_gpu", "fused_attention_gpu", "paged_attention_gpu"} <= kernels
+
+
+def _local_bytes(kernel: KernelSpec) -> int:
+    """Local memory of a kernel; those that differ in other macros alone have the same."""
+    if "__local" not in kernel.text:
+        return 0
+    key = kernel.entry, *(d for d in kernel.defines if d[0].startswith("T_") or d[0] in SIZES)
+    if key not in _seen:
+        context, device = _opencl()
+        # Compilers for CPUs do not know the instructions of matrix units.
+        in_c = "#define UNIT_IN_C 1\n" if kernel.has("UNIT") else ""
+        program = cl.Program(context, in_c + kernel.text).build()
+        found = cl.Kernel(program, kernel.entry)
+        what = cl.kernel_work_group_info.LOCAL_MEM_SIZE
+        _seen[key] = int(found.get_work_group_info(what, device))
+    return _seen[key]
+
+
+_seen: dict[tuple[object, ...], int] = {}
+
+
+@cache
+def _opencl() -> tuple[cl.Context, cl.Device]:
+    device = quick_device().handle
+    return cl.Context([device]), device

@@ -1,0 +1,18 @@
+"""What planning knows of a device."""
+
+from __future__ import annotations
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.quirks import quirks_of
+
+
+def test_small_units_are_no_cores() -> None:
+    for platform, cores in (("Intel(R) OpenCL Graphics", 64), ("NVIDIA CUDA", 512)):
+        plain = DeviceCaps(platform, "gpu", "v", "1", "gpu", compute_units=512)
+        caps = DeviceCaps.from_json(plain.to_json())
+        assert caps.cores == 512
+        quirky = DeviceCaps(**{**vars(plain), "quirks": quirks_of(plain)})
+        assert quirky.cores == cores
+    assert "counts-small-units" not in quirks_of(
+        DeviceCaps("Intel(R) OpenCL", "cpu", "v", "1", "cpu")
+    )

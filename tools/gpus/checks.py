@@ -1,0 +1,167 @@
+"""What the report fails for besides what compilers refuse: slow loops, idle cores, long loops."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clrt.kernels.spec import KernelSpec
+
+from .compiling import Results, describe
+from .loops import Loop
+from .planning import Planned, Work
+from .predict import likely_seconds, seconds, share_of
+from .targets import TARGETS
+
+# Steps of a loop in one work-item, above which a launch may last too long for a watchdog.
+MOST_STEPS = 4096
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What the main loop of a kernel reaches at least.
+
+    Attributes:
+        macros: That the programs it holds for have, with their values.
+        targets: How the names of targets begin.
+        share: Of instructions that multiply and add; of slots, where a unit does two at a time.
+    """
+
+    entry: str
+    macros: Mapping[str, str]
+    targets: tuple[str, ...]
+    share: float
+
+    def holds(self, kernel: KernelSpec, target: str) -> bool:
+        """Whether a program is meant."""
+        defines = dict(kernel.defines)
+        # What unpacks few bits on the way is another loop.
+        return (
+            kernel.entry == self.entry
+            and target.startswith(self.targets)
+            and self.macros.items() <= defines.items()
+            and "BITS" not in defines
+        )
+
+
+_LARGE = {"T_RM": "8", "T_RN": "8"}
+FLOORS = (
+    Floor("gemm_gpu", _LARGE, ("sm_",), 0.8),
+    # Of a plain product 0.81; an epilogue moves registers about, and pairs with them.
+    Floor("gemm_gpu", _LARGE, ("gfx1100", "gfx1201"), 0.7),
+)
+# Why launches of kernels leave cores idle for longer than a launch takes.
+REASONS: Mapping[str, str] = {
+    "gemm_gpu": "smaller tiles read more for each product, and parts of K have 256 at least",
+    "conv_gpu": "smaller tiles read more for each product, and parts are whole slices",
+    "layer_normalization_group": "a work-group has a row, and a token is one",
+    "paged_attention_gpu": "a work-group takes 64 keys at a time, of which a sequence has no more",
+    "sample_scores": "a row of logits goes in eight parts, which are joined",
+    "sample_best": "one work-group joins the parts of a row of logits",
+    "sample_draw": "one work-group draws from the best of a row of logits",
+}
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Launches of a kernel that leave cores of a device without a work-group.
+
+    Attributes:
+        launches: How many do.
+        groups: Of the one with the fewest.
+        lost_s: What all lose to it in a run.
+        worst_s: What one of them loses at most.
+    """
+
+    planned: Planned
+    entry: str
+    launches: int
+    groups: int
+    lost_s: float
+    worst_s: float
+
+    @property
+    def reason(self) -> str:
+        """Why it is so; "" where nothing says it."""
+        if self.worst_s <= self.planned.profile.launch_s:
+            return "with all cores at work a launch would save less than it takes to start one"
+        return REASONS.get(self.entry, "")
+
+    def __str__(self) -> str:
+        cores, lost = self.planned.profile.caps.cores, f"{1e6 * self.lost_s:.1f} µs"
+        launches = f"{self.launches} launch{'es' if self.launches > 1 else ''}"
+        return (
+            f"`{self.entry}`: {launches} of {self.groups} or more groups on {cores} cores, {lost}"
+        )
+
+
+def idle_launches(planned: Planned, shares: Mapping[KernelSpec, float]) -> list[Idle]:
+    """Launches with fewer work-groups than the device has cores, by kernel.
+
+    Args:
+        shares: How much of the device's rate the main loop of a kernel reaches.
+    """
+    device, found = planned.profile, defaultdict[str, list[Work]](list)
+    for work in planned.work:
+        if work.groups < device.caps.cores:
+            found[work.kernel.entry].append(work)
+    made = []
+    for entry, works in sorted(found.items()):
+        lost = [_lost(w, planned, shares) for w in works]
+        least = min(w.groups for w in works)
+        made.append(Idle(planned, entry, len(works), least, sum(lost), max(lost)))
+    return made
+
+
+def _lost(work: Work, planned: Planned, shares: Mapping[KernelSpec, float]) -> float:
+    share = share_of(work, shares)
+    likely = likely_seconds(work, planned.profile, shares)
+    return likely - seconds(work, planned.profile, share)
+
+
+def idle_faults(plans: Iterable[Planned], results: Results) -> Iterator[str]:
+    """Launches that leave cores idle for longer than a launch takes, and say not why."""
+    shares = {t: results.shares(t) for t in TARGETS}
+    for planned in plans:
+        for idle in idle_launches(planned, shares[planned.profile.target]):
+            if not idle.reason:
+                yield f"{planned.model} on {planned.profile.name}: {idle}"
+
+
+def slow_loops(results: Results) -> Iterator[str]:
+    """Programs whose main loop reaches less than it should."""
+    for (kernel, target), made in results.compiled.items():
+        for floor in (f for f in FLOORS if f.holds(kernel, target)):
+            reached = made.loop.reached if made.loop else 0.0
+            if reached < floor.share:
+                what = f"{100 * reached:.0f} %, less than {100 * floor.share:.0f} %"
+                yield f"{describe(kernel)} on {target}: {what}"
+
+
+def long_loops(plans: Sequence[Planned], results: Results) -> Iterator[str]:
+    """Kernels of which a work-item goes through a loop for too long; the worst launch of each."""
+    loops: dict[KernelSpec, Loop] = {}
+    for target in TARGETS:
+        loops = {**results.loops(target), **loops}
+    worst: dict[str, tuple[int, str]] = {}
+    for planned in plans:
+        for work in planned.work:
+            found = steps_of(work, loops.get(work.kernel))
+            if found > max(MOST_STEPS, worst.get(work.kernel.entry, (0, ""))[0]):
+                worst[work.kernel.entry] = found, f"{planned.model} on {planned.profile.name}"
+    for entry, (steps, where) in sorted(worst.items()):
+        yield f"{entry}: {steps} steps of a work-item, {where}"
+
+
+def steps_of(work: Work, loop: Loop | None) -> int:
+    """How often a work-item goes through its loop, as far as operations or bytes tell.
+
+    Args:
+        loop: What it multiplies at a time; None where that is not known, and bytes have to do.
+    """
+    items = max(1.0, work.groups * work.items)
+    if loop is not None and work.flops:
+        return round(work.flops / (2 * items * max(1, loop.multiplied)))
+    return round(work.nbytes / (_FLOAT_BYTES * items))
