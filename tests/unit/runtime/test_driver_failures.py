@@ -128,8 +128,9 @@ def use(model: clrt.Model) -> list[Any]:
 
 
 def check(model: clrt.Model, wanted: list[Any]) -> None:
-    for found, expected in zip(use(model), wanted, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    """The model goes on, at a shape that it knew and at another."""
+    for feed, expected in ((FEEDS[0], wanted[0]), (FEEDS[2], wanted[2])):
+        np.testing.assert_array_equal(model.run(feed)["y"], expected)
 
 
 def forget_programs(device: DeviceInfo) -> None:
