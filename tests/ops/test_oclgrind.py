@@ -65,9 +65,9 @@ def _shards() -> list[ParameterSet]:
 
     In one process the simulator comes to hold 6 GB.
     """
-    quick = [(f"not ({COSTLY})", index, 20) for index in range(0, 20, 5)]
-    slow = [(f"not ({COSTLY})", index, 20) for index in range(20) if index % 5]
-    slow += [(COSTLY, index, 12) for index in range(12)]
+    quick = [(f"not ({COSTLY})", index, 10) for index in range(0, 10, 5)]
+    slow = [(f"not ({COSTLY})", index, 10) for index in range(10) if index % 5]
+    slow += [(COSTLY, index, 8) for index in range(8)]
     marks = [()] * len(quick) + [pytest.mark.slow] * len(slow)
     return [
         pytest.param(kernels, f"{index}/{count}", marks=m)
