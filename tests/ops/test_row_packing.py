@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, TensorType
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
-from clrt.kernels.levels import PACKED_TYPES
+from clrt.kernels.level_rows import LevelRows
+from clrt.kernels.levels import PACKED_TYPES, DotWeights
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
 from clrt.ops.matmul.blocks import dot_weights, level_rows
@@ -60,9 +63,16 @@ def assert_same(made: Array, expected: Array) -> None:
 @pytest.mark.parametrize("name", PACKED_TYPES)
 def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
     n, k = (35, 256) if device.caps.simulator else (131, 512)
+    check_blocks(dot_weights, name, n, k, device)
+
+
+def check_blocks(
+    read: Callable[..., DotWeights | LevelRows], name: str, n: int, k: int, device: DeviceInfo
+) -> None:
+    """Rows of random bytes, in parts, are packed by a device as by NumPy."""
     found = BLOCK_TYPES_BY_NAME[name]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
-    source = dot_weights(name, n, k, parts_of(raw, n // 3, n // 2)).packed
+    source = read(name, n, k, parts_of(raw, n // 3, n // 2)).packed
     assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
 
 
@@ -71,10 +81,7 @@ def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
 def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
     """As GPUs read them."""
     n, k = (5, 256) if device.caps.simulator else (131, 768)
-    found = BLOCK_TYPES_BY_NAME[name]
-    raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
-    source = level_rows(name, n, k, parts_of(raw, n // 3, n // 2)).packed
-    assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
+    check_blocks(level_rows, name, n, k, device)
 
 
 @DEVICES

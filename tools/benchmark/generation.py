@@ -56,20 +56,24 @@ def measure_generation(
             lambda: defaultdict(list)
         )
         runtimes = peers | {r.name: partial(_clrt, r, model, seconds) for r in ours}
-        for turn, (name, measure) in product(range(turns), [*runtimes.items()]):
+        for _, (name, measure) in product(range(turns), [*runtimes.items()]):
+            if name not in runtimes:
+                continue
             try:
                 speeds = measure()
             except WorkerError as error:
-                if turn == 0:  # it reads no such file
-                    console.print(f"{name} is left out for {model.name}: {_last_line(error)}")
+                console.print(f"{name} is left out for {model.name}: {_last_line(error)}")
+                del runtimes[name]
+                found.pop(name, None)
                 continue
             for case, speed in speeds.items():
                 found[name][case].append(speed)
+        there = [name for name in peers if name in runtimes]
         rows += [
             row
             for case in ((w, n) for w in (DECODE, PREFILL) for n in _sizes(w))
             for row in generation_rows(
-                model.stem, case, {r: c[case] for r, c in found.items()}, [*peers]
+                model.stem, case, {r: c[case] for r, c in found.items()}, there
             )
         ]
     return rows

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .runtimes import THREADS
+from .turns import WorkerError
 
 # Tokens a second, by what is measured and the tokens of the prompt.
 Speeds: TypeAlias = "dict[tuple[str, int], float]"
@@ -136,9 +137,9 @@ def output_of(arguments: Sequence[str]) -> str:
     """What a program prints.
 
     Raises:
-        SystemExit: It failed.
+        WorkerError: It failed.
     """
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{arguments[0]} failed: {done.stderr.strip()[-500:]}")
+        raise WorkerError(f"{arguments[0]} failed: {done.stderr.strip()[-500:]}")
     return done.stdout

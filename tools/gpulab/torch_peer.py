@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from benchmark.inputs import BERT_BASE, MINILM
 from benchmark.runtimes import is_installed
 from benchmark.turns import time_turn
+from gpus.decoders import SMOLLM2
 
 Times: TypeAlias = "dict[str, float]"
 
@@ -86,15 +87,8 @@ def _forward(name: str, what: str, device: str, dtype: Any) -> Callable[[], obje
     if name == "GPT-2":
         return _decoding(known.GPT2LMHeadModel(known.GPT2Config()), what, device, dtype)
     if name.startswith("SmolLM2"):
-        config = known.LlamaConfig(
-            hidden_size=576,
-            intermediate_size=1536,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            num_hidden_layers=30,
-            vocab_size=49152,
-            tie_word_embeddings=True,
-        )
+        geometry = {k: v for k, v in SMOLLM2.items() if k != "model_type"}
+        config = known.LlamaConfig(**geometry, tie_word_embeddings=True)
         return _decoding(known.LlamaForCausalLM(config), what, device, dtype)
     return None
 

@@ -33,7 +33,7 @@ _GPT2: dict[str, Any] = {
     "vocab_size": 50257,
 }
 _LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
-_SMOLLM2 = _LLAMA | {
+SMOLLM2 = _LLAMA | {
     "hidden_size": 576,
     "intermediate_size": 1536,
     "max_position_embeddings": 8192,
@@ -184,7 +184,7 @@ _HALF = MadeUpWeights(_OF_LLAMA, ml_dtypes.bfloat16)
 _FOUR_BITS = MadeUpWeights(_OF_LLAMA, blocks="Q4_0")
 DECODERS = (
     KnownDecoder("GPT-2", partial(_configured, _GPT2), MadeUpWeights(_OF_GPT2, turned=True)),
-    KnownDecoder("SmolLM2-135M (Llama)", partial(_configured, _SMOLLM2), _HALF),
+    KnownDecoder("SmolLM2-135M (Llama)", partial(_configured, SMOLLM2), _HALF),
     KnownDecoder("Llama of 1B", partial(_configured, _LLAMA_1B), _HALF, _RUNS[:1]),
     KnownDecoder("Llama of 1B in 4 bits", partial(_configured, _LLAMA_1B), _FOUR_BITS, _RUNS[:1]),
     KnownDecoder(
