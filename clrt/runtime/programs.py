@@ -176,9 +176,10 @@ class ProgramCache:
             return program.build(list(options), [self.device], cache_dir=False)
 
     def _options(self, spec: KernelSpec) -> tuple[str, ...]:
-        """The compiler's options; see the quirk "simulator"."""
+        """The compiler's options; see the quirks "simulator" and "widens-unsigned"."""
         simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
-        return (*spec.build_options, _NO_WARNINGS, *simulated)
+        widened = ("-DWIDENS_UNSIGNED",) if "widens-unsigned" in self.caps.quirks else ()
+        return (*spec.build_options, _NO_WARNINGS, *simulated, *widened)
 
     def _store(self, key: str, program: cl.Program) -> None:
         """Writes an entry atomically; that no binary can be had is no error.
