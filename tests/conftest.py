@@ -44,7 +44,9 @@ if os.environ.get("CLRT_TEST_AS_GPU"):  # `make portability`: kernels for GPUs o
 
     devices._read_caps = _as_gpu
 
-if _noted := os.environ.get("CLRT_TEST_KERNELS"):  # `make portability`: which kernels are launched
+if _noted := os.environ.get(
+    "CLRT_TEST_KERNELS", ""
+):  # `make portability`: which kernels are launched
     _enqueue, _launched = cl.enqueue_nd_range_kernel, set[str]()
 
     def _note(queue: Any, kernel: Any, *args: Any, **options: Any) -> Any:
@@ -73,6 +75,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shard := config.getoption("shard"):
         first, count = map(int, shard.split("/"))
         items[:] = items[first::count]
+    without = os.environ.get("CLRT_TEST_WITHOUT", "").splitlines()
+    items[:] = [item for item in items if item.nodeid not in without]
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Notes a test that may end the process: see `make portability`."""
+    if _noted:
+        Path(f"{_noted}.test").write_text(nodeid, "utf-8")
 
 
 def pytest_collection_finish() -> None:
