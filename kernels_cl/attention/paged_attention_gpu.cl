@@ -17,7 +17,9 @@
 #endif
 #define ITEMS T_ITEMS
 #define BLOCK 64
-#define BLOCK_PAGES (BLOCK / PAGE)
+#define BLOCK_PAGES 2
+#define SLABS 6
+#define KEEP(s) slabs[s] = AT(slab##s) + layer, counts[s] = n##s;
 #define LEAST_PAGES BLOCK_PAGES
 #include "common/base.clh"
 #include "common/paged.clh"
@@ -38,6 +40,8 @@
 #define SHARE (ITEMS / S_ROWS)
 #define SHARERS i_min(SHARE, BLOCK)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE);
+// Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
+#define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 
 // No more than there are.
@@ -73,13 +77,21 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
   // One weight more per row: rows begin in different banks.
   __local float queries[S_ROWS][S_D], weights[S_ROWS][BLOCK + 1], folded[S_ROWS][SHARE];
   __local float rescales[S_ROWS];
+  // The slabs, which in registers take more than there are.
+  __global const CACHE_T *__local slabs[SLABS], *__local pages[BLOCK_PAGES];
+  __local IDX_T counts[SLABS];
 #if LEVELS
   __local float units[S_ROWS][KEY_BLOCKS];
 #endif
   const IDX_T item = get_local_id(0), kv_head = get_global_id(0) / ITEMS, group = heads / kv_heads;
   const IDX_T split = get_global_id(2), first_head = kv_head * group;
   const IDX_T own_row = item / SHARE, share_item = item % SHARE;
-  const int slice = item / KEY_FOURS, value_slice = item / VALUE_FOURS;
+  // 0: read from local memory for each block, or compilers keep an address for each element.
+  __local int start;
+  if (!item) {
+    start = 0;
+    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+  }
   IDX_T token = get_global_id(1) * span, last_token = i_min(token + span, tokens);
   while (token < last_token) {
     __global const int *const own = AT(step) + token * STEP_TOKEN;
@@ -99,6 +111,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
     for (IDX_T row = token * group; row < run * group; row += S_ROWS) {
       const IDX_T rows = i_min(S_ROWS, run * group - row);
       IDX_T own_place = 0, key_end = 0, key_begin = width * PAGE;
+      ROLLED
       for (int r = 0; r < S_ROWS; ++r) {
         // Idle rows are the last one again.
         const IDX_T t = (row + i_min(r, rows - 1)) / group;
@@ -141,25 +154,35 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       UNROLLED(r, S_ROWS) result[r] = (float4)(0.0f);
       SYNC
       for (IDX_T block = first_page + split * share; block < last_page; block += BLOCK_PAGES) {
-        // What lies behind the last key was never written; behind a page that is not there is none.
-        int seen = (int)i_min(BLOCK, key_end - block * PAGE);
-        __global const CACHE_T *pages[BLOCK_PAGES];
-        UNROLLED(p, BLOCK_PAGES) {
+        // A work-item looks a page up.
+        if (item < BLOCK_PAGES) {
           __global const CACHE_T *page = 0;
-          if (block + p < last_page) {
-            const IDX_T number = AT(table)[sequence * width + block + p];
-            FIND_PAGE(page, number)
+          if (block + item < last_page) {
+            const IDX_T number = AT(table)[sequence * width + block + item];
+            IDX_T at = number;
+            for (int s = 0; s < SLABS; ++s) {
+              if (at >= 0 && at < counts[s]) page = slabs[s] + (size_t)at * pitch;
+              at -= counts[s];
+            }
             if (!page) AT(status)[0] = number ? number : 1L << 31;
           }
-          if (!page) seen = i_min(seen, p * PAGE);
-          pages[p] = page ? page + kv_head * HEAD_ELEMENTS : p ? pages[0] : 0;
+          pages[item] = page ? page + kv_head * HEAD_ELEMENTS : 0;
         }
+        SYNC
+        __global const CACHE_T *const page0 = pages[0], *const page1 = pages[1] ? pages[1] : page0;
+        // What lies behind the last key was never written; behind a page that is not there is none.
+        const int behind = !page0 ? 0 : pages[1] ? BLOCK : PAGE;
+        const int seen = i_min(behind, (int)(key_end - block * PAGE));
+        const int here = (int)item + start, slice = here / KEY_FOURS, four = here % KEY_FOURS * 4;
+        const int value_slice = here / VALUE_FOURS;
+        const IDX_T own_row = here / SHARE, share_item = here % SHARE;
         float4 scores[S_ROWS];
         UNROLLED(r, S_ROWS) scores[r] = (float4)(0.0f);
         if (seen > 0) {
           // Scores of keys that are not seen are left out below: there the last ones are read again.
-          const int at = i_min((int)item % KEY_FOURS * 4, (seen - 1) / 4 * 4), n = at % PAGE;
-          __global const CACHE_T *const page = at < PAGE ? pages[0] : pages[BLOCK_PAGES - 1];
+          const int at = i_min(four, (seen - 1) / 4 * 4), n = at % PAGE;
+          __global const CACHE_T *const page = at < PAGE ? page0 : page1;
+          ROLLED
           for (int d0 = slice; d0 < STEPS; d0 += KEYS_HELD * SLICES) {
             KEYS_T keys[KEYS_HELD];
             UNROLLED(u, KEYS_HELD) keys[u] = KEYS(page, i_min(d0 + u * SLICES, STEPS - 1), n);
@@ -183,9 +206,10 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
           }
         }
         UNROLLED(r, S_ROWS)
-        *(__local float4 *)(sums + (slice * S_ROWS + r) * BLOCK + item % KEY_FOURS * 4) = scores[r];
+        *(__local float4 *)(sums + (slice * S_ROWS + r) * BLOCK + four) = scores[r];
         SYNC
         float highest = -INFINITY;
+        ROLLED
         for (int k = share_item; k < BLOCK; k += SHARE) {
           float s = 0.0f;
           for (int p = 0; p < SLICES; ++p) s += sums[(p * S_ROWS + own_row) * BLOCK + k];
@@ -211,25 +235,27 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
         const float rescale = exp_below_0(before - top);
         sum *= rescale;
         if (!share_item) rescales[own_row] = rescale;
+        ROLLED
         for (int k = share_item; k < BLOCK; k += SHARE) {
           float weight = exp_below_0(weights[own_row][k] - top);
           sum += weight;
 #if LEVELS
           if (k < seen)
-            weight *= dot_column((k < PAGE ? pages[0] : pages[BLOCK_PAGES - 1]) + KEY_ELEMENTS + PAGE * S_DV,
+            weight *= dot_column((k < PAGE ? page0 : page1) + KEY_ELEMENTS + PAGE * S_DV,
                                  k % PAGE);
 #endif
           weights[own_row][k] = weight;
         }
         SYNC
         UNROLLED(r, S_ROWS) result[r] *= rescales[r];
+        ROLLED
         for (int k0 = value_slice < VALUE_SLICES ? value_slice : BLOCK; k0 < seen;
              k0 += VALUES_HELD * VALUE_SLICES) {
           float4 values[VALUES_HELD];
           UNROLLED(u, VALUES_HELD) {
             const int k = i_min(k0 + u * VALUE_SLICES, seen - 1);
-            __global const CACHE_T *const page = k < PAGE ? pages[0] : pages[BLOCK_PAGES - 1];
-            values[u] = VALUES(page + KEY_ELEMENTS + k % PAGE * S_DV + item % VALUE_FOURS * 4);
+            __global const CACHE_T *const page = k < PAGE ? page0 : page1;
+            values[u] = VALUES(page + KEY_ELEMENTS + k % PAGE * S_DV + here % VALUE_FOURS * 4);
           }
           UNROLLED(u, VALUES_HELD) {
             const int k = k0 + u * VALUE_SLICES;
@@ -267,21 +293,4 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
     }
     token = run;
   }
-}
-
-// Work-item (column, query).
-__kernel void paged_attention_join(OUT(float, y), IN(float, parts), const IDX_T queries) {
-  const IDX_T c = get_global_id(0), query = get_global_id(1), step = queries * PART;
-  if (c >= S_DV) return;
-  __global const float *const own = AT(parts) + query * PART;
-  const IDX_T shares = (IDX_T)own[SHARES];
-  if (shares == 1) return;
-  float top = own[TOP], sum = 0.0f, result = 0.0f;
-  for (IDX_T s = 1; s < shares; ++s) top = fmax(top, own[s * step + TOP]);
-  for (IDX_T s = 0; s < shares; ++s) {
-    const float weight = exp_below_0(own[s * step + TOP] - top);
-    sum += weight * own[s * step + SUM];
-    result += weight * own[s * step + c];
-  }
-  AT(y)[query * S_DV + c] = result / sum;
 }

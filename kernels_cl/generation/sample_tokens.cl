@@ -40,6 +40,7 @@
 #include "common/storage.clh"
 #include "common/widen.clh"
 #include "common/selection.clh"
+#include "common/sub_group.clh"
 #if T_ITEMS > 1
 #include "common/group.clh"
 #endif
@@ -179,7 +180,7 @@ static inline float penalised(const float v, const int found, __global const flo
   return usable_one(answered ? divided - (settings[5] + settings[6] * answered) : divided);
 }
 
-__kernel GROUP
+__kernel SUB_GROUP GROUP
 void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits),
                          IN(int, history), OUT(float, scores), OUT(uint, histogram),
                          OUT(float, parts), const IDX_T n, const IDX_T chunk, const IDX_T chunks,
@@ -389,7 +390,7 @@ static inline void choose_one(const IDX_T chunk, const bool wanted, const Shared
   SYNC
 }
 
-__kernel GROUP
+__kernel SUB_GROUP GROUP
 void sample_best_group(IN(float, scores), IN(float, parts), IN(float, settings), IN(int, limits),
                        OUT(int, best), OUT(float, whole), INOUT(uint, histogram),
                        OUT(ulong, weights), OUT(long, status), const IDX_T n, const IDX_T chunk,
@@ -422,7 +423,7 @@ void sample_best_group(IN(float, scores), IN(float, parts), IN(float, settings),
 #define MADE(at) {AT(histogram) + (at) * 2 * BUCKETS, AT(weights) + (at) * chunks}
 #endif
 
-__kernel GROUP
+__kernel SUB_GROUP GROUP
 void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
                  IN(int, limits), IN(int, draw), IN(int, best), IN(float, whole), MADE_INPUTS
                  OUT(int, token), OUT(float, logprob), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {

@@ -56,9 +56,9 @@ _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 # Floats that a part of the pages gives for a query, besides the sum of values.
 _PART = 3
 GPU = tuned("paged_attention_gpu", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, T_HELD=16)
-# Of the kernel for GPUs: rows of a tile, work-groups for each core, keys of a block, and pages of a
-# part at least.
-_GPU_ROWS, _GPU_GROUPS, _BLOCK, _LEAST_PAGES = 8, 4, 64, 2
+# Of the kernel for GPUs: rows of a tile, of which registers hold no more; work-groups for each core;
+# keys of a block; and pages of a part at least.
+_GPU_ROWS, _GPU_GROUPS, _BLOCK, _LEAST_PAGES = 4, 4, 64, 2
 # Elements of which a page has a multiple: vectors are read at their own addresses.
 _VECTOR = 16
 
@@ -145,7 +145,13 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     while 4 * tunables["T_ITEMS"] < op.head_size:
         tunables["T_ITEMS"] *= 2
     items = tunables["T_ITEMS"]
-    rows, form = min(1 << (group - 1).bit_length(), _GPU_ROWS), op.form(slab.dtype)
+    form, sub_group = op.form(slab.dtype), sub_group_of(ctx.caps)
+    most = _GPU_ROWS
+    if sub_group:
+        tunables["T_HELD"] //= 2
+    if isinstance(form, LevelForm) and ctx.caps.sub_group_sizes:
+        most //= 2
+    rows = min(1 << (group - 1).bit_length(), most)
     while rows > 1 and _local_bytes(form, rows, items) > ctx.caps.local_mem_bytes:
         rows //= 2
     local = _local_bytes(form, rows, items)
@@ -155,7 +161,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     pairs = ceil_div(tokens, span) * op.kv_num_heads
     splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
     source = "attention/paged_attention_gpu.cl"
-    macros = {**defines, **tunables, "S_ROWS": rows, **sub_group_of(ctx.caps)}
+    macros = {**defines, **tunables, "S_ROWS": rows, **sub_group}
     queries = tokens * op.num_heads
     scratch = splits * queries * (op.head_size + _PART)
     args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
@@ -164,16 +170,20 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(source, "paged_attention_gpu", **macros)
     launches = [launch(kernel, size, (items, 1, 1), **args)]
     if splits > 1:
-        join = KernelSpec.of(source, "paged_attention_join", **defines)
+        form_defines = op.defines(node, ctx.caps)
+        source = "attention/paged_attention_join.cl"
+        join = KernelSpec.of(source, "paged_attention_join", **form_defines)
         joined = dict(y=node.output, parts=args["parts"], queries=queries)
         launches.append(launch(join, (op.head_size, queries), None, **joined))
     return launches
 
 
 def _local_bytes(form: PageForm, rows: int, items: int) -> int:
-    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up."""
+    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up, and
+    where the cache lies.
+    """
     blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
-    return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items)
+    return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

@@ -30,6 +30,7 @@ from clrt.kernels.spec import (
     pieces_per_group,
     round_up,
 )
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -90,7 +91,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     ctx.require(Requires(work_group_size=items, local_mem_bytes=room))
     if not node.arg(0).dims[0]:
         return []
-    of = _TokenRows.of(node, ctx, {**found, "T_BUCKETS": buckets})
+    of = _TokenRows.of(node, ctx, {**found, "T_BUCKETS": buckets}, **sub_group_of(ctx.caps))
     rows, local, flops = of.rows, (items, 1), 8 * of.rows * of.n
     each = (of.chunks * items, rows)
     result = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
@@ -134,7 +135,9 @@ class _TokenRows:
     shared: dict[str, Any]
 
     @classmethod
-    def of(cls, node: Node, ctx: Lowering, tunables: dict[str, int]) -> _TokenRows:
+    def of(
+        cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define
+    ) -> _TokenRows:
         """The rows of a node.
 
         Raises:
@@ -152,7 +155,7 @@ class _TokenRows:
         parts = ctx.scratch(rows * chunks * _PARTS)
         shared = dict(scores=scores, parts=parts, n=n, chunk=chunk, chunks=chunks)
         types = {"DATA_T": logits.dtype.cl, "STORAGE": logits.dtype.storage}
-        return cls(node, rows, n, chunk, chunks, types | tunables, shared)
+        return cls(node, rows, n, chunk, chunks, types | tunables | more, shared)
 
     @property
     def scores(self) -> Scratch:
