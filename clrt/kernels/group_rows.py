@@ -40,6 +40,7 @@ def launch_rows(
     ctx: Lowering,
     args: Mapping[str, Any],
     times: int = 1,
+    /,
     **defines: Define,
 ) -> list[Launch]:
     """The launch of a kernel that has `GROUP_ROW`, for rows of n elements.

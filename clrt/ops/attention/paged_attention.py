@@ -56,8 +56,8 @@ _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 # Floats that a part of the pages gives for a query, besides the sum of values.
 _PART = 3
 GPU = tuned("paged_attention_gpu", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, T_HELD=16)
-# Of the kernel for GPUs: rows of a tile, of which registers hold no more; work-groups for each core;
-# keys of a block; and pages of a part at least.
+# Of the kernel for GPUs: rows of a tile, of which registers hold no more; work-groups for each
+# core; keys of a block; and pages of a part at least.
 _GPU_ROWS, _GPU_GROUPS, _BLOCK, _LEAST_PAGES = 4, 4, 64, 2
 # Elements of which a page has a multiple: vectors are read at their own addresses.
 _VECTOR = 16
@@ -179,8 +179,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _local_bytes(form: PageForm, rows: int, items: int) -> int:
-    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up, and
-    where the cache lies.
+    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up,
+    and where the cache lies.
     """
     blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
     return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)

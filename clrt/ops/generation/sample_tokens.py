@@ -77,7 +77,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """A work-group for each chunk, in which work-items take a token at a time, and then for each row.
+    """A work-group for each chunk, whose work-items take a token at a time, and then for each row.
 
     Half the buckets fit in the local memory of any device.
     """
@@ -135,9 +135,7 @@ class _TokenRows:
     shared: dict[str, Any]
 
     @classmethod
-    def of(
-        cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define
-    ) -> _TokenRows:
+    def of(cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define) -> _TokenRows:
         """The rows of a node.
 
         Raises:
@@ -154,8 +152,8 @@ class _TokenRows:
         scores = ctx.scratch(rows * chunks * chunk)
         parts = ctx.scratch(rows * chunks * _PARTS)
         shared = dict(scores=scores, parts=parts, n=n, chunk=chunk, chunks=chunks)
-        types = {"DATA_T": logits.dtype.cl, "STORAGE": logits.dtype.storage}
-        return cls(node, rows, n, chunk, chunks, types | tunables | more, shared)
+        more |= {"DATA_T": logits.dtype.cl, "STORAGE": logits.dtype.storage}
+        return cls(node, rows, n, chunk, chunks, {**more, **tunables}, shared)
 
     @property
     def scores(self) -> Scratch:
