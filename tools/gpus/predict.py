@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clrt.kernels.gemm_unit import products_of
+from clrt.kernels.gemm_unit import bytes_in_flight, products_of
 from clrt.kernels.spec import KernelSpec
 
 from .planning import Planned, Work
@@ -92,6 +92,8 @@ def _in_flight(kernel: KernelSpec) -> float:
     """Bytes that a work-item has on the way: the elements that it reads before it uses the first
     (T_HELD); of tiles in local memory, a slice of both operands.
     """
+    if products_of(kernel):
+        return bytes_in_flight(kernel)
     macros = dict(kernel.defines)
     if "T_HELD" in macros:
         return int(macros["T_HELD"]) * _BYTES.get(macros.get("CACHE_T") or macros["DATA_T"], 4)
