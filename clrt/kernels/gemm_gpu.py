@@ -31,7 +31,7 @@ GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Elements of a work-item for which large sub-groups lack registers.
-_MANY = 16
+_MANY = 4
 # Work-groups that a core should have, and that it should have of few rows, so that enough of B is
 # on the way; and how much of K a part has at least, or the launch that joins the parts costs more
 # than they save.
