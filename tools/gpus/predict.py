@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clrt.kernels.gemm_unit import products_of
+from clrt.kernels.gemm_unit import bytes_in_flight, products_of
 from clrt.kernels.spec import KernelSpec
 
 from .planning import Planned, Work
@@ -89,6 +89,8 @@ def _flops(work: Work, device: Profile) -> float:
 
 def _in_flight(kernel: KernelSpec) -> float:
     """Bytes that a work-item has on the way: of tiles in local memory, a slice of both operands."""
+    if products_of(kernel):
+        return bytes_in_flight(kernel)
     macros = dict(kernel.defines)
     if kernel.entry not in ("gemm_gpu", "conv_gpu"):
         return _IN_FLIGHT
