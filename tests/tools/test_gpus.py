@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clrt.device.units import GPU_UNITS
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch
@@ -86,6 +87,18 @@ def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
     rows = (Work(KERNEL, 10_000, items, 10**9, 0) for items in (64, 7))
     full, short = (predict(Planned("net", LEAST, (work,)), {}).likely for work in rows)
     assert short / full == pytest.approx(32 / 7, rel=0.01)
+
+
+def test_reads_that_are_asked_for_at_once_wait_once() -> None:
+    macros = {"T_HELD": 16, "CACHE_T": Code("float")}
+    kernels = (
+        KernelSpec.of("attention/paged_attention_gpu.cl", "paged_attention_gpu", **more)
+        for more in ({}, macros, macros | {"CACHE_T": Code("half")})
+    )
+    works = (Work(kernel, 1, 64, 0, 1 << 20) for kernel in kernels)
+    one, four, two = (predict(Planned("net", LEAST, (work,)), {}) for work in works)
+    waits = [found.likely - found.launching for found in (one, four, two)]
+    assert waits[0] / waits[1] == pytest.approx(4) and waits[0] / waits[2] == pytest.approx(2)
 
 
 def test_products_of_a_unit_are_predicted_by_its_rate() -> None:

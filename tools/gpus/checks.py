@@ -54,9 +54,7 @@ REASONS: Mapping[str, str] = {
     "conv_gpu": "smaller tiles read more for each product, and parts are whole slices",
     "layer_normalization_group": "a work-group has a row, and a token is one",
     "paged_attention_gpu": "a work-group takes 64 keys at a time, of which a sequence has no more",
-    "sample_scores": "a row of logits goes in eight parts, which are joined",
-    "sample_best": "one work-group joins the parts of a row of logits",
-    "sample_draw": "one work-group draws from the best of a row of logits",
+    "sample_draw": "one work-group draws a token of a row",
 }
 
 
