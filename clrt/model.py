@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -19,8 +20,7 @@ from clrt.files import expanded
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held, shapes_of
 from clrt.passes.driver import PassReport
-from clrt.passes.pipeline import optimize
-from clrt.passes.prepare import prepare
+from clrt.passes.prepare import optimize_for, prepare
 from clrt.pickling import Reloadable, recording
 from clrt.plan import memory as sizes
 from clrt.planned_model import PlannedModel
@@ -110,10 +110,8 @@ def load(
         model._runner.check = compiled.check
         return model
     graph = read_graph(source)
-    report = optimize(graph, optimize_level)
-    if optimize_level == 2:
-        report.append(prepare(graph, info.caps))
-    return Model(graph, info, strict, folder, report, limit, priority=priority)
+    report = optimize_for(graph, info.caps, optimize_level)
+    return Model(graph, info, strict, folder, report, limit, (), priority, optimize_level)
 
 
 class Model(PlannedModel, Reloadable):
@@ -139,6 +137,7 @@ class Model(PlannedModel, Reloadable):
         memory_limit: int | None = None,
         shapes: Sequence[Mapping[str, Sequence[int]]] = (),
         priority: str = "normal",
+        optimize_level: int = 2,
     ) -> None:
         self.shapes = tuple(shapes)
         self.device = device
@@ -149,7 +148,9 @@ class Model(PlannedModel, Reloadable):
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
         strict = knobs.STRICT.get() if strict is None else strict
-        self._runner = Runner(graph, self._session, strict, memory_limit, priority == "background")
+        rewrite = partial(optimize_for, caps=device.caps, level=optimize_level)
+        background = priority == "background"
+        self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
         _MODELS.add(self)
 
     @property

@@ -30,8 +30,6 @@ SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
-# Elements of a work-item for which large sub-groups lack registers.
-_MANY = 16
 # Work-groups that a core should have, and that it should have of few rows, so that enough of B is
 # on the way; and how much of K a part has at least, or the launch that joins the parts costs more
 # than they save.
@@ -142,9 +140,7 @@ def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[st
     Args:
         tile: Rows and columns of a work-item.
     """
-    rows, columns = tile
-    found: dict[str, Define] = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
-    return found | (sub_group_of(caps) if rows * columns >= _MANY else {})
+    return {"T_RM": tile[0], "T_RN": tile[1], "T_TK": depth, **sub_group_of(caps)}
 
 
 def tile_bytes(tile: tuple[int, int], depth: int) -> int:

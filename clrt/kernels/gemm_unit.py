@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -38,6 +39,14 @@ _LEAST_ROWS = 32  # of a tile: those of all waves below each other
 _OCTET = 8  # numbers that are read at a time
 # Bringing a row or a column of a tile takes as long as so many of its sums, about.
 _LINE_COST = 32
+# Rows up to which the kernel for few rows is thought of: it reads B again for each FEW_ROWS.
+_MOST_FEW = 8 * FEW_ROWS
+# Of a core: multiply-adds in a cycle; cycles until numbers come from memory, and those of the
+# launch that joins parts.
+_PER_CYCLE, _WAIT, _JOINING = 128, 600, 6000
+# Of few rows a work-item reads so many numbers of B at a time, and a multiply-add takes the time of
+# three, since A is read for it.
+_READ, _FEW_COST = 4, 3
 # Numbers of bfloat16 for one; and products of parts for each product, of A in three parts.
 _PARTS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
 _PRODUCTS = {3: 6, 2: 5, 1: 3}
@@ -109,6 +118,14 @@ def products_of(kernel: KernelSpec) -> int:
     return _products((int(defines["PARTS_A"]), int(defines["PARTS_B"])))
 
 
+def bytes_in_flight(kernel: KernelSpec) -> float:
+    """Of a kernel of a unit: what a work-item has on the way at a time, its share of a slice."""
+    defines = dict(kernel.defines)
+    lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
+    nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)
+    return nbytes * _DEPTH / int(defines["T_ITEMS"])
+
+
 def _products(parts: tuple[int, int]) -> int:
     return 1 if parts == (1, 1) else _PRODUCTS[parts[1]]
 
@@ -144,16 +161,16 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     kernels = [made.kernel(product, tile) for tile in tiles]
     taken = best_of(product.m, product.n, product.batches, device_units, *sizes)
     floats = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
-    if floats:
-        kernels.append(few_rows_kernel(product, ctx))
-        taken = len(tiles) if product.m <= FEW_ROWS else taken
     own = made.arguments(product)
     parts = most = 1
-    if floats and product.batches == 1:
+    if floats:
+        kernels.append(few_rows_kernel(product, ctx))
+        few = _takes_few(product, kernels, way, ctx)
+        taken = len(tiles) if few else taken
         # Parts leave no unit idle, in the smallest tiles at that.
-        least = kernels[-1 if product.m <= FEW_ROWS else -2]
-        parts = _parts(product, least, device_units)
-        most = max(_parts(replace(product, m=1), k, device_units) for k in kernels[-2:])
+        parts = _parts(product, kernels[-1 if few else -2].size, device_units)
+        least = replace(product, m=1)
+        most = max(_parts(least, k.size, device_units) for k in kernels[-2:])
     launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
@@ -165,10 +182,69 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _parts(product: Product, kernel: TileKernel, device_units: int) -> int:
-    """Into how many parts K goes, of whole slices: as many as give each unit of the device work."""
-    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    return parts_of(product.k, _GROUPS * device_units // groups, _DEPTH)
+def _parts(product: Product, size: tuple[int, int], cores: int) -> int:
+    """Into how many parts K goes, for a kernel whose work-groups have so many rows and columns."""
+    return _parts_of(product.m, product.n, product.k, product.batches, cores, *size)
+
+
+def _parts_of(m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int) -> int:
+    """As many parts of whole slices as give each core work."""
+    if batches > 1:
+        return 1
+    return parts_of(k, _GROUPS * cores // (ceil_div(m, rows) * ceil_div(n, columns)), _DEPTH)
+
+
+def _takes_few(product: Product, kernels: Sequence[TileKernel], way: UnitWay, ctx: Lowering) -> int:
+    """Whether the kernel for few rows is taken.
+
+    Args:
+        kernels: That of the smallest tile, and last that for few rows.
+    """
+    tile, few = kernels[-2:]
+    sums = prod(tile.size) + _LINE_COST * sum(tile.size)
+    percent = ctx.thresholds(UnitGains).percent
+    cycles = _DEPTH * sums * way.products * 100 // (percent * _PER_CYCLE)
+    sizes = product.m, product.n, product.k, product.batches, ctx.caps.cores
+    return few_is_best(*sizes, *tile.size, cycles, few.size[1], prod(few.local))
+
+
+@pure
+def few_is_best(
+    m: int,
+    n: int,
+    k: int,
+    batches: int,
+    cores: int,
+    below: int,
+    beside: int,
+    cycles: int,
+    columns: int,
+    items: int,
+) -> int:
+    """Whether the kernel for few rows takes less time than the smallest tile.
+
+    It may where tiles leave cores idle: its work-groups have fewer sums, so that there are more of
+    them, and wait for memory less often.
+
+    Args:
+        below, beside: Rows and columns of the tile.
+        cycles: In which a core computes with a slice of it.
+        columns, items: Of a work-group of the other kernel.
+    """
+    if not FEW_ROWS < m <= _MOST_FEW:
+        return int(m <= FEW_ROWS)
+
+    def groups_and_cycles(rows: int, columns: int, depth: int, cycles: int) -> tuple[int, int]:
+        parts = _parts_of(m, n, k, batches, cores, rows, columns)
+        groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * parts
+        each = max(ceil_div(groups, cores) * cycles, _WAIT)
+        return groups, ceil_div(k, parts * depth) * each + (_JOINING if parts > 1 else 0)
+
+    read = _READ * items
+    few_cycles = read * FEW_ROWS * _FEW_COST // _PER_CYCLE
+    groups, by_tile = groups_and_cycles(below, beside, _DEPTH, cycles)
+    _, by_few = groups_and_cycles(FEW_ROWS, columns, read // columns, few_cycles)
+    return int(groups < cores and by_few < by_tile)
 
 
 def _way(product: Product, ctx: Lowering) -> UnitWay:

@@ -17,9 +17,9 @@ from clrt.kernels.variant import Lowering
 _ELEMENTS = 4
 
 
-def of_groups(entry: str) -> TunedKernel:
-    """Declares a kernel that has `GROUP_ROW`."""
-    return tuned(entry, {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128)
+def of_groups(entry: str, **others: int) -> TunedKernel:
+    """Declares a kernel that has `GROUP_ROW`, and maybe other tunables."""
+    return tuned(entry, {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, **others)
 
 
 @pure
@@ -39,16 +39,24 @@ def launch_rows(
     flops: int,
     ctx: Lowering,
     args: Mapping[str, Any],
+    times: int = 1,
+    /,
     **defines: Define,
 ) -> list[Launch]:
     """The launch of a kernel that has `GROUP_ROW`, for rows of n elements.
 
+    Args:
+        times: How many times as many work-items a group has, where the device has as large ones.
+
     Raises:
         UnsupportedError: The device has no work-groups as large.
     """
-    items = ctx.tunables(kernel)["T_ITEMS"]
+    tunables = ctx.tunables(kernel)
+    if tunables["T_ITEMS"] * times <= ctx.caps.max_work_group_size:
+        tunables["T_ITEMS"] *= times
+    items = tunables["T_ITEMS"]
     ctx.require(replace(requires.GPU, work_group_size=items))
     lanes = lanes_of(n, items)
-    spec = KernelSpec.of(source, kernel.entry, T_ITEMS=items, VW=1, **defines)
+    spec = KernelSpec.of(source, kernel.entry, VW=1, **tunables, **defines)
     size = ceil_div(rows, items // lanes) * items
     return [launch(spec, (size,), (items,), flops, **args, rows=rows, n=n, lanes=lanes)]

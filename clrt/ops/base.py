@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -240,6 +240,12 @@ class Op(IrOp):
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""
         return self
+
+    def with_graphs(self, change: Callable[[Graph], Graph]) -> Op:
+        """The op with other graphs in the place of those that it runs."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = {n: change(g) for n, g in held.items() if isinstance(g, Graph)}
+        return replace(self, **changed)
 
     @property
     def host_computes(self) -> bool:

@@ -8,6 +8,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
+from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     class_name,
@@ -19,13 +20,16 @@ from clrt.passes.matching import (
 )
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+# What they make of a single element is that element.
+_REDUCTIONS = (ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum)
 
 
 class CanonicalizeViews(Pass):
     """Flatten, Squeeze, Unsqueeze, Reshape -> Reshape of the first source to the known shape.
 
     The target has no -1 and no 0 that means "as the input", so that an empty batch stays right.
-    A Transpose that only moves axes of size 1 is a view, too.
+    A Transpose that only moves axes of size 1 is a view, and so is a sum, a mean or the like over
+    such axes.
 
     Args:
         transposes: Whether such a Transpose becomes a Reshape. Attention is found by the transposes
@@ -38,11 +42,12 @@ class CanonicalizeViews(Pass):
         self._transposes = transposes
 
     def wants(self, op: type[IrOp]) -> bool:
-        return class_name(op) in _VIEWS or (self._transposes and issubclass(op, Transpose))
+        views = (*_REDUCTIONS, Transpose) if self._transposes else _REDUCTIONS
+        return class_name(op) in _VIEWS or issubclass(op, views)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         is_view = op_name(node) in _VIEWS or (self._transposes and moves_ones(node))
-        if not is_view:
+        if not is_view and not _reduces_ones(node):
             return None
         if node.output.shape is None:
             return Miss("the rank of the output is unknown", node)
@@ -121,6 +126,16 @@ def reshape(build: Builder, source: Value, like: Value) -> Value:
     value = build.add(Reshape(allowzero=1), source, build.dims(like.shape))
     value.type = type(like.type)(source.dtype, like.shape, value.type.data)
     return value
+
+
+def _reduces_ones(node: Node) -> bool:
+    """Whether a node reduces single elements, each of which is the result."""
+    shape, axes = node.arg(0).shape, node.input(1)
+    if not isinstance(node.op, _REDUCTIONS) or shape is None:
+        return False
+    if axes is not None and not axes.has_numbers:
+        return False
+    return all(same(shape[axis], 1) for axis in node.op.axes_of(node.input_types, len(shape)))
 
 
 def _is_canonical(node: Node) -> bool:

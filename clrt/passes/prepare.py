@@ -23,6 +23,7 @@ from clrt.passes.pipeline import (
     ELIMINATE_DEAD,
     REMOVE_IDENTITY,
     clean_up,
+    optimize,
 )
 from clrt.passes.report import PassReport
 from clrt.passes.round_activations import RoundActivations
@@ -74,6 +75,21 @@ SETTLE: dict[str, tuple[Pass, ...]] = {
         ELIMINATE_DEAD,
     ),
 }
+
+
+def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
+    """Rewrites a graph in place into an equal one that runs faster on a device.
+
+    Args:
+        level: As `optimize` takes it; what depends on the device is part of 2.
+
+    Raises:
+        PassError: A pass broke an invariant (a bug in clrt).
+    """
+    report = optimize(graph, level)
+    if level == 2:
+        report.append(prepare(graph, caps))
+    return report
 
 
 @without_full_collections

@@ -244,6 +244,10 @@ class Planner:
 
         return make_plan(graph, self._caps, record, contract)
 
+    def adopt(self, graph: Graph) -> None:
+        """Counts the constants of a graph made from that of the model among what plans share."""
+        self.constants |= frozenset(graph.constants())
+
     def forget(self) -> None:
         """Keeps no plans, and nothing that they are made from."""
         self.kept.clear()

@@ -10,6 +10,7 @@ from typing import Any
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
+from clrt.runs.branches import Branches
 from clrt.runs.plans import Planner
 from clrt.runs.room import MOST_ARENAS, Room
 from clrt.runs.run import Enqueued, Pending
@@ -53,11 +54,16 @@ class Runner:
     def __init__(
         self,
         graph: Graph,
+        rewrite: Callable[[Graph], object],
         session: Session,
         strict: bool,
         own_limit: int | None,
         background: bool,
     ) -> None:
+        """
+        Args:
+            rewrite: Optimises such a graph in place, as `graph` was.
+        """
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
         self.lock = Condition(RLock())
@@ -65,7 +71,8 @@ class Runner:
         self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
         self.check: Callable[[], None] | None = None
-        self._graph = graph
+        self._branches = Branches(graph, self._derive)
+        self._rewrite = rewrite
         self._session = session
         self._running: list[int] = []
         self._workers: ThreadPoolExecutor | None = None
@@ -113,7 +120,7 @@ class Runner:
         try:
             while before and wait(before, _LOOK_S).not_done:
                 stop.check()
-            task = Task(self.planner, self.room, self._graph, stop, recorder)
+            task, feeds = self._task(feeds, stop, recorder)
             found = task.outputs(feeds, wanted, donated)
             if self.check is not None:
                 self.check()
@@ -145,11 +152,11 @@ class Runner:
         try:
             before = _readers(feeds, donated)
             if not in_worker and not before:
-                task = Task(self.planner, self.room, self._graph, stop)
-                begun = task.begin(feeds, wanted, donated)
+                task, needed = self._task(feeds, stop)
+                begun = task.begin(needed, wanted, donated)
                 if begun is not None:
                     there, execution = begun
-                    return Enqueued(execution, there, self._graph), stop
+                    return Enqueued(execution, there, task.graph), stop
             with self.lock:
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
@@ -161,6 +168,19 @@ class Runner:
             return worker, stop
         finally:
             self._leave()
+
+    def _task(
+        self, feeds: Mapping[str, Held], stop: Stop, recorder: Recorder | None = None
+    ) -> tuple[Task, Mapping[str, Held]]:
+        """A run of the graph that its inputs choose, and those of them that this takes."""
+        with self.lock:
+            graph, feeds = self._branches.chosen(feeds)
+        return Task(self.planner, self.room, graph, stop, recorder), feeds
+
+    def _derive(self, graph: Graph) -> None:
+        """Makes a copy of the model's graph, in which more is known, one of its graphs."""
+        self._rewrite(graph)
+        self.planner.adopt(graph)
 
     def trim(self) -> None:
         """Frees what runs have left; see `Model.trim`.

@@ -1,12 +1,25 @@
 // Attention over pages (common/paged.clh), for GPUs. A work-group has one head of keys, and of the
-// queries that share it those of `span` tokens, S_ROWS at a time: its work-items are keys of a block
-// for scores, then columns of the values. Of the pages it has one of `splits` parts; where the pages
-// are of several, paged_attention_join puts them together.
+// queries that share it those of `span` tokens, S_ROWS at a time. Of the pages it has one of `splits`
+// parts, BLOCK keys at a time:
+//   1. scores: a work-item has four keys side by side, and of their elements every SLICES-th, whose
+//      sums meet in local memory;
+//   2. weights: SHARE work-items have a row;
+//   3. the sum of weighted values: a work-item has four columns side by side, and every
+//      VALUE_SLICES-th key; these sums meet behind the last block.
+// A work-item reads T_HELD elements before it uses the first. Where the pages are of several parts,
+// paged_attention_join puts them together.
 #ifndef S_ROWS
 #define S_ROWS 4
 #endif
-#define ITEMS 64
-#define BLOCK_PAGES (ITEMS / PAGE)
+#ifndef T_ITEMS
+#define T_ITEMS 128
+#define T_HELD 16
+#endif
+#define ITEMS T_ITEMS
+#define BLOCK 64
+#define BLOCK_PAGES 2
+#define SLABS 6
+#define KEEP(s) slabs[s] = AT(slab##s) + layer, counts[s] = n##s;
 #define LEAST_PAGES BLOCK_PAGES
 #include "common/base.clh"
 #include "common/paged.clh"
@@ -18,22 +31,67 @@
 #if LEVELS
 #include "common/query_levels.clh"
 #endif
-// Work-items of a row where weights are made, and columns of a work-item.
+#define HELD (T_HELD / 4)
+#define KEY_FOURS (BLOCK / 4)
+#define SLICES (ITEMS / KEY_FOURS)
+#define VALUE_FOURS (S_DV / 4)
+#define VALUE_SLICES (ITEMS / VALUE_FOURS)
+// Work-items of a row where weights are made; of those only BLOCK have a key.
 #define SHARE (ITEMS / S_ROWS)
-#define COLUMNS ((S_DV + ITEMS - 1) / ITEMS)
+#define SHARERS i_min(SHARE, BLOCK)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE);
+// Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
+#define ROLLED _Pragma("unroll 1")
+#define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
+
+// No more than there are.
+#define KEYS_HELD i_min(HELD, (STEPS + SLICES - 1) / SLICES)
+#define VALUES_HELD i_min(HELD, (BLOCK + VALUE_SLICES - 1) / VALUE_SLICES)
+
+// Four elements side by side. Pages, and heads of them, begin at whole vectors.
+#define FOUR_AS(storage, p) CAT(four_, storage)(p)
+#define four_plain(p) (*(__global const float4 *)(p))
+#define four_half(p) vload_half4(0, p)
+#define four_bfloat16(p) as_float4(convert_uint4(*(__global const ushort4 *)(p)) << 16)
+
+#if LEVELS
+// Four places of a head, of four keys: a word of each.
+#define STEPS (S_D / 4)
+#define KEYS_T uint4
+#define BLOCK_STEPS (DOT_BLOCK / 4)
+#define RECORD_OF(page, step) ((page) + (step) / BLOCK_STEPS * WEIGHT_RECORD)
+#define KEYS(page, step, n) \
+  (*(__global const uint4 *)(RECORD_OF(page, step) + ((step) % BLOCK_STEPS * DOT_WIDTH + (n)) * 4))
+#define VALUES(at) convert_float4(*(__global const char4 *)(at))
+#else
+#define STEPS S_D
+#define KEYS_T float4
+#define KEYS(page, step, n) FOUR_AS(CACHE, (page) + (step) * PAGE + (n))
+#define VALUES(at) FOUR_AS(CACHE, at)
+#endif
 
 __kernel SUB_GROUP __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const IDX_T splits) {
+  // Of scores [SLICES, S_ROWS, BLOCK], of results [S_ROWS, ITEMS, 4], which is as much.
+  __local __attribute__((aligned(16))) float sums[S_ROWS * ITEMS * 4];
   // One weight more per row: rows begin in different banks.
-  __local float queries[S_ROWS][S_D], weights[S_ROWS][ITEMS + 1], folded[S_ROWS][SHARE];
+  __local float queries[S_ROWS][S_D], weights[S_ROWS][BLOCK + 1], folded[S_ROWS][SHARE];
   __local float rescales[S_ROWS];
+  // The slabs, which in registers take more than there are.
+  __global const CACHE_T *__local slabs[SLABS], *__local pages[BLOCK_PAGES];
+  __local IDX_T counts[SLABS];
 #if LEVELS
   __local float units[S_ROWS][KEY_BLOCKS];
 #endif
   const IDX_T item = get_local_id(0), kv_head = get_global_id(0) / ITEMS, group = heads / kv_heads;
   const IDX_T split = get_global_id(2), first_head = kv_head * group;
   const IDX_T own_row = item / SHARE, share_item = item % SHARE;
+  // 0: read from local memory for each block, or compilers keep an address for each element.
+  __local int start;
+  if (!item) {
+    start = 0;
+    KEEP(0) KEEP(1) KEEP(2) KEEP(3) KEEP(4) KEEP(5)
+  }
   IDX_T token = get_global_id(1) * span, last_token = i_min(token + span, tokens);
   while (token < last_token) {
     __global const int *const own = AT(step) + token * STEP_TOKEN;
@@ -52,14 +110,15 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
     const IDX_T run = run_end(AT(step), token, last_token);
     for (IDX_T row = token * group; row < run * group; row += S_ROWS) {
       const IDX_T rows = i_min(S_ROWS, run * group - row);
-      IDX_T places[S_ROWS], key_end = 0, key_begin = width * PAGE;
-#pragma unroll
+      IDX_T own_place = 0, key_end = 0, key_begin = width * PAGE;
+      ROLLED
       for (int r = 0; r < S_ROWS; ++r) {
         // Idle rows are the last one again.
         const IDX_T t = (row + i_min(r, rows - 1)) / group;
-        places[r] = clrt_length(AT(step)[t * STEP_TOKEN + 2], width * PAGE - 1, AT(status));
-        key_end = i_max(key_end, places[r] + 1);
-        key_begin = i_min(key_begin, WINDOW ? i_max(0, places[r] - left_window) : 0);
+        const IDX_T place = clrt_length(AT(step)[t * STEP_TOKEN + 2], width * PAGE - 1, AT(status));
+        key_end = i_max(key_end, place + 1);
+        key_begin = i_min(key_begin, WINDOW ? i_max(0, place - left_window) : 0);
+        if (r == own_row) own_place = place;
       }
       const IDX_T first_page = key_begin / PAGE, count = (key_end + PAGE - 1) / PAGE - first_page;
       const IDX_T share = splits > 1 ? i_max((count + splits - 1) / splits, LEAST_PAGES) : count;
@@ -84,155 +143,154 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       }
 #endif
       const IDX_T own_head = first_head + (row + i_min(own_row, rows - 1)) % group;
-      float top = -FLT_MAX, sum = 0.0f, result[S_ROWS][COLUMNS];
+      float top = -FLT_MAX, sum = 0.0f;
+      float4 result[S_ROWS];
 #if SINKS
       if (!split) {
         top = AT(sinks)[own_head];
         sum = share_item ? 0.0f : 1.0f;
       }
 #endif
-      for (int r = 0; r < S_ROWS; ++r)
-        for (int j = 0; j < COLUMNS; ++j) result[r][j] = 0.0f;
+      UNROLLED(r, S_ROWS) result[r] = (float4)(0.0f);
       SYNC
       for (IDX_T block = first_page + split * share; block < last_page; block += BLOCK_PAGES) {
-        __global const CACHE_T *pages[BLOCK_PAGES], *page = 0;
-        for (int p = 0; p < BLOCK_PAGES; ++p) {
-          pages[p] = 0;
-          if (block + p >= last_page) continue;
-          const IDX_T number = AT(table)[sequence * width + block + p];
-          FIND_PAGE(pages[p], number)
-          if (!pages[p]) AT(status)[0] = number ? number : 1L << 31;
-          if (pages[p]) pages[p] += kv_head * HEAD_ELEMENTS;
-          if (p == item / PAGE) page = pages[p];
-        }
-        const int n = (int)(item % PAGE);
-        const IDX_T key = block * PAGE + item;
-        const bool seen = page && key < key_end;
-        float scores[S_ROWS];
-        for (int r = 0; r < S_ROWS; ++r) scores[r] = 0.0f;
-        if (seen) {
-#if LEVELS
-          for (int b = 0; b < KEY_BLOCKS; ++b) {
-            __global const uchar *const levels = page + b * WEIGHT_RECORD;
-            float dots[S_ROWS];
-            for (int r = 0; r < S_ROWS; ++r) dots[r] = 0.0f;
-            for (int k = 0; k < DOT_BLOCK && b * DOT_BLOCK + k < S_D; ++k) {
-              const float level = (float)(dot_level(levels, k, n) - ZERO);
-#pragma unroll
-              for (int r = 0; r < S_ROWS; ++r) dots[r] += queries[r][b * DOT_BLOCK + k] * level;
+        // A work-item looks a page up.
+        if (item < BLOCK_PAGES) {
+          __global const CACHE_T *page = 0;
+          if (block + item < last_page) {
+            const IDX_T number = AT(table)[sequence * width + block + item];
+            IDX_T at = number;
+            for (int s = 0; s < SLABS; ++s) {
+              if (at >= 0 && at < counts[s]) page = slabs[s] + (size_t)at * pitch;
+              at -= counts[s];
             }
-            const float unit = dot_column(levels + LEVEL_BYTES, n);
-            for (int r = 0; r < S_ROWS; ++r) scores[r] += dots[r] * units[r][b] * unit;
+            if (!page) AT(status)[0] = number ? number : 1L << 31;
           }
-#else
-          for (int d = 0; d < S_D; ++d) {
-            const float element = LOAD_AS(CACHE, page, d * PAGE + n);
-#pragma unroll
-            for (int r = 0; r < S_ROWS; ++r) scores[r] = queries[r][d] * element + scores[r];
-          }
-#endif
+          pages[item] = page ? page + kv_head * HEAD_ELEMENTS : 0;
         }
-#pragma unroll
-        for (int r = 0; r < S_ROWS; ++r) {
-          float s = scores[r];
+        SYNC
+        __global const CACHE_T *const page0 = pages[0], *const page1 = pages[1] ? pages[1] : page0;
+        // What lies behind the last key was never written; behind a page that is not there is none.
+        const int behind = !page0 ? 0 : pages[1] ? BLOCK : PAGE;
+        const int seen = i_min(behind, (int)(key_end - block * PAGE));
+        const int here = (int)item + start, slice = here / KEY_FOURS, four = here % KEY_FOURS * 4;
+        const int value_slice = here / VALUE_FOURS;
+        const IDX_T own_row = here / SHARE, share_item = here % SHARE;
+        float4 scores[S_ROWS];
+        UNROLLED(r, S_ROWS) scores[r] = (float4)(0.0f);
+        if (seen > 0) {
+          // Scores of keys that are not seen are left out below: there the last ones are read again.
+          const int at = i_min(four, (seen - 1) / 4 * 4), n = at % PAGE;
+          __global const CACHE_T *const page = at < PAGE ? page0 : page1;
+          ROLLED
+          for (int d0 = slice; d0 < STEPS; d0 += KEYS_HELD * SLICES) {
+            KEYS_T keys[KEYS_HELD];
+            UNROLLED(u, KEYS_HELD) keys[u] = KEYS(page, i_min(d0 + u * SLICES, STEPS - 1), n);
+            UNROLLED(u, KEYS_HELD) {
+              const int d = d0 + u * SLICES;
+              if (STEPS % (KEYS_HELD * SLICES) && d >= STEPS) continue;
+#if LEVELS
+              const float4 unit = vload_half4(
+                  0, (__global const half *)(RECORD_OF(page, d) + LEVEL_BYTES) + n);
+              float4 dots[S_ROWS];
+              UNROLLED(r, S_ROWS) dots[r] = (float4)(0.0f);
+              UNROLLED(k, 4) {
+                const float4 levels = convert_float4(convert_int4(keys[u] >> 8 * k & 255) - ZERO);
+                UNROLLED(r, S_ROWS) dots[r] += queries[r][4 * d + k] * levels;
+              }
+              UNROLLED(r, S_ROWS) scores[r] += dots[r] * (units[r][d / BLOCK_STEPS] * unit);
+#else
+              UNROLLED(r, S_ROWS) scores[r] += queries[r][d] * keys[u];
+#endif
+            }
+          }
+        }
+        UNROLLED(r, S_ROWS)
+        *(__local float4 *)(sums + (slice * S_ROWS + r) * BLOCK + four) = scores[r];
+        SYNC
+        float highest = -INFINITY;
+        ROLLED
+        for (int k = share_item; k < BLOCK; k += SHARE) {
+          float s = 0.0f;
+          for (int p = 0; p < SLICES; ++p) s += sums[(p * S_ROWS + own_row) * BLOCK + k];
+          const IDX_T key = block * PAGE + k;
 #if SOFTCAP
           s = softcap * c_tanh(s / softcap);
 #endif
-#if ALIBI || BIASES
-          const IDX_T head = first_head + (row + i_min(r, rows - 1)) % group;
-#endif
 #if ALIBI
-          s += AT(slopes)[head] * (float)(key - places[r]);
+          s += AT(slopes)[own_head] * (float)(key - own_place);
 #endif
 #if BIASES
-          s += AT(biases)[head * distances + i_max(0, i_min(places[r] - key, distances - 1))];
+          s += AT(biases)[own_head * distances + i_max(0, i_min(own_place - key, distances - 1))];
 #endif
-          const bool wanted = seen && key <= places[r] && (!WINDOW || key >= places[r] - left_window);
-          weights[r][item] = wanted ? s : -INFINITY;
+          const bool wanted = k < seen && key <= own_place && (!WINDOW || key >= own_place - left_window);
+          s = wanted ? s : -INFINITY;
+          weights[own_row][k] = s;
+          highest = fmax(highest, s);
         }
-        SYNC
-        float highest = -INFINITY;
-        for (int i = share_item; i < ITEMS; i += SHARE) highest = fmax(highest, weights[own_row][i]);
         folded[own_row][share_item] = highest;
         SYNC
         const float before = top;
-        for (int i = 0; i < SHARE; ++i) top = fmax(top, folded[own_row][i]);
+        for (int i = 0; i < SHARERS; ++i) top = fmax(top, folded[own_row][i]);
         const float rescale = exp_below_0(before - top);
         sum *= rescale;
         if (!share_item) rescales[own_row] = rescale;
-        for (int i = share_item; i < ITEMS; i += SHARE) {
-          float weight = exp_below_0(weights[own_row][i] - top);
+        ROLLED
+        for (int k = share_item; k < BLOCK; k += SHARE) {
+          float weight = exp_below_0(weights[own_row][k] - top);
           sum += weight;
 #if LEVELS
-          __global const CACHE_T *const of = pages[i / PAGE];
-          if (of && block * PAGE + i < key_end)
-            weight *= dot_column(of + KEY_ELEMENTS + PAGE * S_DV, i % PAGE);
+          if (k < seen)
+            weight *= dot_column((k < PAGE ? page0 : page1) + KEY_ELEMENTS + PAGE * S_DV,
+                                 k % PAGE);
 #endif
-          weights[own_row][i] = weight;
+          weights[own_row][k] = weight;
         }
         SYNC
-        for (int j = 0; j < COLUMNS; ++j) {
-          const IDX_T c = item + j * ITEMS;
-          if (c >= S_DV) continue;
-#pragma unroll
-          for (int r = 0; r < S_ROWS; ++r) result[r][j] *= rescales[r];
-          for (int p = 0; p < BLOCK_PAGES; ++p) {
-            if (!pages[p]) continue;
-            // What lies behind the last key was never written.
-            const int last = (int)i_min(PAGE, key_end - (block + p) * PAGE);
-            __global const CACHE_T *const values = pages[p] + KEY_ELEMENTS + c;
-            for (int k = 0; k < last; ++k) {
-#if LEVELS
-              const float value = (float)((__global const char *)values)[k * S_DV];
-#else
-              const float value = LOAD_AS(CACHE, values, k * S_DV);
-#endif
-#pragma unroll
-              for (int r = 0; r < S_ROWS; ++r)
-                result[r][j] = weights[r][p * PAGE + k] * value + result[r][j];
-            }
+        UNROLLED(r, S_ROWS) result[r] *= rescales[r];
+        ROLLED
+        for (int k0 = value_slice < VALUE_SLICES ? value_slice : BLOCK; k0 < seen;
+             k0 += VALUES_HELD * VALUE_SLICES) {
+          float4 values[VALUES_HELD];
+          UNROLLED(u, VALUES_HELD) {
+            const int k = i_min(k0 + u * VALUE_SLICES, seen - 1);
+            __global const CACHE_T *const page = k < PAGE ? page0 : page1;
+            values[u] = VALUES(page + KEY_ELEMENTS + k % PAGE * S_DV + here % VALUE_FOURS * 4);
+          }
+          UNROLLED(u, VALUES_HELD) {
+            const int k = k0 + u * VALUE_SLICES;
+            if (k >= seen) values[u] = (float4)(0.0f);
+            UNROLLED(r, S_ROWS) result[r] += weights[r][i_min(k, BLOCK - 1)] * values[u];
           }
         }
         SYNC
       }
+      UNROLLED(r, S_ROWS) *(__local float4 *)(sums + (r * ITEMS + item) * 4) = result[r];
       folded[own_row][share_item] = sum;
       SYNC
-#pragma unroll
-      for (int r = 0; r < S_ROWS; ++r) {
-        if (r >= rows) continue;
-        const IDX_T query = (row + r) / group * heads + first_head + (row + r) % group;
-        __global float *const part = AT(parts) + (split * tokens * heads + query) * PART;
-        __global float *const to = shares > 1 ? part : AT(y) + query * S_DV;
+      if (!share_item) {
         float all = 0.0f;
-        for (int i = 0; i < SHARE; ++i) all += folded[r][i];
-        const float factor = shares > 1 ? 1.0f : 1.0f / all;
-        for (int j = 0; j < COLUMNS; ++j)
-          if (item + j * ITEMS < S_DV) to[item + j * ITEMS] = result[r][j] * factor;
-        if (splits > 1 && own_row == r && !share_item) {
+        for (int i = 0; i < SHARE; ++i) all += folded[own_row][i];
+        rescales[own_row] = shares > 1 ? 1.0f : 1.0f / all;
+        if (splits > 1 && own_row < rows) {
+          const IDX_T query = (row + own_row) / group * heads + own_head;
+          __global float *const part = AT(parts) + (split * tokens * heads + query) * PART;
           part[TOP] = top;
           part[SUM] = all;
           part[SHARES] = (float)shares;
         }
       }
       SYNC
+      for (IDX_T i = item; i < rows * S_DV; i += ITEMS) {
+        const IDX_T r = i / S_DV, c = i % S_DV;
+        const IDX_T query = (row + r) / group * heads + first_head + (row + r) % group;
+        float all = 0.0f;
+        for (int p = 0; p < VALUE_SLICES; ++p) all += sums[(r * ITEMS + p * VALUE_FOURS) * 4 + c];
+        if (shares > 1) AT(parts)[(split * tokens * heads + query) * PART + c] = all;
+        else AT(y)[query * S_DV + c] = all * rescales[r];
+      }
+      SYNC
     }
     token = run;
   }
-}
-
-// Work-item (column, query).
-__kernel void paged_attention_join(OUT(float, y), IN(float, parts), const IDX_T queries) {
-  const IDX_T c = get_global_id(0), query = get_global_id(1), step = queries * PART;
-  if (c >= S_DV) return;
-  __global const float *const own = AT(parts) + query * PART;
-  const IDX_T shares = (IDX_T)own[SHARES];
-  if (shares == 1) return;
-  float top = own[TOP], sum = 0.0f, result = 0.0f;
-  for (IDX_T s = 1; s < shares; ++s) top = fmax(top, own[s * step + TOP]);
-  for (IDX_T s = 0; s < shares; ++s) {
-    const float weight = exp_below_0(own[s * step + TOP] - top);
-    sum += weight * own[s * step + SUM];
-    result += weight * own[s * step + c];
-  }
-  AT(y)[query * S_DV + c] = result / sum;
 }

@@ -51,7 +51,7 @@
 #define IS_REAL(k, side) (IS_WHOLE(side) || (k) < left)
 
 // Weights from row `k_row` on, of which `left` are of the slice's tap or later; then columns.
-#define FETCH(slice)                                                                     \
+#define FETCH_SLICE(slice)                                                               \
   EACH_ELEMENT(u, SHARE(TILE_M)) {                                                       \
     const IDX_T k = K_OF(u, TILE_M);                                                     \
     const float v = weights[(k_row + REAL_K(k, TILE_M)) * M];                            \
@@ -62,6 +62,14 @@
     GATHER(slice, k)                                                                     \
   }                                                                                      \
   NEXT_SLICE
+#define FETCH_FIRST      \
+  if (first < end) {     \
+    FETCH_SLICE(first)   \
+  }
+#define FETCH(slice)     \
+  if ((slice) < end) {   \
+    FETCH_SLICE(slice)   \
+  }
 
 #if S_WINDOW == 2
 // A place of K under every work-item's window: how far it is in the image, and along each axis; those
@@ -81,7 +89,6 @@
   const float v = image[inside ? origin + place.s0 : 0];                                 \
   b_next[u] = inside ? v : 0.0f;
 #else
-#define PREPARE(slice)
 #define GATHER(slice, k)                                                                 \
   const float v = image[in_plane + (C - left + REAL_K(k, TILE_N)) * plane];              \
   b_next[u] = inside && IS_REAL(k, TILE_N) ? v : 0.0f;

@@ -1,12 +1,14 @@
-// SampleTokens: a token for each row of logits. A row lies in chunks, of which one work-item does
-// one, in vectors.
+// SampleTokens: a token for each row of logits, which lies in chunks.
 //   sample_scores   the logits after bias, mask and penalties, and the extremes of each chunk;
-//                   work-item (`per` chunks, row)
-//   sample_best     the best token, and the log of the sum of exp(logit)
-//   sample_draw     which tokens are kept, and one of them; a work-group of T_ITEMS to a row, as
-//                   before: in one kernel PoCL's compiler takes a minute for both
-// On a CPU work-groups have one work-item. T_CHUNK, the tokens of a chunk where that makes few enough
-// chunks, comes as the argument `chunk`.
+//                   work-item (`per` chunks, row), in vectors
+//   sample_best     the best token, and the log of the sum of exp(logit); work-item (1, row)
+//   sample_draw     which tokens are kept, and one of them; work-group (1, row): in one kernel with
+//                   sample_best PoCL's compiler takes a minute for both
+// On a CPU work-groups have one work-item. Elsewhere they have T_ITEMS, and the first two kernels are
+//   sample_scores_group   work-group (chunk, row)
+//   sample_best_group     that, and what a draw needs of all chunks: the histogram for its cut-offs,
+//                         or without any the weight of each; work-group (chunk, row)
+// T_CHUNK, the tokens of a chunk where that makes few enough chunks, comes as the argument `chunk`.
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain
@@ -38,6 +40,10 @@
 #include "common/storage.clh"
 #include "common/widen.clh"
 #include "common/selection.clh"
+#include "common/sub_group.clh"
+#if T_ITEMS > 1
+#include "common/group.clh"
+#endif
 
 #if F_ALLOWED
 #define ALLOWED_INPUT , IN(uint, allowed)
@@ -51,7 +57,6 @@
 #endif
 #define SETTINGS 8
 #define LIMITS 4
-#define PARTS 3
 #define JOIN_TOP(a, b) PICK((a) > (b), a, b)
 
 // NaN counts as -inf, and inf as the largest float.
@@ -123,6 +128,7 @@ static inline void penalise(__global float *const scores, __global int *const co
   }
 }
 
+#if T_ITEMS == 1
 __kernel GROUP
 void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(int, history),
                    OUT(float, scores), OUT(int, counts), OUT(float, parts), const IDX_T n,
@@ -161,6 +167,75 @@ void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(
            i_min(length, most), AT(settings) + row * SETTINGS, begin, end - begin);
   for (IDX_T c = first; c < last; ++c) own[c * PARTS] = top_of(to, c * chunk, (c + 1) * chunk);
 }
+#else
+// A token is one work-item's, which adds its biases in their order. How often it comes in the history
+// behind the prompt all count, and that it is PRESENT there at all.
+#define PRESENT (1 << 30)
+#define EACH_TOKEN(i) for (IDX_T i = begin + lane; i < begin + chunk; i += T_ITEMS)
+
+static inline float penalised(const float v, const int found, __global const float *const settings) {
+  const float repetition = settings[4] > 0.0f ? settings[4] : 1.0f;
+  const float divided = v > 0.0f ? v / repetition : v * repetition;
+  const int answered = found & (PRESENT - 1);
+  return usable_one(answered ? divided - (settings[5] + settings[6] * answered) : divided);
+}
+
+__kernel SUB_GROUP GROUP
+void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits),
+                         IN(int, history), OUT(float, scores), OUT(uint, histogram),
+                         OUT(float, parts), const IDX_T n, const IDX_T chunk, const IDX_T chunks,
+                         const IDX_T most, const IDX_T words,
+                         const IDX_T biases ALLOWED_INPUT BIAS_INPUTS) {
+  __local float folded[T_ITEMS];
+  __local int found[BUCKETS];
+  const IDX_T row = get_global_id(1), lane = ITEM, at = get_global_id(0) / T_ITEMS;
+  const IDX_T begin = at * chunk;
+  __global const DATA_T *const from = AT(logits) + row * n;
+  __global const float *const set = AT(settings) + row * SETTINGS;
+  __global float *const to = AT(scores) + row * chunks * chunk;
+  __global float *const own = AT(parts) + (row * chunks + at) * PARTS;
+  float raw = -INFINITY, sum = 0.0f, top = -INFINITY;
+  EACH_TOKEN(i) {
+    found[i - begin] = 0;
+    raw = fmax(raw, load_logits(from, i, n));
+  }
+  GROUP_FOLD(raw, fmax, folded, T_ITEMS)
+  const float base = raw > -INFINITY ? raw : 0.0f;
+  EACH_TOKEN(i) sum += c_exp(load_logits(from, i, n) - base);
+  GROUP_FOLD(sum, SUM_OF, folded, T_ITEMS)
+  const bool same = (set[4] == 1.0f || !(set[4] > 0.0f)) && set[5] == 0.0f && set[6] == 0.0f;
+  const IDX_T length = same ? 0 : i_min(AT(limits)[row * LIMITS + 1], most);
+  for (IDX_T k = lane; k < length; k += T_ITEMS) {
+    const IDX_T token = AT(history)[row * most + k];
+    if ((uint)(token - begin) >= (uint)(i_min(begin + chunk, n) - begin)) continue;
+    atomic_or(&found[token - begin], PRESENT);
+    if ((float)k >= set[7]) atomic_inc(&found[token - begin]);
+  }
+  SYNC
+  EACH_TOKEN(i) {
+    float v = load_logits(from, i, n);
+#if F_ALLOWED
+    if (i < n && !(AT(allowed)[row * words + i / 32] >> (i % 32) & 1)) v = -INFINITY;
+#endif
+#if F_BIAS
+    for (IDX_T k = 0; k < biases; ++k)
+      if (AT(bias_ids)[row * biases + k] == i && i < n)
+        v = usable_one(v + AT(bias_values)[row * biases + k]);
+#endif
+    if (found[i - begin]) v = penalised(v, found[i - begin], set);
+    to[i] = v;
+    top = fmax(top, v);
+  }
+  GROUP_FOLD(top, fmax, folded, T_ITEMS)
+  if (lane == 0) {
+    own[0] = top;
+    own[1] = raw;
+    own[2] = sum;
+  }
+  for (IDX_T b = at * T_ITEMS + lane; b < 2 * BUCKETS; b += chunks * T_ITEMS)
+    AT(histogram)[row * 2 * BUCKETS + b] = 0;
+}
+#endif
 
 // The token of the largest score, the first of equals.
 static inline IDX_T first_token(const Row *const row, __global const float *const parts,
@@ -204,28 +279,46 @@ static inline int steps_of(__global const float *const settings, const int top_k
          (typical ? 1 << WEIGH | 1 << TYPICAL : 0) | 1 << DRAW;
 }
 
+static inline float lightest(__global const float *const settings) {
+  return settings[2] < 1.0f ? settings[2] : 1.0f;
+}
+
 static inline uint fraction_of(const float part) {
   return part > 0.0f ? (uint)(part * 0x1p32f) : 0;
 }
 
+// What a row's chunks gave: a histogram, its low and high words in turn, and the weight of each.
+typedef struct {
+  __global const uint *histogram;
+  __global const ulong *weights;
+} Made;
+
 // A token by the settings of its row; `other` where they draw none.
-static inline IDX_T draw_token(Row *const row, __global const float *const settings,
+static inline IDX_T draw_token(Row *const row, const Made made,
+                               __global const float *const settings,
                                const int top_k, const int wanted, const uint word,
                                const IDX_T other, const Shared *const my) {
-  const float least = settings[2] < 1.0f ? settings[2] : 1.0f;
   IDX_T token = other;
   ulong all = ULONG_MAX;
   for (int step = next_step(0, wanted); step < DONE; step = next_step(step + 1, wanted)) {
     const bool in_chunks = step == WEIGH || step == DRAW;
     const int buckets = in_chunks ? row->chunks : BUCKETS;
     const bool anew = step != TOP_P || !(wanted >> TOP_K & 1);
-    if (step > TOP_P && settings[2] > 0.0f) row->light = least;
+    if (step > TOP_P && settings[2] > 0.0f) row->light = lightest(settings);
     clear(my->counts, my->masses, anew ? buckets + 1 : 0);
     ulong own_moment = 0;
+    const bool by_score = step <= TOP_P && anew, weighed = T_ITEMS > 1 && wanted == 1 << DRAW;
+    choose_chunks(row, (in_chunks && !weighed) || step == TYPICAL ? BUCKETS : -1, my);
     if (in_chunks) own_moment = weigh_chunks(row, my);
     if (step == TYPICAL) count_surprises(row, my);
-    const bool by_score = step <= TOP_P && anew;
+#if T_ITEMS == 1
     if (by_score) count_scores(row, my);
+#else
+    for (int b = ITEM; b < (by_score ? BUCKETS : 0); b += T_ITEMS)
+      set_mass(my->masses, b, (ulong)made.histogram[2 * b + 1] << 32 | made.histogram[2 * b]);
+    for (int c = ITEM; c < (weighed ? row->chunks : 0); c += T_ITEMS)
+      set_mass(my->masses, c, made.weights[c]);
+#endif
     SYNC
     if (by_score) part_scores(my);
     const ulong moment = total_of(own_moment, my), total = mass_of(my->masses, buckets, my);
@@ -257,6 +350,7 @@ static inline float top_score(__global const float *const parts, const IDX_T chu
   return of_ascending((uint)largest_of(best, my));
 }
 
+#if T_ITEMS == 1
 __kernel GROUP
 void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float, whole),
                  OUT(long, status), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
@@ -264,7 +358,7 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
   const IDX_T at = get_global_id(1);
   __global const float *const own = AT(parts) + at * chunks * PARTS;
   const float top = top_score(own, chunks, my);
-  const Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, 1.0f);
+  const Row row = whole_row(AT(scores) + at * chunks * chunk, own, n, chunk, chunks, top, 1.0f);
   const IDX_T first = first_token(&row, own, my);
   const float sum = log_sum(&row, own, my);
   if (ITEM == 0) {
@@ -273,20 +367,77 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
     AT(whole)[at] = sum;
   }
 }
+#define MADE_INPUTS
+#define MADE(at) {0, 0}
+#else
+// Adds up what is in local memory, of a chunk, with what the others found.
+static inline void add_up(__global uint *const histogram, const Shared *const my) {
+  SYNC
+  for (int b = ITEM; b < BUCKETS; b += T_ITEMS) {
+    const uint low = my->masses[b].low;
+    uint high = my->masses[b].high;
+    if (low) high += atomic_add(&histogram[2 * b], low) + low < low;
+    if (high) atomic_add(&histogram[2 * b + 1], high);
+  }
+}
 
-__kernel GROUP
+static inline void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
+  clear(my->counts, my->masses, BUCKETS + 1);
+  if (ITEM == 0) {
+    my->chosen[0] = (ushort)chunk;
+    my->choices[0] = wanted;
+  }
+  SYNC
+}
+
+__kernel SUB_GROUP GROUP
+void sample_best_group(IN(float, scores), IN(float, parts), IN(float, settings), IN(int, limits),
+                       OUT(int, best), OUT(float, whole), INOUT(uint, histogram),
+                       OUT(ulong, weights), OUT(long, status), const IDX_T n, const IDX_T chunk,
+                       const IDX_T chunks) {
+  MAKE_SHARED(my)
+  const IDX_T at = get_global_id(1), own_chunk = get_global_id(0) / T_ITEMS;
+  __global const float *const own = AT(parts) + at * chunks * PARTS;
+  __global const float *const set = AT(settings) + at * SETTINGS;
+  const float top = top_score(own, chunks, my);
+  Row row = whole_row(AT(scores) + at * chunks * chunk, own, n, chunk, chunks, top, set[0]);
+  const int wanted = top > -INFINITY ? steps_of(set, AT(limits)[at * LIMITS], n) : 0;
+  choose_one(own_chunk, wanted & (1 << TOP_K | 1 << TOP_P), my);
+  count_scores(&row, my);
+  add_up(AT(histogram) + at * 2 * BUCKETS, my);
+  choose_one(own_chunk, wanted == 1 << DRAW, my);
+  if (set[2] > 0.0f) row.light = lightest(set);
+  weigh_chunks(&row, my);
+  const IDX_T first = first_token(&row, own, my);
+  const float sum = log_sum(&row, own, my);
+  if (ITEM == 0) {
+    AT(weights)[at * chunks + own_chunk] = MASS(my->masses[own_chunk]);
+    if (own_chunk == 0) {
+      if (!(top > -INFINITY)) AT(status)[0] = at + 1;
+      AT(best)[at] = first;
+      AT(whole)[at] = sum;
+    }
+  }
+}
+#define MADE_INPUTS IN(uint, histogram), IN(ulong, weights),
+#define MADE(at) {AT(histogram) + (at) * 2 * BUCKETS, AT(weights) + (at) * chunks}
+#endif
+
+__kernel SUB_GROUP GROUP
 void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
-                 IN(int, limits), IN(int, draw), IN(int, best), IN(float, whole),
+                 IN(int, limits), IN(int, draw), IN(int, best), IN(float, whole), MADE_INPUTS
                  OUT(int, token), OUT(float, logprob), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
   MAKE_SHARED(my)
   const IDX_T at = get_global_id(1);
   __global const float *const set = AT(settings) + at * SETTINGS;
   __global const int *const limit = AT(limits) + at * LIMITS;
-  const float top = top_score(AT(parts) + at * chunks * PARTS, chunks, my);
-  Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, set[0]);
+  __global const float *const own = AT(parts) + at * chunks * PARTS;
+  const float top = top_score(own, chunks, my);
+  Row row = whole_row(AT(scores) + at * chunks * chunk, own, n, chunk, chunks, top, set[0]);
+  const Made made = MADE(at);
   const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
   const int wanted = top > -INFINITY ? steps_of(set, limit[0], n) : 0;
-  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, AT(best)[at], my);
+  const IDX_T found = draw_token(&row, made, set, limit[0], wanted, word, AT(best)[at], my);
   if (ITEM == 0) {
     AT(token)[at] = found;
     AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - AT(whole)[at];

@@ -2,7 +2,8 @@
 //   RMS    no mean is taken off (RMSNormalization); BIAS: that tensor is there
 //   STATS  how many of the statistics are outputs: the mean, and the inverse deviation
 //   layer_normalization_cpu    float32, in vectors
-//   layer_normalization_group  a row shared by work-items (T_ITEMS)
+//   layer_normalization_group  a row shared by work-items (T_ITEMS), which read T_HELD elements each
+//                              before they use the first
 //   layer_normalization_any    a row to a work-item
 // Each row is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
@@ -50,6 +51,23 @@
 
 #ifdef T_ITEMS
 #include "common/group.clh"
+#ifndef T_HELD
+#define T_HELD 8
+#endif
+#define EACH_HELD(u) _Pragma("unroll") for (int u = 0; u < T_HELD; ++u)
+#define EACH_RUN(first) for (IDX_T first = lane; first < end; first += T_HELD * lanes)
+// Where element u of a run lies; behind the end, where the first one does.
+#define HELD_AT(first, u) ((first) + (u)*lanes < end ? (first) + (u)*lanes : (first))
+// Runs BODY for the elements x of a lane.
+#define EACH_ELEMENT(x, BODY)                                         \
+  EACH_RUN(first_) {                                                  \
+    float held_[T_HELD];                                              \
+    EACH_HELD(u) held_[u] = FROM(HELD_AT(first_, u));                 \
+    EACH_HELD(u) {                                                    \
+      const float x = held_[u];                                       \
+      if (first_ + u * lanes < end) { BODY }                          \
+    }                                                                 \
+  }
 
 __kernel GROUP
 void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
@@ -62,7 +80,7 @@ void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
 #if !RMS
   __local int overflows;
   if (get_local_id(0) == 0) overflows = 0;
-  EACH_OF_LANE(i) mean += FROM(i);
+  EACH_ELEMENT(x, mean += x;)
   GROUP_FOLD(mean, SUM_OF, parts, lanes)
   mean /= (float)n;
   // Where a row of the group overflows, all of them sum up again: they meet at barriers.
@@ -70,20 +88,26 @@ void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
   barrier(CLK_LOCAL_MEM_FENCE);
   if (overflows) {
     float scaled = 0.0f;
-    EACH_OF_LANE(i) scaled += FROM(i) * LARGE_SCALE;
+    EACH_ELEMENT(x, scaled += x * LARGE_SCALE;)
     GROUP_FOLD(scaled, SUM_OF, parts, lanes)
     if (NOT_FINITE(mean)) mean = LARGE_MEAN_OF(scaled, n);
   }
 #endif
-  EACH_OF_LANE(i) {
-    const float d = FROM(i) - mean;
-    variance = d * d + variance;
-  }
+  EACH_ELEMENT(v, variance = (v - mean) * (v - mean) + variance;)
   GROUP_FOLD(variance, SUM_OF, parts, lanes)
   const float inverse = 1.0f / sqrt(variance / (float)n + epsilon);
-  EACH_OF_LANE(i) {
-    const float v = (FROM(i) - mean) * inverse * LOAD(AT(scale), i) + BIAS_AT(i);
-    STORE(AT(y), row * n + i, v);
+  EACH_RUN(first) {
+    float held[T_HELD], scales[T_HELD], biases[T_HELD];
+    EACH_HELD(u) {
+      const IDX_T i = HELD_AT(first, u);
+      held[u] = FROM(i);
+      scales[u] = LOAD(AT(scale), i);
+      biases[u] = BIAS_AT(i);
+    }
+    EACH_HELD(u) {
+      const IDX_T i = first + u * lanes;
+      if (i < end) STORE(AT(y), row * n + i, (held[u] - mean) * inverse * scales[u] + biases[u]);
+    }
   }
   if (has_row && lane == 0) STORE_STATS(row, mean, inverse)
 }

@@ -268,6 +268,37 @@ def test_parts_of_one_image_compile_what_more_images_need(
     assert model._session.programs.requests == before
 
 
+@CPUS
+def test_halves_and_single_rows_are_read_where_they_lie(device: clrt.DeviceInfo) -> None:
+    """As gates of decoders, and the first token of encoders."""
+    body = """
+const %w: float32[32,64] = ...
+const %v: float32[32,5] = ...
+const %i: int64[] = [-1]
+const %j: int64[1] = [9]
+%a: float32[N,S,64] = MatMul(%x, %w)
+%b: float32[N,S,32], %c: float32[N,S,32] = Split{axis=2, num_outputs=2}(%a)
+%d: float32[N,S,32] = Sigmoid(%b)
+%e: float32[N,S,32] = Mul(%d, %c)
+%f: float32[N,32] = Gather{axis=1}(%e, %i)
+%y: float32[N,5] = MatMul(%f, %v)
+%g: float32[N,1,32] = Gather{axis=1}(%e, %j)
+%z: float32[N,5] = Einsum{equation="bij,jk->bk"}(%g, %v)
+"""
+    graph = graph_of(body, "%x: float32[N,S,32]", "%y, %z")
+    feeds = [random_inputs(graph, {"N": n, "S": s}) for n, s in ((3, 11), (1, 10), (2, 12))]
+    model = check(graph, device, *feeds)
+    for given in feeds:
+        launched = entries(model, given)
+        assert not [e for e in launched if e.startswith(COPIES)]
+        # Of several sequences the rows lie apart.
+        one = len(given["x"]) == 1
+        assert launched.count("gather_cpu") == (0 if one else 2)
+    short = random_inputs(graph, {"N": 2, "S": 9})
+    with pytest.raises(clrt.ModelError, match="constant is 9"):
+        model.run(dict(short))
+
+
 def test_gaps_that_cost_more_than_a_copy() -> None:
     """From memory, a skip connection that a pool reads would bring its gaps along twice."""
     cpu = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2)

@@ -49,6 +49,17 @@ def test_tiles_fit_local_memory() -> None:
     assert kinds == {16: {"4", "2"}, 32: {"8", "4", "2"}}
 
 
+def test_small_tiles_ask_for_the_size_of_sub_groups_too() -> None:
+    build = product(floats(500, 64), floats(64, 500))
+    for sizes, asked in (({16, 32}, "16"), ({8, 16, 32}, None), ((), None)):
+        plan = gpu_plan(build, sub_group_sizes=frozenset(sizes))
+        tiles = [
+            k for k in (*plan.also, launches_of(plan.steps)[0].kernel) if k.entry == "gemm_gpu"
+        ]
+        assert {dict(k.defines).get("F_SUB_GROUP") for k in tiles} == {asked}
+        assert {dict(k.defines)["T_RM"] for k in tiles} == {"8", "4", "2"}
+
+
 def check(build: Build, plan: Plan) -> None:
     results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, quick_device())
     for value in build.graph.outputs:

@@ -16,7 +16,7 @@ from clrt.device.units import GPU_UNITS, MFMA, MMA, OPERANDS, WMMA, WMMA_12, in_
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.gemm_gpu import FEW_ROWS
-from clrt.kernels.gemm_unit import best_of, tiles_of
+from clrt.kernels.gemm_unit import best_of, few_is_best, tiles_of
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.plan.plan import Plan
@@ -60,7 +60,7 @@ def tunables(unit: MatrixShape, waves: int = 1) -> dict[str, Mapping[str, int]]:
 def unit_plan(build: Build, device: DeviceInfo, unit: MatrixShape, waves: int = 1) -> Plan:
     """A plan without the kernels of other sizes, with the unit in C."""
     shapes = frozenset({in_c(unit)})
-    caps = replace(device.caps, kind="gpu", matrix_shapes=shapes, compute_units=2)
+    caps = replace(device.caps, kind="gpu", matrix_shapes=shapes, compute_units=1)
     plan = planned(build.graph, caps, tunables(unit, waves))
     assert {x.kernel.entry for x in launches_of(plan.steps)} == {"gemm_unit_gpu"}
     return replace(plan, also=())
@@ -137,6 +137,18 @@ def test_errors_of_parts_are_those_of_float32(device: DeviceInfo, stored: DType)
     bias, residual = (build.known[node.arg(i)].astype(np.float64) for i in (2, 3))
     sizes = np.abs(a) @ np.abs(b) + np.abs(bias) + np.abs(residual)
     assert np.max(np.abs(actual - (a @ b + bias + residual)) / sizes) <= 4 * EPSILON
+
+
+def test_few_rows_that_no_work_group_has_alone() -> None:
+    device = quick_device()
+    caps = replace(GPU, compute_units=64)
+    build = product(floats(19, 70), floats(70, 45))
+    plan = replace(planned(build.graph, caps, {"gpu_unit_gains": ALWAYS}), also=())
+    (launch,) = launches_of(plan.steps)
+    assert launch.local_size and launch.global_size[1] == 3 * launch.local_size[1]
+    assert launch.kernel.entry == "few_rows_gpu"
+    actual, expected = run(build, plan, device)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance(MatMul(), expected))
 
 
 def test_numbers_that_do_not_split() -> None:
@@ -229,8 +241,8 @@ def test_the_unit_is_taken_where_it_is_faster(
 def test_few_rows_and_parts_of_k() -> None:
     op = FusedMatMul(a_dtype=DType.FLOAT16)
     half = floats(1024, 64).astype(DType.FLOAT16.numpy)
-    assert entries(product(floats(FEW_ROWS, 1024), half, op), GPU) == ["few_rows_gpu", "join_parts"]
-    assert entries(product(floats(19, 1024), half, op), GPU) == ["gemm_unit_gpu", "join_parts"]
+    for m, entry in ((FEW_ROWS, "few_rows_gpu"), (19, "few_rows_gpu"), (100, "gemm_unit_gpu")):
+        assert entries(product(floats(m, 1024), half, op), GPU) == [entry, "join_parts"]
     halves = floats(19, 1024).astype(DType.FLOAT16.numpy)
     assert entries(product(halves, half), GPU) == ["gemm_unit_gpu"]
 
@@ -251,6 +263,20 @@ def test_tiles_leave_no_unit_idle() -> None:
     assert tiles_of(1, 64, 128) == ((64, 128), (32, 64))
     for m, n, tile in ((4096, 4096, 0), (1024, 512, 1), (64, 1024, 2)):
         assert best_of(m, n, 1, 64, 1, 128, 128) == tile
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "few"),
+    [
+        (8, 4096, 4096, 1),
+        (16, 384, 384, 1),
+        (64, 384, 384, 1),
+        (16, 65536, 512, 0),
+        (65, 384, 384, 0),
+    ],
+)
+def test_few_rows_are_taken_where_tiles_leave_cores_idle(m: int, n: int, k: int, few: int) -> None:
+    assert few_is_best(m, n, k, 1, 132, 32, 64, 853, 16, 256) == few
 
 
 def test_units_have_names_of_their_own() -> None:

@@ -227,6 +227,21 @@ def test_views_become_one_reshape() -> None:
     )
 
 
+def test_a_mean_of_single_elements_is_a_view() -> None:
+    """As a detector that takes one window at a time ends."""
+    check(
+        [CanonicalizeViews(), RemoveIdentity()],
+        X,
+        """const %axes: int64[1] = [1]
+        %a: float32[B,1,S,8] = Unsqueeze(%x, %axes)
+        %b: float32[B,S,8] = ReduceMean{keepdims=0}(%a, %axes)
+        %c: float32[B,1,8] = ReduceMax(%b, %axes)
+        %y: float32[B,1,8] = ReduceSum(%c, %axes)""",
+        """const %axes: int64[1] = [1]
+        %y: float32[B,1,8] = ReduceMax(%x, %axes)""",
+    )
+
+
 def test_views_of_computed_shape_stay() -> None:
     graph = graph_of("%y: float32[?] = Reshape(%x, %t)", "%x: float32[4,2], %t: int64[2]")
     record = run_pass(graph, CanonicalizeViews())

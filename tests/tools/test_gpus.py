@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from clrt.device.units import GPU_UNITS
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.sources import read_graph
@@ -87,15 +89,40 @@ def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
     assert short / full == pytest.approx(32 / 7, rel=0.01)
 
 
+def test_reads_that_are_asked_for_at_once_wait_once() -> None:
+    macros = {"T_HELD": 16, "CACHE_T": Code("float")}
+    kernels = (
+        KernelSpec.of("attention/paged_attention_gpu.cl", "paged_attention_gpu", **more)
+        for more in ({}, macros, macros | {"CACHE_T": Code("half")})
+    )
+    works = (Work(kernel, 1, 64, 0, 1 << 20) for kernel in kernels)
+    one, four, two = (predict(Planned("net", LEAST, (work,)), {}) for work in works)
+    waits = [found.likely - found.launching for found in (one, four, two)]
+    assert waits[0] / waits[1] == pytest.approx(4) and waits[0] / waits[2] == pytest.approx(2)
+
+
 def test_products_of_a_unit_are_predicted_by_its_rate() -> None:
     device = next(p for p in profiles() if p.unit_flops)
     for parts, products in ((1, 1), (3, 6)):
-        kernel = KernelSpec.of(
-            "matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", PARTS_A=parts, PARTS_B=parts
-        )
+        kernel = _unit_kernel(parts)
         planned = Planned("net", device, (Work(kernel, 1000, 256, 10**12, 10),))
         perfect = predict(planned, {}).perfect
         assert perfect == pytest.approx(10**12 * products / device.unit_flops)
+
+
+def _unit_kernel(parts: int) -> KernelSpec:
+    storage = DType.FLOAT32.storage
+    macros = {"T_M": 32, "T_N": 64, "T_ITEMS": 256, "PARTS_A": parts, "PARTS_B": parts}
+    macros |= {"A_STORAGE": storage, "B_STORAGE": storage}
+    return KernelSpec.of("matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", **macros)
+
+
+def test_work_items_of_a_unit_have_a_slice_on_the_way() -> None:
+    device = next(p for p in profiles() if p.unit_flops)
+    few = (Work(kernel, 1, 256, 1, 10**6) for kernel in (_unit_kernel(1), KERNEL))
+    unit, other = (predict(Planned("net", device, (work,)), {}) for work in few)
+    # 32 numbers of 96 rows and columns, of 4 bytes, by 256 work-items: 48 in place of 16.
+    assert 3 * (unit.likely - unit.launching) == pytest.approx(other.likely - other.launching)
 
 
 def test_what_does_not_fit_is_told_with_by_how_much() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clrt.kernels.gemm_unit import products_of
+from clrt.kernels.gemm_unit import bytes_in_flight, products_of
 from clrt.kernels.spec import KernelSpec
 
 from .planning import Planned, Work
@@ -19,8 +19,9 @@ _UNIT_SHARE = 0.6
 _ITEMS_PER_CORE = 256
 # Work-items that go in step, of which those past the last of a group are idle.
 _WAVE = 32
-# Of memory; and bytes that a work-item has on the way at a time, of most kernels.
+# Of memory; and bytes that a work-item has on the way at a time, of kernels that do not say it.
 _LATENCY_S, _IN_FLIGHT = 0.6e-6, 16
+_BYTES = {"half": 2, "ushort": 2, "uchar": 1}
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,14 @@ def _flops(work: Work, device: Profile) -> float:
 
 
 def _in_flight(kernel: KernelSpec) -> float:
-    """Bytes that a work-item has on the way: of tiles in local memory, a slice of both operands."""
+    """Bytes that a work-item has on the way: the elements that it reads before it uses the first
+    (T_HELD); of tiles in local memory, a slice of both operands.
+    """
+    if products_of(kernel):
+        return bytes_in_flight(kernel)
     macros = dict(kernel.defines)
+    if "T_HELD" in macros:
+        return int(macros["T_HELD"]) * _BYTES.get(macros.get("CACHE_T") or macros["DATA_T"], 4)
     if kernel.entry not in ("gemm_gpu", "conv_gpu"):
         return _IN_FLIGHT
     rows, columns, depth = (int(macros[name]) for name in ("T_RM", "T_RN", "T_TK"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from clrt.device import requires
+from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import ShapeError
 from clrt.ir.code import Define
@@ -54,10 +55,12 @@ _PARTS_PER_UNIT = 3
 _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 # Floats that a part of the pages gives for a query, besides the sum of values.
 _PART = 3
-# Of the kernel for GPUs: work-items of a work-group, rows of a tile, work-groups for each
-# unit, and pages of a part at least.
-_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 2
-_GPU = replace(requires.GPU, work_group_size=_ITEMS)
+GPU = tuned("paged_attention_gpu", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, T_HELD=16)
+# Of the kernel for GPUs: rows of a tile, of which registers hold no more; work-groups for each
+# core; keys of a block; and pages of a part at least.
+_GPU_ROWS, _GPU_GROUPS, _BLOCK, _LEAST_PAGES = 4, 4, 64, 2
+# Elements of which a page has a multiple: vectors are read at their own addresses.
+_VECTOR = 16
 
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
@@ -122,6 +125,14 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, (1, 1, 1), **args)]
 
 
+def _reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the kernel for GPUs does not hold."""
+    op = node.op
+    assert isinstance(op, PagedAttention)
+    pitch = node.arg(op.first_slab).dims[1]
+    return f"pages of {pitch} elements are no whole vectors" if pitch % _VECTOR else None
+
+
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     op, tokens = node.op, node.output.dims[0]
     assert isinstance(op, PagedAttention)
@@ -129,33 +140,50 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     defines, args = _launch_parts(node, ctx)
     group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.cores
-    rows = min(1 << (group - 1).bit_length(), _GPU_ROWS)
-    form = op.form(node.arg(op.first_slab).dtype)
-    ctx.require(Requires(local_mem_bytes=_local_bytes(form, rows)))
+    slab, tunables = node.arg(op.first_slab), ctx.tunables(GPU)
+    # A work-item has four columns of the values.
+    while 4 * tunables["T_ITEMS"] < op.head_size:
+        tunables["T_ITEMS"] *= 2
+    items = tunables["T_ITEMS"]
+    form, sub_group = op.form(slab.dtype), sub_group_of(ctx.caps)
+    most = _GPU_ROWS
+    if sub_group:
+        tunables["T_HELD"] //= 2
+    if isinstance(form, LevelForm) and ctx.caps.sub_group_sizes:
+        most //= 2
+    rows = min(1 << (group - 1).bit_length(), most)
+    while rows > 1 and _local_bytes(form, rows, items) > ctx.caps.local_mem_bytes:
+        rows //= 2
+    local = _local_bytes(form, rows, items)
+    ctx.require(Requires(work_group_size=items, local_mem_bytes=local))
     # Of many tokens a work-group has as many as fill a tile.
     span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
     pairs = ceil_div(tokens, span) * op.kv_num_heads
     splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
     source = "attention/paged_attention_gpu.cl"
-    macros = {**defines, "S_ROWS": rows, **sub_group_of(ctx.caps)}
+    macros = {**defines, **tunables, "S_ROWS": rows, **sub_group}
     queries = tokens * op.num_heads
     scratch = splits * queries * (op.head_size + _PART)
     args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
     args |= {"span": span, "splits": splits}
-    size = (op.kv_num_heads * _ITEMS, ceil_div(tokens, span), splits)
+    size = (op.kv_num_heads * items, ceil_div(tokens, span), splits)
     kernel = KernelSpec.of(source, "paged_attention_gpu", **macros)
-    launches = [launch(kernel, size, (_ITEMS, 1, 1), **args)]
+    launches = [launch(kernel, size, (items, 1, 1), **args)]
     if splits > 1:
-        join = KernelSpec.of(source, "paged_attention_join", **macros)
+        form_defines = op.defines(node, ctx.caps)
+        source = "attention/paged_attention_join.cl"
+        join = KernelSpec.of(source, "paged_attention_join", **form_defines)
         joined = dict(y=node.output, parts=args["parts"], queries=queries)
         launches.append(launch(join, (op.head_size, queries), None, **joined))
     return launches
 
 
-def _local_bytes(form: PageForm, rows: int) -> int:
-    """Local memory of the kernel for GPUs: queries with their scales, weights, what is folded."""
+def _local_bytes(form: PageForm, rows: int, items: int) -> int:
+    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up,
+    and where the cache lies.
+    """
     blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
-    return 4 * (rows * (form.head_size + blocks + _ITEMS + 2) + _ITEMS)
+    return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -197,7 +225,7 @@ class PagedAttention(PagedOp):
     narrow_inputs = tuple(range(6, 6 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
-        Variant("gpu", _emit_gpu, requires=_GPU),
+        Variant("gpu", _emit_gpu, _reject_gpu, requires.GPU),
         Variant("any", _emit_any, speed=PLAIN),
     )
 

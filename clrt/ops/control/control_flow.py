@@ -7,7 +7,8 @@ of the node are those of each of its graphs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from clrt.errors import ClrtError, ModelError, ShapeError, counted
 from clrt.ir.builder import Builder
+from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
@@ -331,6 +333,19 @@ class Scan(HostDriven):
         return [*states, *stacks]
 
 
+def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
+    """A copy of a graph, its dims bound where given, with copies of those that its nodes run.
+
+    The dims of a branch are those around it; the tensors of a loop change theirs from turn to turn.
+    """
+    copy = graph.copy(bindings)
+    for node in copy.nodes:
+        if isinstance(node.op, Op) and node.op.graphs:
+            inner = bindings if isinstance(node.op, If) else None
+            node.op = node.op.with_graphs(partial(copy_all, bindings=inner))
+    return copy
+
+
 def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
     """The op of a node that runs graphs, and its inputs, with what it captures and is constant in
     those graphs; None where there is nothing of that kind.
@@ -343,12 +358,8 @@ def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
     kept = [v for v in captured if not _sinks(v)]
     if len(kept) == len(captured):
         return None
-    graphs: dict[str, Any] = {
-        f.name: _with_constants(getattr(op, f.name), captured)
-        for f in fields(op)
-        if isinstance(getattr(op, f.name), Graph)
-    }
-    return replace(op, captures=len(kept), **graphs), [*node.inputs[:first], *kept]
+    sunk = replace(op, captures=len(kept)).with_graphs(lambda g: _with_constants(g, captured))
+    return sunk, [*node.inputs[:first], *kept]
 
 
 def _sinks(value: Value | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +18,19 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import (
+    BufferArg,
     KernelSpec,
     Launch,
+    Scratch,
     Status,
     ceil_div,
     clamp,
-    i32,
     launch,
     optional,
     pieces_per_group,
     round_up,
 )
+from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -45,6 +48,7 @@ _SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunks are whole vectors of any width
 _MOST_CHUNKS = 8  # of a work-group of a CPU
 _PARTS = 3
+_FORMS = "F_ALLOWED", "F_BIAS"
 _WHAT = "the row, from 1, that leaves no token"
 _RULE = "each needs one whose logit is above -inf after bias and mask"
 
@@ -54,73 +58,143 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return _launches(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
+    """The scores of all chunks, and a draw for each row, by one work-item each."""
+    if not node.arg(0).dims[0]:
+        return []
+    of = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
+    rows, per = of.rows, pieces_per_group(of.rows * of.chunks, _MOST_CHUNKS, ctx.caps)
+    found = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
+    counts = ctx.scratch(of.scores.elems, DType.INT32)
+    size, flops = (1, rows), 8 * rows * of.n
+    return [
+        launch(
+            of.spread("sample_scores"), (ceil_div(of.chunks, per), rows), (1, 1), flops,
+            counts=counts, per=per, **of.given, **of.shared,
+        ),
+        launch(of.kernel("sample_best"), size, (1, 1), status=of.status, **found, **of.shared),
+        launch(of.kernel("sample_draw"), size, (1, 1), flops, **of.drawn, **found, **of.shared),
+    ]  # fmt: skip
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Work-items take a token at a time, and few, so that there are enough for all.
+    """A work-group for each chunk, whose work-items take a token at a time, and then for each row.
 
     Half the buckets fit in the local memory of any device.
     """
     found, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
     few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2
     buckets = _FEW_BUCKETS if few else _BUCKETS
-    found |= {"T_VW": 1, "T_CHUNK": found["T_CHUNK"] // 16, "T_LIST": ceil_div(found["T_LIST"], 4)}
+    chunk = min(found["T_CHUNK"] // 16, buckets)
+    found |= {"T_VW": 1, "T_CHUNK": chunk, "T_LIST": ceil_div(found["T_LIST"], 4)}
     items, listed = found["T_ITEMS"], found["T_LIST"]
-    room = 16 * items + 12 * (buckets + _DIGITS + listed + 1) + 48
+    room = 16 * items + 12 * (buckets + _DIGITS + listed + 1) + 2 * buckets + 56
     ctx.require(Requires(work_group_size=items, local_mem_bytes=room))
-    return _launches(node, ctx, {**found, "T_BUCKETS": buckets})
-
-
-def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launch]:
-    """The scores of all chunks, and a draw for each row."""
-    logits, settings, limits, history, draw = (node.arg(i) for i in range(5))
-    rows, n = logits.dims
-    if not rows:
+    if not node.arg(0).dims[0]:
         return []
-    if not n:
-        raise ShapeError(f"SampleTokens '{node.name}': {logits.type} has no tokens to draw from.")
-    allowed, bias_ids, bias_values = (node.input(i) for i in range(5, 8))
-    items = tunables["T_ITEMS"]
-    least = round_up(ceil_div(n, tunables.get("T_BUCKETS", _BUCKETS)), _LANES)
-    chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
-    chunks = ceil_div(n, chunk)
-    i32(rows * chunks * chunk)
-    per = pieces_per_group(rows * chunks, _MOST_CHUNKS, ctx.caps) if items == 1 else 1
-    defines: dict[str, Define] = dict(
-        DATA_T=logits.dtype.cl, STORAGE=logits.dtype.storage, **tunables
-    )
-    spread = KernelSpec.of(
-        _SOURCE,
-        "sample_scores",
-        F_ALLOWED=int(allowed is not None),
-        F_BIAS=int(bias_ids is not None),
-        **defines,
-    )
-    choose, draws = (KernelSpec.of(_SOURCE, f"sample_{k}", **defines) for k in ("best", "draw"))
-    scores = ctx.scratch(rows * chunks * chunk)
-    counts = ctx.scratch(rows * chunks * chunk, DType.INT32)
-    parts = ctx.scratch(rows * chunks * _PARTS)
-    found = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
-    given = optional(allowed=allowed, bias_ids=bias_ids, bias_values=bias_values)
-    token, logprob = node.outputs
-    inputs = dict(logits=logits, settings=settings, limits=limits)
-    shared = dict(scores=scores, parts=parts, n=n, chunk=chunk, chunks=chunks)
-    size, local, flops = (items, rows), (items, 1), 8 * rows * n
+    of = _TokenRows.of(node, ctx, {**found, "T_BUCKETS": buckets}, **sub_group_of(ctx.caps))
+    rows, local, flops = of.rows, (items, 1), 8 * of.rows * of.n
+    each = (of.chunks * items, rows)
+    result = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
+    histogram = dict(histogram=ctx.scratch(2 * rows * buckets, DType.UINT32))
+    result |= histogram | dict(weights=ctx.scratch(rows * of.chunks, DType.UINT64))
+    asked = dict(settings=node.arg(1), limits=node.arg(2))
+    # A draw reads one chunk of a row, or those that hold a token which cut-offs leave; and a logit.
+    drawn = of.shared | {"scores": BufferArg(of.scores, elems=rows * of.chunk)}
+    drawn |= of.drawn | {"logits": BufferArg(node.arg(0), elems=rows)}
     return [
         launch(
-            spread, (round_up(ceil_div(chunks, per), items), rows), local, flops,
-            history=history, counts=counts, per=per, most=history.dims[1], words=ceil_div(n, 32),
-            biases=0 if bias_ids is None else bias_ids.dims[1], **inputs, **shared, **given,
+            of.spread("sample_scores_group"), each, local, flops,
+            **histogram, **of.given, **of.shared,
         ),
         launch(
-            choose, size, local, status=Status(node, 0, _WHAT, (), rule=_RULE), **found, **shared,
+            of.kernel("sample_best_group"), each, local, flops,
+            status=of.status, **asked, **result, **of.shared,
         ),
         launch(
-            draws, size, local, flops, draw=draw, token=token, logprob=logprob, **inputs, **found,
-            **shared,
+            of.kernel("sample_draw"), (items, rows), local, 8 * rows * of.chunk, **result, **drawn
         ),
     ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _TokenRows:
+    """A node as rows of n tokens, in chunks, with what its kernels take.
+
+    Attributes:
+        chunk, chunks: Tokens of one, and how many a row has.
+        defines: Macros of all kernels.
+        shared: Arguments of all kernels.
+    """
+
+    node: Node
+    rows: int
+    n: int
+    chunk: int
+    chunks: int
+    defines: dict[str, Define]
+    shared: dict[str, Any]
+
+    @classmethod
+    def of(cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define) -> _TokenRows:
+        """The rows of a node.
+
+        Raises:
+            ShapeError: There are no tokens to draw from, or too many.
+        """
+        logits = node.arg(0)
+        rows, n = logits.dims
+        if not n:
+            where = f"SampleTokens '{node.name}'"
+            raise ShapeError(f"{where}: {logits.type} has no tokens to draw from.")
+        least = round_up(ceil_div(n, tunables.get("T_BUCKETS", _BUCKETS)), _LANES)
+        chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
+        chunks = ceil_div(n, chunk)
+        scores = ctx.scratch(rows * chunks * chunk)
+        parts = ctx.scratch(rows * chunks * _PARTS)
+        shared = dict(scores=scores, parts=parts, n=n, chunk=chunk, chunks=chunks)
+        more |= {"DATA_T": logits.dtype.cl, "STORAGE": logits.dtype.storage}
+        return cls(node, rows, n, chunk, chunks, {**more, **tunables}, shared)
+
+    @property
+    def scores(self) -> Scratch:
+        """Of all chunks."""
+        scores: Scratch = self.shared["scores"]
+        return scores
+
+    @property
+    def status(self) -> Status:
+        """For a row that leaves no token."""
+        return Status(self.node, 0, _WHAT, (), rule=_RULE)
+
+    def kernel(self, entry: str, **more: Define) -> KernelSpec:
+        """One of the kernels."""
+        return KernelSpec.of(_SOURCE, entry, **self.defines, **more)
+
+    def spread(self, entry: str) -> KernelSpec:
+        """The one that makes the scores."""
+        given = self.node.input(5), self.node.input(6)
+        forms = (int(x is not None) for x in given)
+        return self.kernel(entry, **dict(zip(_FORMS, forms, strict=True)))
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What that one takes besides."""
+        allowed, bias_ids, bias_values = (self.node.input(i) for i in range(5, 8))
+        logits, settings, limits, history = (self.node.arg(i) for i in range(4))
+        return dict(
+            logits=logits, settings=settings, limits=limits, history=history,
+            most=history.dims[1], words=ceil_div(self.n, 32),
+            biases=0 if bias_ids is None else bias_ids.dims[1],
+            **optional(allowed=allowed, bias_ids=bias_ids, bias_values=bias_values),
+        )  # fmt: skip
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What the one that draws takes besides."""
+        names = "logits", "settings", "limits"
+        made = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
+        token, logprob = self.node.outputs
+        return dict(draw=self.node.arg(4), token=token, logprob=logprob, **made)
 
 
 @register

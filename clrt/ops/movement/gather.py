@@ -14,6 +14,7 @@ from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -72,7 +73,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     total = count(node.output.dims)
-    if not total:
+    if not total or 0 in ctx.placed_of(node):
         return []
     view, tunables = _view(node), ctx.tunables(CPU)
     kernel = KernelSpec.of("movement/gather.cl", "gather_cpu", **view.defines, **tunables)
@@ -82,7 +83,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    if not count(node.output.dims):
+    if not count(node.output.dims) or 0 in ctx.placed_of(node):
         return []
     view, x = _view(node), node.arg(0)
     lanes = VECTOR_BYTES // x.dtype.itemsize
@@ -118,6 +119,17 @@ class Gather(Op):
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("any", _emit_any, speed=PLAIN),
     )
+
+    def parts(self, node: Node) -> list[TensorPart]:
+        x, indices = node.arg(0).dims, node.arg(1).type.known
+        # Those that the host computes of sizes would tie a plan to these.
+        if not isinstance(indices, np.ndarray) or indices.size != 1 or not count(node.output.dims):
+            return []
+        axis, index = normalize_axis(self.axis, len(x), self), int(indices.reshape(())[()])
+        n, width = x[axis], count(x[axis + 1 :])
+        if not -n <= index < n:
+            return []  # the run reports it
+        return [TensorPart(node.output, node.arg(0), index % n * width, width, n * width)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices = need(inputs, 0, self), need(inputs, 1, self)

@@ -36,7 +36,7 @@ from clrt.ops.pointwise.pointwise import Add, Mul
 from clrt.ops.registry import register
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
-GROUP = of_groups("layer_normalization_group")
+GROUP = of_groups("layer_normalization_group", T_HELD=8)
 _SOURCE = "norm/layer_normalization.cl"
 
 
@@ -173,8 +173,19 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     of = _NormalizedRows.of(node)
     if of.none:
         return []
-    defines = of.defines | _types(node)
-    return launch_rows(GROUP, _SOURCE, of.rows, of.n, of.flops, ctx, of.args, **defines)
+    rows, defines = (of.rows, of.n, of.flops), of.defines | _types(node)
+    return launch_rows(GROUP, _SOURCE, *rows, ctx, of.args, _times(node), **defines)
+
+
+def _times(node: Node) -> int:
+    """How many times as many work-items share a row of some thousand elements, unless its length
+    changes from call to call: one row alone waits for what each of them reads in turn.
+    """
+    assert isinstance(node.op, Normalization)
+    x = node.arg(0)
+    row = node.op.row(x.symbolic or x.dims)
+    n = prod(d if isinstance(d, int) else 0 for d in row)
+    return 4 if n >= 4096 else 2 if n >= 2048 else 1
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -29,7 +29,16 @@ from clrt.kernels.fusion import (
     register_fusion,
 )
 from clrt.kernels.row_norm import RowNorm, norm_flops
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, number_inputs, numbered
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    TensorRows,
+    ceil_div,
+    launch,
+    number_inputs,
+    numbered,
+)
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, lacks_float64, runs_as
@@ -310,7 +319,27 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
         args |= norm.args | {"n": n, "rows": rows}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_cpu", **defines)
     args |= numbered("d", dims) | _operands(node)
+    args |= {f"x{k}": _by_rows(v, k, y, dims[-1], args) for k, v in enumerate(values)}
     return [launch(kernel, (ceil_div(total, share),), (1,), flops, **args)]
+
+
+def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]) -> BufferArg:
+    """An operand, in rows that may be apart where its steps go by the rows of the result."""
+    if _inner(value, y) != "1":
+        return BufferArg(value)
+    steps = [f"s{k}_{axis}" for axis in range(MAX_RANK - 1) if args[f"s{k}_{axis}"]]
+    return BufferArg(value, rows=TensorRows(width, tuple(steps)))
+
+
+def _is_part(value: Value, width: int) -> bool:
+    """Whether a value is rows of this width of another one, in whose memory it may lie."""
+    maker = value.producer
+    while maker is not None and isinstance(maker.op, Op) and maker.op.is_view(maker.input_types):
+        value, maker = maker.arg(0), maker.arg(0).producer
+    if maker is None or not isinstance(maker.op, Op) or not value.dims:
+        return False
+    parts = maker.op.parts(maker)
+    return any(p.value is value and p.width == width != p.pitch for p in parts)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -378,14 +407,18 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
 def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], dict[str, Any]]:
     """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
 
-    The last axis may swallow those before it, but is never dropped: the program has its steps.
+    The last axis may swallow those before it, but is never dropped: the program has its steps. It
+    does not where an operand may lie in rows that are apart.
     """
     out = y.dims or (1,)
     strides = [broadcast_strides(v.dims or (1,), out) for v in values]
     inner = [0 if _inner(v, y) == "0" else s[-1] for v, s in zip(values, strides, strict=True)]
     dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
     n = out[-1]
-    while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
+    apart = any(_is_part(v, n) for v in values)
+    while (
+        dims and not apart and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True))
+    ):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
     steps: dict[str, Any] = {}
     for k, (o, step) in enumerate(zip(outer, inner, strict=True)):
