@@ -22,7 +22,7 @@ from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
-from tests.harness import plan_graph, sample_graph
+from tests.ops.sample_plans import plan_graph, sample_graph
 from tests.ops.samples import samples
 
 KERNELS = Path(__file__).parents[2] / "kernels_cl"
