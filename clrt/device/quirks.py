@@ -99,6 +99,12 @@ QUIRKS: tuple[Quirk, ...] = (
         driver=r"^22\.",
     ),
     Quirk(
+        "no-nested-barriers",
+        r"^rusticl$",
+        "kernels have functions with barriers inlined that other functions call",
+        "Mesa 25.0.7 ends the process when it compiles one that is called so; 22.3.6 takes it",
+    ),
+    Quirk(
         "simulator",
         r"Oclgrind",
         "never chosen unless asked for by name; programs are built unoptimised",
