@@ -31,6 +31,7 @@ os.environ.pop("COLUMNS", None)
 from clrt.device.caps import DeviceCaps  # noqa: E402
 from clrt.runtime import devices, saver  # noqa: E402
 from clrt.runtime import session as sessions  # noqa: E402
+from clrt.runtime.driver import cl  # noqa: E402
 
 # To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
 saver._IDLE_S = 1e6
@@ -42,6 +43,20 @@ if os.environ.get("CLRT_TEST_AS_GPU"):  # `make portability`: kernels for GPUs o
         return replace(_read(device), kind="gpu", matrix_shapes=frozenset())
 
     devices._read_caps = _as_gpu
+
+if _noted := os.environ.get(
+    "CLRT_TEST_KERNELS", ""
+):  # `make portability`: which kernels are launched
+    _enqueue, _launched = cl.enqueue_nd_range_kernel, set[str]()
+
+    def _note(queue: Any, kernel: Any, *args: Any, **options: Any) -> Any:
+        if (name := kernel.function_name) not in _launched:
+            _launched.add(name)
+            with open(_noted, "a", encoding="utf-8") as stream:
+                stream.write(f"{name}\n")
+        return _enqueue(queue, kernel, *args, **options)
+
+    cl.enqueue_nd_range_kernel = _note
 
 # The most that a process of tests may hold, and what there must be for one more. Pages of files,
 # such as libraries, do not count: all processes share those (0.4 GB).
@@ -60,6 +75,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shard := config.getoption("shard"):
         first, count = map(int, shard.split("/"))
         items[:] = items[first::count]
+    without = os.environ.get("CLRT_TEST_WITHOUT", "").splitlines()
+    items[:] = [item for item in items if item.nodeid not in without]
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Notes a test that may end the process: see `make portability`."""
+    if _noted:
+        Path(f"{_noted}.test").write_text(nodeid, "utf-8")
 
 
 def pytest_collection_finish() -> None:

@@ -8,23 +8,20 @@ from functools import cache
 import numpy as np
 import pytest
 
-from clrt.device.caps import DeviceCaps
-from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.tuned import TUNED
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array, IrOp
 from clrt.knobs import DEVICE
 from clrt.ops.base import Accuracy, Op
-from clrt.plan.plan import Plan, make_plan
-from clrt.plan.specialise import specialise
+from clrt.plan.plan import Plan
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.execution import Execution
 from clrt.runtime.session import session_for
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights
-from clrt.tuning.records import record_for
-from tests.ops.samples import Sample
+from tests.ops.sample_plans import plan_graph as plan_graph
+from tests.ops.sample_plans import sample_graph as sample_graph
+from tests.ops.sample_plans import sample_values as sample_values
 
 
 @cache
@@ -55,46 +52,6 @@ def name_of(device: DeviceInfo) -> str:
 
 # Of tests that compile many programs: other devices than the quickest are left to `make test-all`.
 SWEEP = _sweep()
-
-
-def sample_values(sample: Sample) -> list[Value | None]:
-    """The inputs of a sample; those that planning must know are constants."""
-    assert isinstance(sample.op, Op)
-    values: list[Value | None] = []
-    for index, array in enumerate(sample.inputs):
-        if array is None:
-            values.append(None)
-            continue
-        known = array if index in sample.op.host_inputs else None
-        values.append(Value(f"x{index}", TensorType(DType.of(array.dtype), array.shape, known)))
-    return values
-
-
-def sample_graph(sample: Sample) -> Graph:
-    """A graph of one node."""
-    assert isinstance(sample.op, Op)
-    values = sample_values(sample)
-    types = sample.op.infer_with_data([None if v is None else v.type for v in values])
-    outputs = [Value(f"y{i}", TensorType(t.dtype, t.shape)) for i, t in enumerate(types)]
-    node = Node("node", sample.op, values, outputs)
-    inputs = [v for v in values if v is not None and not v.is_constant]
-    return Graph("sample", inputs, outputs, [node])
-
-
-def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | None = None) -> Plan:
-    """The plan of a graph whose input shapes are numbers.
-
-    Args:
-        tunables: In place of the tuning records; each kernel takes those that it has.
-    """
-
-    def lookup(kernel: str) -> Mapping[str, int]:
-        if tunables is None:
-            return record_for(kernel, caps)
-        own = TUNED[kernel].defaults if kernel in TUNED else tunables
-        return {name: value for name, value in tunables.items() if name in own}
-
-    return make_plan(specialise(graph, {}), caps, lookup)
 
 
 # Oclgrind takes a new buffer in the place of a freed one to be as initialised as that one was.

@@ -14,6 +14,7 @@ class Quirk:
 
     Attributes:
         platform: Regular expression that the platform name must match.
+        driver: The same for the driver's version.
         effect: What clrt does about it.
         evidence: The measurement.
     """
@@ -22,6 +23,11 @@ class Quirk:
     platform: str
     effect: str
     evidence: str
+    driver: str = ""
+
+    def holds(self, caps: DeviceCaps) -> bool:
+        """Whether a device has it."""
+        return bool(re.search(self.platform, caps.platform) and re.search(self.driver, caps.driver))
 
 
 QUIRKS: tuple[Quirk, ...] = (
@@ -85,6 +91,20 @@ QUIRKS: tuple[Quirk, ...] = (
         "of a core, each of which the runtime counts: 512 of an Arc A770, which has 32 cores",
     ),
     Quirk(
+        "widens-unsigned",
+        r"^rusticl$",
+        "elementwise kernels make an int64 of an int32 by its halves",
+        "Mesa 22.3.6 takes an int32 that was made an int64 to be above every constant: -1 < 0, < 5 "
+        "and >> 63 are 0; right for an int64 that was read, for an int16, and in Mesa 25.0.7",
+        driver=r"^22\.",
+    ),
+    Quirk(
+        "no-nested-barriers",
+        r"^rusticl$",
+        "kernels have functions with barriers inlined that other functions call",
+        "Mesa 25.0.7 ends the process when it compiles one that is called so; 22.3.6 takes it",
+    ),
+    Quirk(
         "simulator",
         r"Oclgrind",
         "never chosen unless asked for by name; programs are built unoptimised",
@@ -102,4 +122,4 @@ QUIRKS: tuple[Quirk, ...] = (
 
 def quirks_of(caps: DeviceCaps) -> frozenset[str]:
     """Ids of the quirks that a device has."""
-    return frozenset(q.id for q in QUIRKS if re.search(q.platform, caps.platform))
+    return frozenset(q.id for q in QUIRKS if q.holds(caps))

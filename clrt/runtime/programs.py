@@ -33,6 +33,8 @@ _KEPT = 16
 _MOST_BYTES = 256 << 20
 # Programs that come with an application: read where the cache has none, never written.
 _SHIPPED_PROGRAMS = SHIPPED / "programs"
+# What kernels see of a device's quirks.
+_MACROS = {"widens-unsigned": "WIDENS_UNSIGNED", "no-nested-barriers": "NO_NESTED_BARRIERS"}
 remember_invokers()
 
 
@@ -176,9 +178,10 @@ class ProgramCache:
             return program.build(list(options), [self.device], cache_dir=False)
 
     def _options(self, spec: KernelSpec) -> tuple[str, ...]:
-        """The compiler's options; see the quirk "simulator"."""
+        """The compiler's options; see the quirk "simulator", and those of `_MACROS`."""
         simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
-        return (*spec.build_options, _NO_WARNINGS, *simulated)
+        macros = (f"-D{macro}" for quirk, macro in _MACROS.items() if quirk in self.caps.quirks)
+        return (*spec.build_options, _NO_WARNINGS, *simulated, *macros)
 
     def _store(self, key: str, program: cl.Program) -> None:
         """Writes an entry atomically; that no binary can be had is no error.

@@ -238,7 +238,7 @@ void sample_scores_group(IN(DATA_T, logits), IN(float, settings), IN(int, limits
 #endif
 
 // The token of the largest score, the first of equals.
-static inline IDX_T first_token(const Row *const row, __global const float *const parts,
+JOINT IDX_T first_token(const Row *const row, __global const float *const parts,
                                 const Shared *const my) {
   ulong best = 0;
   for (IDX_T c = ITEM; c < row->chunks && !best; c += T_ITEMS)
@@ -251,7 +251,7 @@ static inline IDX_T first_token(const Row *const row, __global const float *cons
 }
 
 // The log of the sum of exp(logit).
-static inline float log_sum(const Row *const row, __global const float *const parts,
+JOINT float log_sum(const Row *const row, __global const float *const parts,
                             const Shared *const my) {
   ulong best = 0, sum = 0;
   for (IDX_T c = ITEM; c < row->chunks; c += T_ITEMS)
@@ -294,7 +294,7 @@ typedef struct {
 } Made;
 
 // A token by the settings of its row; `other` where they draw none.
-static inline IDX_T draw_token(Row *const row, const Made made,
+JOINT IDX_T draw_token(Row *const row, const Made made,
                                __global const float *const settings,
                                const int top_k, const int wanted, const uint word,
                                const IDX_T other, const Shared *const my) {
@@ -342,7 +342,7 @@ static inline IDX_T draw_token(Row *const row, const Made made,
 }
 
 // The best score of a row.
-static inline float top_score(__global const float *const parts, const IDX_T chunks,
+JOINT float top_score(__global const float *const parts, const IDX_T chunks,
                               const Shared *const my) {
   ulong best = 0;
   for (IDX_T c = ITEM; c < chunks; c += T_ITEMS)
@@ -371,7 +371,7 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float,
 #define MADE(at) {0, 0}
 #else
 // Adds up what is in local memory, of a chunk, with what the others found.
-static inline void add_up(__global uint *const histogram, const Shared *const my) {
+JOINT void add_up(__global uint *const histogram, const Shared *const my) {
   SYNC
   for (int b = ITEM; b < BUCKETS; b += T_ITEMS) {
     const uint low = my->masses[b].low;
@@ -381,7 +381,7 @@ static inline void add_up(__global uint *const histogram, const Shared *const my
   }
 }
 
-static inline void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
+JOINT void choose_one(const IDX_T chunk, const bool wanted, const Shared *const my) {
   clear(my->counts, my->masses, BUCKETS + 1);
   if (ITEM == 0) {
     my->chosen[0] = (ushort)chunk;

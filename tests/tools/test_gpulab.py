@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.model import load
 from tests.harness import quick_device
+from tests.ops import gpu_kernels
 
 # First: ONNX Runtime puts a folder on the path that has a benchmark of its own.
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -19,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from benchmark.turns import TooLongError, WorkerError, call_apart
 from gpulab import checks, models, products, state, tuning
 from gpulab.page import page
+from gpulab.portable import PARTS, PortabilityRow, Rows
+from gpulab.portable import page as portability_page
 from gpulab.state import Found, Item, Place, State
 from gpulab.testing import Counts, read_counts
-from portability import PortabilityRow
-from portability import page as portability_page
 
 REPORT = {
     "clrt": "1.0",
@@ -153,12 +156,37 @@ def test_counts_of_pytest_are_read() -> None:
     assert "ended with 139" in read_counts("a crash", 139).note
 
 
-def test_the_table_of_portability_names_failures() -> None:
-    rows = [
-        PortabilityRow("PoCL", "a CPU, 3.0", Counts(5, 1, 0, ("a::b",)), Counts(note="too long")),
-        PortabilityRow("rusticl"),
-    ]
-    text = portability_page(rows, quick=True)
-    assert "| PoCL | a CPU, 3.0 | 5 passed, 1 failed, 0 skipped | did not end |" in text
-    assert "| rusticl | not here |  |  |" in text
-    assert "## PoCL\n\n- `a::b`\n" in text and "- too long" in text
+def test_the_table_of_portability_names_failures(tmp_path: Path) -> None:
+    caps = DeviceCaps("Vendor", "a CPU", "", "3.0", "cpu").to_json()
+    rows = Rows(tmp_path / "build" / "rows.json")
+    found = PortabilityRow(caps).with_part(3, Counts(5, 1, 0, ("a::b",)), ["gemm_cpu"])
+    rows.keep("PoCL", found.with_whole("models", Counts(note="too long"), quick=False))
+    rows.keep("rusticl", PortabilityRow())
+    gpu = PortabilityRow(caps.replace('"cpu"', '"gpu"'))
+    for part in range(PARTS):
+        gpu = gpu.with_part(part, Counts(1), ["gemm_gpu"])
+    rows.keep("a GPU", gpu)
+    assert Rows(rows.path).found == rows.found
+    assert [name for name, row in rows.found.items() if row.is_gpu] == ["a GPU"]
+    why = {"a_unit": "needs a unit", "another": "needs a unit"}
+    text = portability_page(rows.found, {"a GPU": (3, why)})
+    ended = "5 passed, 1 failed, 0 skipped in 1 of 20 parts"
+    assert f"| PoCL | a CPU, 3.0 | {ended} | did not end |  |" in text
+    assert "| rusticl | not here |  |  |  |" in text
+    assert "| a GPU | a CPU, 3.0 | 20 passed, 0 failed, 0 skipped |  | 1 of 3 |" in text
+    assert "## PoCL\n\n- `a::b` failed\n- too long\n" in text
+    assert "## a GPU\n\n- not launched, needs a unit: `a_unit`, `another`\n" in text
+    assert found.on(caps) == found and found.on("{}") == PortabilityRow("{}")
+
+
+def test_kernels_for_gpus_are_told_from_those_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [c for c in gpu_kernels.choices() if c.cls.name in ("ArgMax", "Softmax")]
+    monkeypatch.setattr(gpu_kernels, "choices", lambda: iter(some))
+    found = gpu_kernels.gpu_kernels()
+    assert {"argmax", "softmax_group"} <= found.keys() and not {"softmax_cpu"} & found.keys()
+    caps = replace(gpu_kernels.GPU, extensions=frozenset())
+    launched = set(found) - {"softmax_group", "gemm_unit_gpu"}
+    assert gpu_kernels.missing(found, caps, launched) == {
+        "gemm_unit_gpu": "no sample of an op leads to it",
+        "softmax_group": "no test that ran launches it",
+    }

@@ -120,6 +120,8 @@ class Cast(Pointwise):
             return Code("PICK({}, (F)1, (F)0)").fill(x)
         if to.is_int and source.is_float:
             return integer_cl(x, source, to)
+        if to is DType.INT64 and source.itemsize <= 4 and source is not DType.UINT32:
+            return Code("i_long({})").fill(x)
         value = Code("({})({})").fill(to.compute, x)
         if to is DType.FLOAT8E8M0:
             mode = ROUND_MODES.index(self.round_mode)

@@ -16,3 +16,9 @@ def test_small_units_are_no_cores() -> None:
     assert "counts-small-units" not in quirks_of(
         DeviceCaps("Intel(R) OpenCL", "cpu", "v", "1", "cpu")
     )
+
+
+def test_a_quirk_may_be_of_some_drivers() -> None:
+    for driver, has in (("22.3.6", True), ("25.0.7", False)):
+        caps = DeviceCaps("rusticl", "llvmpipe", "v", driver, "gpu")
+        assert ("widens-unsigned" in quirks_of(caps)) is has

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Step
 from clrt.ops.pointwise.fused import Fused, Literal
 from tests.ops.samples.registry import Sample, samples_of
@@ -34,6 +35,7 @@ def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
             a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
             yield Sample(cls(steps), (a, b))
             yield Sample(cls(pick), (a, b))
+    yield from _widened(cls)
     # More than a work-item's share: of one row, of rows, of rows along several axes.
     for shapes in [
         ((2500,), (2500,)),
@@ -43,3 +45,15 @@ def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
     ]:
         a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
         yield Sample(cls(pick), (a, b))
+
+
+def _widened(cls: type[Fused]) -> Iterator[Sample]:
+    """int32 as int64 beside constants, which rusticl 22.3 takes to be without a sign."""
+    from clrt.ops.pointwise.cast import Cast
+    from clrt.ops.pointwise.pointwise import Abs, Less, Mul, Where
+    from clrt.ops.pointwise.variadic import Max
+
+    five = Step(Literal(5, DType.INT64), ())
+    steps = (Step(Cast(DType.INT64), (0,)), five, Step(Less(), (1, 2)), Step(Abs(), (1,)))
+    steps += (Step(Max(), (1, 2)), Step(Mul(), (4, 1)))
+    yield Sample(cls((*steps, Step(Where(), (3, 6, 5)))), (np.arange(-9, 12, dtype=np.int32),))
