@@ -53,14 +53,20 @@ class Branches:
     scripts of torch are full of, is no break, but nothing is fused there either.
     """
 
-    def __init__(self, graph: Graph, rewrite: Callable[[Graph], object]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        rewrite: Callable[[Graph], object],
+        adopt: Callable[[Graph], object],
+    ) -> None:
         """
         Args:
             graph: Of the model; it runs where no input chooses, or one lies on the device.
             rewrite: Optimises a graph in place, as that of the model was.
+            adopt: Is told of each graph that was made.
         """
         self._first = _Branch(graph)
-        self._rewrite = rewrite
+        self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
     def chosen(self, feeds: Mapping[str, Held]) -> tuple[Graph, Mapping[str, Held]]:
@@ -97,6 +103,7 @@ class Branches:
             self._count += 1
             graph = make()
             self._rewrite(graph)
+            self._adopt(graph)
             fewer = _ifs(graph) < _ifs(branch.graph)
             branch.made[key] = _Branch(graph) if fewer else branch
         return branch.made[key]

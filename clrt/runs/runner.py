@@ -71,8 +71,7 @@ class Runner:
         self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
         self.check: Callable[[], None] | None = None
-        self._branches = Branches(graph, self._derive)
-        self._rewrite = rewrite
+        self._branches = Branches(graph, rewrite, self.planner.adopt)
         self._session = session
         self._running: list[int] = []
         self._workers: ThreadPoolExecutor | None = None
@@ -176,11 +175,6 @@ class Runner:
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)
         return Task(self.planner, self.room, graph, stop, recorder), feeds
-
-    def _derive(self, graph: Graph) -> None:
-        """Makes a copy of the model's graph, in which more is known, one of its graphs."""
-        self._rewrite(graph)
-        self.planner.adopt(graph)
 
     def trim(self) -> None:
         """Frees what runs have left; see `Model.trim`.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,6 +146,18 @@ def test_close_frees_device_memory() -> None:
     assert session.allocated_bytes > before
     model.close()
     assert session.allocated_bytes <= before
+
+
+def test_a_model_that_nobody_holds_is_freed_at_once() -> None:
+    model = clrt.load(load_family("distilbert_dynamo20"), device="cpu")
+    model.run(text_feeds(NAMES, 2, 16, False, 200))
+    gone = weakref.ref(model._runner)
+    gc.disable()
+    try:
+        del model
+        assert gone() is None, "it waits for the garbage collector"
+    finally:
+        gc.enable()
 
 
 def test_paths_may_start_with_the_home_folder(
