@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from math import prod
 
 import numpy as np
 
+from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, TensorType
@@ -15,6 +17,7 @@ from clrt.ops.base import Held, all_graphs, shapes_of
 from clrt.ops.control.control_flow import If, copy_all
 from clrt.signature import bind_dims
 
+_LOG = logging.getLogger(__name__)
 # Of an input that chooses: a number or a few, such as a sampling rate, or whether there is a cache.
 _MOST_ELEMS = 4
 _DTYPES = (DType.BOOL, DType.INT32, DType.INT64)
@@ -70,11 +73,7 @@ class Branches:
         self._count = 0
 
     def chosen(self, feeds: Mapping[str, Held]) -> tuple[Graph, Mapping[str, Held]]:
-        """The graph for the inputs of a run, and those of them that it takes.
-
-        Raises:
-            ClrtError: A branch does not fit what is known there.
-        """
+        """The graph for the inputs of a run, and those of them that it takes."""
         branch = self._first
         while branch.choosing:
             given = [feeds.get(name) for name in branch.choosing]
@@ -94,18 +93,24 @@ class Branches:
         return branch.graph, feeds
 
     def _kept(self, branch: _Branch, key: Hashable, make: Callable[[], Graph]) -> _Branch:
-        """What was made of a branch for a key; itself, where that has no fewer of If, or there are
-        too many.
+        """What was made of a branch for a key; itself, where that has no fewer of If, cannot be
+        made, or there are too many.
         """
         if key not in branch.made:
             if self._count == _MOST_GRAPHS:
                 return branch
             self._count += 1
-            graph = make()
-            self._rewrite(graph)
-            self._adopt(graph)
-            fewer = _ifs(graph) < _ifs(branch.graph)
-            branch.made[key] = _Branch(graph) if fewer else branch
+            branch.made[key] = branch
+            try:
+                graph = make()
+                self._rewrite(graph)
+            except ClrtError:
+                # What a file declares of a branch may be wrong, which a run does without or names.
+                _LOG.debug("no branch of %s", branch.graph.name, exc_info=True)
+                return branch
+            if _ifs(graph) < _ifs(branch.graph):
+                self._adopt(graph)
+                branch.made[key] = _Branch(graph)
         return branch.made[key]
 
 

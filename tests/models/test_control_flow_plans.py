@@ -11,7 +11,10 @@ import pytest
 
 import clrt
 import clrt.runs.plans as plans_module
+from clrt.errors import ModelError
+from clrt.ir.graph import Graph
 from clrt.ops.control.control_flow import Loop
+from clrt.runs.branches import Branches
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.execution import Execution
@@ -421,6 +424,22 @@ def test_an_input_that_chooses_branches_has_a_plan_for_each_of_its_values(
 def test_a_number_that_always_changes_gets_a_few_graphs_and_no_more(device: DeviceInfo) -> None:
     ours = agree(_rates(), device, *(_at(rate, True) for rate in range(7990, 8015)))
     assert ours._runner._branches._count == 16
+
+
+def test_a_graph_that_cannot_be_optimised_with_what_is_known_runs_without() -> None:
+    """What a file declares of a branch may hold at other sizes only."""
+    calls = []
+
+    def refuse(graph: Graph) -> None:
+        calls.append(graph)
+        raise ModelError("It does not fit.")
+
+    graph, feeds = clrt.load(_rates())._graph, _at(8000, True)
+    branches = Branches(graph, refuse, lambda _: None)
+    for _ in range(3):
+        found, left = branches.chosen(feeds)
+        assert found is graph and left is feeds
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("level", [0, 1])
