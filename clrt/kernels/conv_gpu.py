@@ -11,7 +11,14 @@ from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
-from clrt.kernels.gemm_gpu import SIDE, join_launch, tile_bytes, tile_cycles, tile_defines
+from clrt.kernels.gemm_gpu import (
+    JOIN_CYCLES,
+    SIDE,
+    join_launch,
+    tile_bytes,
+    tile_cycles,
+    tile_defines,
+)
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Epilogue, Product
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
@@ -39,12 +46,10 @@ _PLACE_BYTES = 2 * 16  # of a place of K, in local memory
 _DEEP_SLICES = 16
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _BASE = 32
-# Cycles of a work-item: in which the elements of a slice come from a cache, in which it reads or
-# writes an element of memory, and what the launch takes that joins parts. To start and to end takes
-# the time of some slices.
+# Cycles of a work-item: in which the elements of a slice come from a cache, and in which it reads or
+# writes an element of memory. To start and to end takes the time of some slices.
 _WAIT = 300
 _MOVING = 180
-_JOINING = 6000
 _ENDS = 2
 
 
@@ -184,7 +189,7 @@ def best_split(
         computing = (ceil_div(slices, parts) + _ENDS) * max(share, _WAIT)
         sums = parts * m * n * groups if parts > 1 else 0
         moving = _MOVING * (moved + sums) / (work * SIDE**2)
-        return max(computing, moving) + (_JOINING + sums / (2 * units) if sums else 0)
+        return max(computing, moving) + (JOIN_CYCLES + sums / (2 * units) if sums else 0)
 
     tile, _, parts = min(((i, t, p) for i, t in found for p in joins), key=time)
     each = max(ceil_div(slices, parts), 1)

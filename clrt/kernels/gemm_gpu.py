@@ -28,6 +28,8 @@ GPU = tuned(
 )
 SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
+JOIN_CYCLES = 6000
+"""What `join_launch` takes, as a choice of parts counts it."""
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Work-groups that a core should have, and that it should have of few rows, so that enough of B is

@@ -17,6 +17,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.traced import pure
 from clrt.kernels.gemm_gpu import (
     FEW_ROWS,
+    JOIN_CYCLES,
     TileKernel,
     few_rows_kernel,
     join_launch,
@@ -41,9 +42,8 @@ _OCTET = 8  # numbers that are read at a time
 _LINE_COST = 32
 # Rows up to which the kernel for few rows is thought of: it reads B again for each FEW_ROWS.
 _MOST_FEW = 8 * FEW_ROWS
-# Of a core: multiply-adds in a cycle; cycles until numbers come from memory, and those of the
-# launch that joins parts.
-_PER_CYCLE, _WAIT, _JOINING = 128, 600, 6000
+# Of a core: multiply-adds in a cycle, and cycles until numbers come from memory.
+_PER_CYCLE, _WAIT = 128, 600
 # Of few rows a work-item reads so many numbers of B at a time, and a multiply-add takes the time of
 # three, since A is read for it.
 _READ, _FEW_COST = 4, 3
@@ -238,7 +238,7 @@ def few_is_best(
         parts = _parts_of(m, n, k, batches, cores, rows, columns)
         groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * parts
         each = max(ceil_div(groups, cores) * cycles, _WAIT)
-        return groups, ceil_div(k, parts * depth) * each + (_JOINING if parts > 1 else 0)
+        return groups, ceil_div(k, parts * depth) * each + (JOIN_CYCLES if parts > 1 else 0)
 
     read = _READ * items
     few_cycles = read * FEW_ROWS * _FEW_COST // _PER_CYCLE

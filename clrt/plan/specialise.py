@@ -109,15 +109,7 @@ def specialise_to_break(
         raise ShapeError(
             f"With {given} a size inside the model is divided by zero; use larger inputs."
         ) from error
-    for value in copy.inputs:
-        if value.name in known:
-            array = known[value.name]
-            value.type = TensorType(value.dtype, array.shape, array)
-        elif isinstance(value.type, ContainerType):
-            continue
-        elif not value.type.is_static and value.name in shapes:
-            value.type = TensorType(value.dtype, shapes[value.name])
-    copy.inputs = [v for v in copy.inputs if v.name not in known]
+    fix_inputs(copy, shapes, known)
     for value in copy.inputs:
         _check_size(value, value.type)
     owned = {v for v in copy.inputs if v.name in donated}
@@ -163,6 +155,26 @@ def specialise_to_break(
     _leave_out_host_values(copy)
     copy.remove_dead()
     return copy, None
+
+
+def fix_inputs(
+    graph: Graph, shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Array]
+) -> None:
+    """Gives inputs the shapes that they have in a run, and makes constants of some.
+
+    Args:
+        shapes: Of tensors; those of a known shape keep that.
+        known: Elements of those that are no inputs any more.
+    """
+    for value in graph.inputs:
+        if value.name in known:
+            array = known[value.name]
+            value.type = TensorType(value.dtype, array.shape, array)
+        elif isinstance(value.type, ContainerType):
+            continue
+        elif not value.type.is_static and value.name in shapes:
+            value.type = TensorType(value.dtype, shapes[value.name])
+    graph.inputs = [v for v in graph.inputs if v.name not in known]
 
 
 def _final(value: Value, instead: Mapping[Value, Value]) -> Value:

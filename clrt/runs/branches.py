@@ -15,6 +15,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Held, all_graphs, shapes_of
 from clrt.ops.control.control_flow import If, copy_all
+from clrt.plan.specialise import fix_inputs
 from clrt.signature import bind_dims
 
 _LOG = logging.getLogger(__name__)
@@ -117,17 +118,14 @@ class Branches:
 def _with_values(graph: Graph, known: Mapping[str, Array]) -> Graph:
     """A copy in which some inputs are constants."""
     copy = copy_all(graph)
-    chosen = [(v, known[v.name].copy()) for v in copy.inputs if v.name in known]
-    types = [(v, TensorType(v.dtype, array.shape, array)) for v, array in chosen]
-    copy.replace_inputs({v: Value(v.name, type_) for v, type_ in types})
+    fix_inputs(copy, {}, {name: array.copy() for name, array in known.items()})
     return copy
 
 
 def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """A copy in which the shapes of the inputs are numbers."""
     copy = copy_all(graph, bind_dims(graph.inputs, shapes))
-    for value in copy.inputs:
-        value.type = TensorType(value.dtype, shapes[value.name])
+    fix_inputs(copy, shapes, {})
     return copy
 
 

@@ -18,7 +18,7 @@ from clrt.errors import (
     UnsupportedError,
     warn_user,
 )
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.ops.base import all_graphs
 from clrt.plan import memory as sizes
@@ -145,7 +145,8 @@ class Planner:
     def __init__(self, graph: Graph, caps: DeviceCaps, strict: bool, limit: int) -> None:
         self.kept = PlanCache()
         self.host_nodes: dict[str, str] = {}
-        self.constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
+        self.constants: frozenset[Value] = frozenset()
+        self.adopt(graph)
         self.limit = limit
         self._graph = graph
         self._caps = caps
@@ -245,8 +246,8 @@ class Planner:
         return make_plan(graph, self._caps, record, contract)
 
     def adopt(self, graph: Graph) -> None:
-        """Counts the constants of a graph made from that of the model among what plans share."""
-        self.constants |= frozenset(graph.constants())
+        """Counts the constants of the model's graph, or one made of it, among what plans share."""
+        self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
     def forget(self) -> None:
         """Keeps no plans, and nothing that they are made from."""

@@ -309,7 +309,7 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     if y.dtype is DType.BOOL:
         defines["RESULT"] = Code("{} & one").fill(defines["RESULT"])
-    dims, args = _walk(values, y)
+    dims, args = _walk(values, y, keeps_rows=True)
     share, flops = tunables["T_ELEMS"], 0
     if norm is not None:
         defines |= norm.defines
@@ -404,21 +404,23 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
     }
 
 
-def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _walk(
+    values: Sequence[Value], y: Value, keeps_rows: bool = False
+) -> tuple[tuple[int, ...], dict[str, Any]]:
     """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
 
-    The last axis may swallow those before it, but is never dropped: the program has its steps. It
-    does not where an operand may lie in rows that are apart.
+    The last axis may swallow those before it, but is never dropped: the program has its steps.
+
+    Args:
+        keeps_rows: Whether the kernel takes rows that are apart, which the last axis then leaves.
     """
     out = y.dims or (1,)
     strides = [broadcast_strides(v.dims or (1,), out) for v in values]
     inner = [0 if _inner(v, y) == "0" else s[-1] for v, s in zip(values, strides, strict=True)]
     dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
     n = out[-1]
-    apart = any(_is_part(v, n) for v in values)
-    while (
-        dims and not apart and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True))
-    ):
+    merges = not (keeps_rows and any(_is_part(v, n) for v in values))
+    while dims and merges and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
     steps: dict[str, Any] = {}
     for k, (o, step) in enumerate(zip(outer, inner, strict=True)):
