@@ -46,8 +46,8 @@ _PLACE_BYTES = 2 * 16  # of a place of K, in local memory
 _DEEP_SLICES = 16
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
 _BASE = 32
-# Cycles of a work-item: in which the elements of a slice come from a cache, and in which it reads or
-# writes an element of memory. To start and to end takes the time of some slices.
+# Cycles of a work-item: in which the elements of a slice come from a cache, and in which it reads
+# or writes an element of memory. To start and to end takes the time of some slices.
 _WAIT = 300
 _MOVING = 180
 _ENDS = 2
