@@ -104,19 +104,31 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     )
     rows = ceil_div(tiles, height)
     block = height * ceil_div(rows, units * ceil_div(rows, units * most))
+    import os
+    raw = str(channels) in os.environ.get("WINO_RAW", "").split(",")
+    if raw and os.environ.get("WINO_BIG"):
+        block = height * min(rows, int(os.environ.get("WINO_BIG")) // height)
     blocks = ceil_div(tiles, block)
     # Where tiles are few the cores share out the maps, too; each then transforms the windows again.
     span = ceil_div(panels, clamp(units // blocks, 1, panels))
     items = blocks * ceil_div(panels, span)
     groups = clamp(items, 1, units * shares.groups)
+    import os
+    raw = str(channels) in os.environ.get("WINO_RAW", "").split(",")
     slot = _PLANES * block * (round_up(channels, lanes) + span * panel)
+    depth = int(os.environ.get("WINO_KIB", "224")) * 1024 // (4 * _PLANES * panel)
+    depth = min(depth, channels) if raw else 0
+    slot += depth * _PLANES * panel
+    weights = Panels(9 * channels, maps, panel, True).of(w) if raw else _packed(w, Panels(channels, maps, panel, False))
+    tunables = {**tunables, **({"S_TRANSFORMS": 1} if raw else {})}
     launches = launch_rows(
         node,
         product,
         WINOGRAD,
         tunables,
         groups,
-        w=_packed(w, Panels(channels, maps, panel, False)),
+        w=weights,
+        depth=depth,
         zeros=zeros(round_up(channels, lanes)),
         room=ctx.scratch(groups * slot),
         slot=slot,
@@ -157,4 +169,6 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     direct = (_WINDOW**2 * prod(sides)) * seconds
     transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
     transformed += tiles_bytes / rates.nbytes
+    import os
+    if str(channels) in os.environ.get("WINO_RAW", "").split(","): return None
     return None if transformed < direct else "its transforms would take more than they save"
