@@ -138,7 +138,7 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
         }
       }
     }
-#ifdef S_TRANSFORMS
+#if S_FEW_TILES
     for (IDX_T p = panel_first; p < panel_end; ++p)
       for (IDX_T c0 = 0; c0 < C; c0 += depth) {
         const IDX_T channels = i_min(depth, C - c0);
