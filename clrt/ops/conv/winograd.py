@@ -141,9 +141,7 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     return [replace(x, flops=flops) for x in launches]
 
 
-def _rows_of_many(
-    rows: int, height: int, across: int, units: int, shares: WinogradShares
-) -> int:
+def _rows_of_many(rows: int, height: int, across: int, units: int, shares: WinogradShares) -> int:
     """Rows of a block, of `height` tiles, where weights are transformed before.
 
     Args:
