@@ -31,9 +31,9 @@ _SIDE, _WINDOW, _PLANES = 4, 3, 36
 _USUAL_SIDE = 32
 # What the transforms move, for each byte that memory moves in that time: it lies in the caches.
 _CACHED = 4
-# With fewer tiles a convolution transforms its weights as it reads them: its time is that of reading
-# them from memory, and there is a fourth of it to read. In products of the same channels and maps, a
-# transform takes some 100.
+# With fewer tiles weights are transformed as they are read: the time is that of reading them from
+# memory, and there is a fourth of them to read. A transform takes as long as some 100 products of
+# the same channels and maps.
 _FEW_TILES, _TRANSFORM = 64, 100
 
 
