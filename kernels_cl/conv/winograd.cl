@@ -3,9 +3,10 @@
 // weights, for each of the 36 places, transforms to the 16 sums.
 // Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
 // A work-item goes through items, a `block` of tiles and a `span` of panels each: in its `slot` elements
-// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], and behind them the
-// products, [place][tile][span panels].
+// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], behind them the
+// products, [place][tile][span panels], and weights that it transforms, [place][depth][T_NV * T_VW].
 //   w       the transformed weights, packed as [place][panel][C][T_NV * T_VW]
+//           S_FEW_TILES: as they are, [panel][C][tap][T_NV * T_VW]; `depth` channels are transformed at once
 //   zeros   as many as a place has channels: what a window reads in the padding
 //   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   tiles   of all images; tiles1 and tiles2, of an image along its axes
@@ -146,7 +147,8 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
         const size_t next = (size_t)(from + channels * (TAPS * PANEL_WIDTH));
         for (IDX_T i = 0; i < channels * PANEL_WIDTH; i += T_VW) {
           F taps[TAPS], lines[WINDOW_SIDE * REACH], turned[REACH];
-          __global const float *const at = from + i / PANEL_WIDTH * (TAPS * PANEL_WIDTH) + i % PANEL_WIDTH;
+          __global const float *const at =
+              from + i / PANEL_WIDTH * (TAPS * PANEL_WIDTH) + i % PANEL_WIDTH;
 #pragma unroll
           for (IDX_T t = 0; t < TAPS; ++t) taps[t] = LOAD_F(at + t * PANEL_WIDTH);
 #pragma unroll
@@ -167,8 +169,8 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
           __global const float *const panel = weights + place * depth * PANEL_WIDTH;
           for (IDX_T m0 = 0; m0 < count; m0 += T_MR) {
             F tile[T_MR * T_NV];
-            multiply_tile(tile, windows + place * block * deep + c0, deep, m0, count, channels, panel,
-                          m0 ? (size_t)panel : next + place * (depth * PANEL_WIDTH),
+            multiply_tile(tile, windows + place * block * deep + c0, deep, m0, count, channels,
+                          panel, m0 ? (size_t)panel : next + place * (depth * PANEL_WIDTH),
                           m0 ? 0 : PANEL_WIDTH);
             __global float *to =
                 products + (place * block + m0) * wide + (p - panel_first) * PANEL_WIDTH;
