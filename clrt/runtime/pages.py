@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import re
 import sys
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
 from clrt.ir.mapped import is_mapped, owner_of
 from clrt.ir.op import Array
+
+_MAPS, _DETAILED_MAPS = Path("/proc/self/maps"), Path("/proc/self/smaps")
+_FILE = re.compile(rb"^(?:\S+ +){5}(/.*)$", re.MULTILINE)
+# A mapping that only reads its file, none of whose pages was ever written: start, end, file.
+_CLEAN = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) r-[x-]p (?:\S+ +){3}(/.*)\n(?:[A-Z].*\n)*?Anonymous: +0 kB$",
+    re.MULTILINE,
+)
+# Drivers' libraries are large; a small one of another thread may be unloaded meanwhile.
+_LEAST_CODE_BYTES = 1 << 20
 
 
 def drop_pages(array: Array) -> None:
@@ -30,3 +44,30 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def mapped_files() -> frozenset[bytes]:
+    """The files that this process has mapped; none where the system does not tell."""
+    with suppress(OSError):
+        return frozenset(_FILE.findall(_MAPS.read_bytes()))
+    return frozenset()
+
+
+def drop_code(known: Collection[bytes]) -> None:
+    """Takes what libraries have in memory out of it, where they came after some files were mapped.
+
+    To link a library touches most of it, and a driver of which nothing is used stays loaded. Pages
+    are read again, from the system's copy of the file, where somebody needs them. Those that were
+    written stay.
+
+    Args:
+        known: The files that are left alone.
+    """
+    advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+    if advise is None or not known:
+        return
+    with suppress(OSError):
+        for start, end, file in _CLEAN.findall(_DETAILED_MAPS.read_bytes()):
+            first, nbytes = int(start, 16), int(end, 16) - int(start, 16)
+            if file not in known and nbytes >= _LEAST_CODE_BYTES:
+                advise(ctypes.c_void_p(first), ctypes.c_size_t(nbytes), mmap.MADV_DONTNEED)
