@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,7 @@ _CLEAN = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) r-[x-]p (?:\S+ +){3}(/.*)\n(?:[A-Z].*\n)*?Anonymous: +0 kB$",
     re.MULTILINE,
 )
-# Drivers' libraries are large; a small one of another thread may be unloaded meanwhile.
+# Drivers' libraries are large.
 _LEAST_CODE_BYTES = 1 << 20
 
 
@@ -53,21 +54,30 @@ def mapped_files() -> frozenset[bytes]:
     return frozenset()
 
 
-def drop_code(known: Collection[bytes]) -> None:
+def drop_code(known: Set[bytes]) -> None:
     """Takes what libraries have in memory out of it, where they came after some files were mapped.
 
     To link a library touches most of it, and a driver of which nothing is used stays loaded. Pages
     are read again, from the system's copy of the file, where somebody needs them. Those that were
-    written stay.
+    written stay, and so do the libraries, for good: another thread must not unload one meanwhile.
 
     Args:
-        known: The files that are left alone.
+        known: The files that are left alone; where there is none, nothing is done.
     """
-    advise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
-    if advise is None or not known:
+    if sys.platform != "linux" or not known:
         return
+    kept = {file for file in mapped_files() - known if _keep_library(os.fsdecode(file))}
+    advise = ctypes.CDLL(None).madvise
     with suppress(OSError):
         for start, end, file in _CLEAN.findall(_DETAILED_MAPS.read_bytes()):
             first, nbytes = int(start, 16), int(end, 16) - int(start, 16)
-            if file not in known and nbytes >= _LEAST_CODE_BYTES:
+            if file in kept and nbytes >= _LEAST_CODE_BYTES:
                 advise(ctypes.c_void_p(first), ctypes.c_size_t(nbytes), mmap.MADV_DONTNEED)
+
+
+def _keep_library(file: str) -> bool:
+    """Whether a file is a library that is loaded; then it stays so."""
+    with suppress(OSError):
+        ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return True
+    return False
