@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.ir.code import Code
 from clrt.ir.graph import Value
 from clrt.kernels.gemm_cpu import CPU, pack_b
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, clamp, launch, round_up
+from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.variant import Lowering
 
@@ -19,6 +20,19 @@ MOST_ROWS = 8
 _GROUPS = 4
 SECOND = Code("second[i * T_NV + j]")
 """How an epilogue reads the second product of a launch."""
+
+
+@dataclass(frozen=True)
+class FewRows(Thresholds):
+    """When the kernel pays that a product has beside that for more rows.
+
+    Attributes:
+        narrow_kib: Of weights in 16 bits, at least: shorter ones gain less than compiling takes.
+    """
+
+    narrow_kib: int
+
+    group: ClassVar = "few_rows"
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,7 @@ def emit_few_rows(
     columns = round_up(ceil_div(product.n, spans), panel)
     groups = ceil_div(product.n, columns)
     defines = {
+        "T_MR": 8 if tunables["T_MR"] >= 8 else 4,
         "T_NV": tunables["T_NV"],
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
