@@ -173,8 +173,8 @@ def test_a_probe_runs_what_it_asks_for() -> None:
     device = quick_device()
     skip_simulator(device)
     assert gpu_units.works(device.handle, in_c(MMA[0]))
-    # A CPU's compiler knows no builtin of AMD's, and no mma.sync. Operands "f" of assembler are the stack
-    # of x87 there, with which PoCL, 3.0 and 6.0, ends the process.
+    # A CPU's compiler knows no builtin of AMD's, and no mma.sync. Operands "f" of assembler
+    # are the stack of x87 there, with which PoCL, 3.0 and 6.0, ends the process.
     assert not gpu_units.works(device.handle, WMMA[0])
     if device.platform != "Portable Computing Language":
         assert not gpu_units.works(device.handle, MMA[0])
