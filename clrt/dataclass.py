@@ -1,7 +1,8 @@
 """`dataclass` of the standard library, made in a third of its time.
 
 clrt has some 400 such classes. Until Python 3.13 the library compiles six functions for each, which
-took half of the time of importing clrt. Here one is compiled, and the others are closures.
+takes two fifths of the time of importing clrt. Here one is compiled, and the others are closures.
+What inherits from such a class, and is one itself, is made here, too.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _hash(found: tuple[Field[Any], ...]) -> _Method:
     return lambda self: hash(get(self))
 
 
-def _frozen(cls: type, found: tuple[Field[Any], ...]) -> tuple[_Method, _Method]:
+def _frozen(cls: Any, found: tuple[Field[Any], ...]) -> tuple[_Method, _Method]:
     names = frozenset(f.name for f in found)
 
     def set_(self: Any, name: str, value: object) -> None:
