@@ -32,7 +32,7 @@ from clrt.generation.scoring import (
     perplexity,
 )
 from clrt.generation.streaming import Ending, GeneratedStream
-from clrt.runtime.devices import DeviceInfo, start_drivers
+from clrt.runtime.devices import DeviceInfo
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -93,7 +93,6 @@ class TextGenerator:
         if not isinstance(source, str | Path):
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         named = named_adapters(lora)
-        start_drivers()  # they load while the model is read
         self._model = read_language_model(expanded(Path(source)), context, cache, named)
         options = dict[str, Any](
             sequences=sequences, device=device, cache_dir=cache_dir, memory_limit=memory_limit
