@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clrt.dataclass import dataclass
 from clrt.errors import InputError
 
 _MOST_TEMPERATURE = 10.0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.text.locate import find_model
 from clrt.text.sentence_encoder import SentenceEncoder

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.decompositions import scores as s
 from clrt.decompositions.body import Body, expands
 from clrt.errors import ModelError, UnsupportedError

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
+
+from clrt.dataclass import dataclass
 
 
-@dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True, order=True)
 class MatrixShape:
     """What a matrix unit multiplies at once: rows x depth by depth x columns.
 

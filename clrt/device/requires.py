@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps, MatrixShape
 
 _CPU, _OTHERS = frozenset({"cpu"}), frozenset({"gpu", "igpu", "accelerator"})

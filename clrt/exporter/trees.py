@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.exporter.maker import Maker
 from clrt.ir.dtypes import DType

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.dataclass import dataclass
 from clrt.errors import CancelledError
 from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream

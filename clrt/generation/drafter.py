@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from clrt.dataclass import dataclass
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.files import expanded
 from clrt.generation.answer import Answer

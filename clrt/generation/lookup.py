@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from clrt.dataclass import dataclass
 
 # So many tokens are looked for, the most first.
 _LENGTHS = (3, 2)

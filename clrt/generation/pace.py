@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import takewhile
+
+from clrt.dataclass import dataclass
 
 # Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
 _ROUNDED = 16

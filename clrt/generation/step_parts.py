@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.generation.encoded_source import EncodedSource
 from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from clrt.dataclass import dataclass
 from clrt.plan.memory import Memory
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.device.rates import rates_of
 from clrt.ir.graph import Node

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.kernels.gemm_cpu import CPU, GemmKernel, stand_ins

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
+from clrt.dataclass import dataclass
 from clrt.device import requires, units
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.requires import Requires

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar, cast
+
+from clrt.dataclass import dataclass
 
 T = TypeVar("T", bound="Thresholds")
 GROUPS: dict[str, type[Thresholds]] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from clrt.dataclass import dataclass
 from clrt.ops.base import Op
 
 OpClass = TypeVar("OpClass", bound=type[Op])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp, Step
 from clrt.ops.pointwise.fused import Fused, Literal, render

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clrt.dataclass import dataclass
 from clrt.errors import counted
 
 

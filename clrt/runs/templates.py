@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from clrt.dataclass import dataclass
 from clrt.ir.dims import Bindings
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan

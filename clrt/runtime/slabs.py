@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
+from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.runtime.connection import TrackedBuffer

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import RLock
 from typing import Any
 
+from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, StoredElements

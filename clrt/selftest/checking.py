@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from clrt.accuracy import difference
+from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, KernelBuildError, NumberError
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType

@@ -10,7 +10,9 @@ Source: the models' tokenizer.json files. Which name means which: llama.cpp, src
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from clrt.dataclass import dataclass
 
 
 @dataclass(frozen=True)

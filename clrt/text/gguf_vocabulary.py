@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from clrt.container.gguf_metadata import Metadata
 from clrt.container.safetensors import damaged
+from clrt.dataclass import dataclass
 from clrt.errors import warn_user
 
 PREFIX = "tokenizer.ggml."

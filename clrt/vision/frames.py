@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 
 Size = tuple[int, int]

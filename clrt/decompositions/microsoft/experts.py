@@ -8,11 +8,12 @@ depend on data; gathered experts would be copied for each token, which only pays
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.decompositions.body import Body, expands
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value

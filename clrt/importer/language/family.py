@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from clrt.dataclass import dataclass
 from clrt.importer.huggingface.config_values import ConfigValues
 from clrt.importer.language import differences as by
 from clrt.importer.language import tensor_names

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
 from clrt.kernels.fusion import (

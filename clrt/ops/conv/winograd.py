@@ -6,12 +6,13 @@ multiplied as 36 matrices, and transformed back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.device.rates import rates_of
 from clrt.ir.graph import Node, Value

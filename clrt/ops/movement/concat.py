@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, differ, same

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clrt.dataclass import dataclass
 from clrt.ir.op import TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import need

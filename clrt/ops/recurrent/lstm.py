@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from clrt.dataclass import dataclass
 from clrt.ir.dims import same
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ops.attention.fused_attention import FusedAttention

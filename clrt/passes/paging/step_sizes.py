@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.ir.dims import Expr, product, same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value

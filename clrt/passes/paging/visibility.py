@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.attention.fused_attention import FusedAttention

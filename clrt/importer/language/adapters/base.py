@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
 from clrt.container.gguf import GgufFile
+from clrt.dataclass import dataclass
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.families import FAMILIES
 from clrt.importer.language.family import DecoderFamily
