@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +13,6 @@ import numpy as np
 import clrt
 from clrt.accuracy import difference
 from clrt.container.compiled import CompiledModel, write_compiled
-from clrt.dataclass import dataclass
 from clrt.diff import independent_outputs
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.dims import is_symbol

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from clrt.accuracy import difference
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
 from clrt.ir.dtypes import DType

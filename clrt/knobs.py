@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import platformdirs
 
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError
 
 T = TypeVar("T")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, OutOfMemoryError
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"

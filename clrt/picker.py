@@ -9,12 +9,11 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clrt import __version__, knobs
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, DeviceError, InputError
 from clrt.files import expanded, make_cache_folder, read_regular, replacing
 from clrt.ir.text import print_graph

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from clrt.dataclass import dataclass
 from clrt.errors import DeviceError
 from clrt.files import expanded
 from clrt.ir.dtypes import DType

@@ -7,12 +7,11 @@ import operator
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import DeviceError, InputError, ShapeError, counted
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import exp, log
 from statistics import fmean
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import KernelBuildError, OutOfMemoryError
 from clrt.ir.builder import Builder

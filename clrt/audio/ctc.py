@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,7 +16,6 @@ from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, ShapeError, counted
 from clrt.files import expanded
 from clrt.model import Model, load

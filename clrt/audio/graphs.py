@@ -7,10 +7,11 @@ docs/guides/audio.md for the measurement).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from clrt.audio.mel import Doubles
-from clrt.dataclass import dataclass
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -17,7 +18,6 @@ from clrt.audio.graphs import (
 )
 from clrt.audio.mel import emphasis, fourier, hann, kaldi_filters, slaney_filters
 from clrt.audio.wav import FloatArray
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Graph
 
 MASK = "attention_mask"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 
 _MOST_TEMPERATURE = 10.0

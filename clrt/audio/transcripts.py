@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clrt.audio.subtitles import srt_entries, vtt_entries
-from clrt.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from clrt.audio.chunks import Chunks
 from clrt.audio.streams import Sound
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo

@@ -7,10 +7,10 @@ import gzip
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 
 PARQUET = (".parquet", ".pq")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from clrt.batch.inputs import InputFile, find_inputs
 from clrt.batch.options import EmbedOptions, model_digest
 from clrt.batch.rows import kept_schema
 from clrt.batch.split import WorkUnit, split
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.files import replacing
 

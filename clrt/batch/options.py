@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.text.locate import find_model
 from clrt.text.sentence_encoder import SentenceEncoder

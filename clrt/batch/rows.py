@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,6 @@ from clrt.batch.extras import need
 from clrt.batch.inputs import is_parquet, open_lines
 from clrt.batch.options import text_problem
 from clrt.batch.split import WorkUnit, damage, one_line, parquet_file
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 
 _SAMPLED_ROWS = 1000

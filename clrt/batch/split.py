@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from clrt.batch.extras import need
 from clrt.batch.inputs import is_parquet, open_lines
-from clrt.dataclass import dataclass
 
 # A part is made in memory, whatever its lines hold.
 _MOST_BYTES = 64 << 20

@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,6 @@ from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, UnsupportedError, counted
 from clrt.ir.op import Array
 from clrt.model import load

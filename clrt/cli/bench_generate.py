@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,6 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.sampling import open_generator
-from clrt.dataclass import dataclass
 from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
 

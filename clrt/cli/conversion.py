@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from clrt.converter import (
     read_encoder,
     write,
 )
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_targets, replacing

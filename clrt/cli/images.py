@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stdout
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.files import check_targets, expanded
 from clrt.printing import output_encoding

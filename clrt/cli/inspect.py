@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,6 @@ from clrt.cli.shapes import (
     default_shapes,
     parse_shapes,
 )
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, InputError, UnsupportedError, counted
 from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
 from clrt.inspection.explain import Explanation

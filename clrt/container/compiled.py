@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from clrt.container import safetensors
 from clrt.container.digest import DigestCheck, canonical
 from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.files import replacing
 from clrt.ir.dims import Dim, Expr, is_symbol

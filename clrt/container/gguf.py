@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +22,6 @@ import numpy as np
 
 from clrt.container.gguf_metadata import Cursor, Metadata, read_metadata
 from clrt.container.safetensors import damaged, open_weights
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, UnsupportedError
 from clrt.kernels.gguf_blocks import BLOCK_TYPES, BlockType
 from clrt.kernels.gguf_unpack import Bytes, Floats

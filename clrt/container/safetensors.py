@@ -14,7 +14,7 @@ import math
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +22,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.kernels.spec import ALIGNMENT_BYTES
 

@@ -9,11 +9,11 @@ have no class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape

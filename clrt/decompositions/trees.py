@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.decompositions import scores as s
 from clrt.decompositions.body import Body, expands
 from clrt.errors import ModelError, UnsupportedError

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import asdict, fields
-
-from clrt.dataclass import dataclass
+from dataclasses import asdict, dataclass, fields
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True)
 class MatrixShape:
     """What a matrix unit multiplies at once: rows x depth by depth x columns.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 
 # Of a unit. A CPU's core adds two vectors of eight products in a cycle at 3.5 GHz, however wide its

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
+
 from clrt.device.caps import DeviceCaps, MatrixShape
 
 _CPU, _OTHERS = frozenset({"cpu"}), frozenset({"gpu", "igpu", "accelerator"})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.exporter.maker import Maker
 from clrt.ir.dtypes import DType

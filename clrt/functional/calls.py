@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from threading import Lock
@@ -16,7 +17,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import DeviceError, UnsupportedError
 from clrt.functional.operands import dtype_of, tensors_in
 from clrt.ir.dims import Dim, symbol

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, InputError
 from clrt.generation.constraints import Constraint
 from clrt.generation.detokenize import TextStream, TokenNames

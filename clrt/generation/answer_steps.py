@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.answer import Answer
 from clrt.generation.encoded_source import EncodedSource

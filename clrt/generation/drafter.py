@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.files import expanded
 from clrt.generation.answer import Answer

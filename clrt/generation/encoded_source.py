@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.generation.page_pool import NOTHING
 from clrt.importer.language.decoder import Decoder

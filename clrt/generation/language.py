@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clrt.container.safetensors import Header
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, UnsupportedError
 from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
-
-from clrt.dataclass import dataclass
+from dataclasses import dataclass, field
 
 # So many tokens are looked for, the most first.
 _LENGTHS = (3, 2)

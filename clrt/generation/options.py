@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clrt.container.gguf_metadata import Metadata
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError
 from clrt.generation.folder import read_object
 from clrt.generation.pace import MOST_GUESSES

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import takewhile
-
-from clrt.dataclass import dataclass
 
 # Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
 _ROUNDED = 16

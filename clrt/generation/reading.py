@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.sampler import TokenSampler

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from threading import Lock
 from typing import Any, TypedDict
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from clrt.dataclass import dataclass
 
 FinishReason = Literal["stop", "length", "cancelled", "constraint"]
 """Why a text ends: a stop text or token; its number of tokens; `cancel`; a constraint that is met

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.generation.options import Sampling
 
 _WORD = (1 << 32) - 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.generation.answer import Answer
 from clrt.generation.drafter import Drafter
 from clrt.generation.lookup import LookupIndex

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.generation.encoded_source import EncodedSource
 from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING

@@ -6,11 +6,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NoReturn
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.generation.messages import plain_data
 from clrt.generation.result import GeneratedText, ToolCall

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from clrt.dataclass import dataclass
 from clrt.importer.onnx_functions import initializers_of
 from clrt.importer.onnx_importer import import_read
 from clrt.importer.onnx_read import read_model

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 import onnx
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_read import normal_domain, opsets_of
 from clrt.importer.onnx_scope import FunctionKey, Initializer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import onnx
 
-from clrt.dataclass import dataclass
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.ir.dtypes import DType
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
 
 import onnx
 
 import clrt.decompositions  # noqa: F401  (enters them)
-from clrt.dataclass import dataclass
 from clrt.importer.onnx_attributes import declared_attributes, kind_name, other_ops
 from clrt.importer.onnx_read import normal_domain
 from clrt.ops import REGISTRY

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import onnx
 
-from clrt.dataclass import dataclass
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import onnx
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.importer.onnx_functions import Function
 from clrt.importer.onnx_read import normal_domain

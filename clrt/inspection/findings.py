@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from clrt.dataclass import dataclass
 from clrt.plan.memory import Memory
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Union
 
-from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 
 Dim = Union[int, "Expr"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.attributes import attribute_names, settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute

@@ -11,11 +11,9 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast
-
-from clrt.dataclass import dataclass
 
 _Operation = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Callable[..., int])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.graph import Value

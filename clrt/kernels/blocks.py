@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.panels import Panels

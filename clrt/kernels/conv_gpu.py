@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.graph import Value

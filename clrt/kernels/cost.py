@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
+
 from clrt.device.caps import DeviceCaps
 from clrt.device.rates import rates_of
 from clrt.ir.graph import Node

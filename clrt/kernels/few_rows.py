@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from clrt.dataclass import dataclass
 from clrt.ir.code import Code
 from clrt.ir.graph import Value
 from clrt.kernels.gemm_cpu import CPU, pack_b

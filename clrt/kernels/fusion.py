@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering

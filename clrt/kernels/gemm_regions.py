@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.kernels.gemm_cpu import CPU, GemmKernel, stand_ins

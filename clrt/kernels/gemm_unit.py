@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from clrt.dataclass import dataclass
 from clrt.device import requires, units
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.requires import Requires

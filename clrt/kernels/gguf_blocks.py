@@ -10,13 +10,13 @@ Source: llama.cpp, ggml/src/ggml-common.h and ggml.c (`type_traits`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.kernels import gguf_unpack as unpack
 from clrt.kernels.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType
 from clrt.kernels.levels import WIDTH, records_layout

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value

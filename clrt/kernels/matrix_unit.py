@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.code import Define

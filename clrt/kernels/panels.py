@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array

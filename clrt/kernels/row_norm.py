@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.spec import optional

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal, TypeAlias, cast, get_args
 
-from clrt.dataclass import dataclass
 from clrt.kernels.preprocess import PRIMITIVES, Interface, Tokens, read_interface
 from clrt.kernels.source import read_source
 

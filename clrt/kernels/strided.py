@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar, cast
-
-from clrt.dataclass import dataclass
 
 T = TypeVar("T", bound="Thresholds")
 GROUPS: dict[str, type[Thresholds]] = {}

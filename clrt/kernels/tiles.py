@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.kernels.product import Product
 from clrt.kernels.spec import round_up

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
-
-from clrt.dataclass import dataclass
+from dataclasses import dataclass, field
 
 TUNED: dict[str, TunedKernel] = {}
 

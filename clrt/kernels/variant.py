@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import ANY, FLOAT64, Requires
 from clrt.errors import UnsupportedError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException

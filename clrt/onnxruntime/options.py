@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from clrt.dataclass import dataclass
 from clrt.errors import CancelledError
 from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions

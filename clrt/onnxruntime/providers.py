@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from clrt.dataclass import dataclass
 from clrt.errors import DeviceError, warn_user
 from clrt.onnxruntime.exceptions import InvalidArgument
 from clrt.runtime.devices import DeviceInfo, choose_device, devices

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, OutOfMemoryError, ShapeError
 from clrt.ir.attributes import attribute_names
 from clrt.ir.dims import Expr, Undecidable

@@ -8,10 +8,10 @@ by the name that an op has in a file, the planner and the exporter by the class 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Names, Node, Value
 from clrt.ir.op import IrOp

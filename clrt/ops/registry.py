@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from clrt.dataclass import dataclass
 from clrt.ops.base import Op
 
 OpClass = TypeVar("OpClass", bound=type[Op])

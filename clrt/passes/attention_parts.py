@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, same, same_shape
 from clrt.ir.graph import Node, Value

@@ -7,13 +7,12 @@ convolution's and vanish, so that a chain stays in one layout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, same
 from clrt.ir.dtypes import DType

@@ -11,11 +11,10 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import UNKNOWN, numbers_of

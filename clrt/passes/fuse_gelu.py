@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.pointwise import Gelu, Mul

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp, Step
 from clrt.ops.pointwise.fused import Fused, Literal, render

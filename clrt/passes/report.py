@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.errors import counted
 
 

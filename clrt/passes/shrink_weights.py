@@ -7,13 +7,12 @@ of `load`, since results change; `clrt-convert` asks for it, behind the optimise
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import ml_dtypes
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Patch, Value

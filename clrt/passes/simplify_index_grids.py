@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
+
 from clrt.ir.dims import Shape, TooComplex, product, same
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp

@@ -8,12 +8,12 @@ order is all that is left to change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node
 
 

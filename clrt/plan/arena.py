@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from clrt.dataclass import dataclass
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.plan.slab import Lifetime, Slab

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.fusion import FusionMiss, LaunchFusion, Makers, launch_fusions

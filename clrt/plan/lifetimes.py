@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ir.traced import plain

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import count
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value

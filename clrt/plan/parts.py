@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import ALIGNMENT_BYTES, BufferArg, Launch, i32

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 
 from clrt.collector import without_collector
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Value
 from clrt.ir.traced import is_traced

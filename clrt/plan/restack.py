@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.plan.arena import Arena, Interval, Place
 
 

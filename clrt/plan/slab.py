@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
 
 # Disjoint ranges of bytes in ascending order, flat: start, end, start, end, …
 _Ranges = list[int]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import KernelSpec, Launch, Scratch
 

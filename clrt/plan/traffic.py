@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.ops.base import Op

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.traced import Trace, is_traced
 from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, Packed, Status
 

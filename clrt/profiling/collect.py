@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
 from clrt.plan.plan import Plan, lifetimes

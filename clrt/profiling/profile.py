@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from clrt.dataclass import dataclass
 from clrt.errors import needing
 from clrt.files import replacing
 from clrt.profiling.timings import Timings

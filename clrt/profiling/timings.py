@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
 
-from clrt.dataclass import dataclass
 from clrt.runtime.peaks import Peaks
 
 

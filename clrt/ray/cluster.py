@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from clrt.batch.extras import need
 from clrt.batch.job import EmbedJob
 from clrt.batch.options import EmbedOptions, model_digest
 from clrt.batch.parts import PartMaker
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, DeviceError, InputError
 from clrt.ray.resources import device_for_actor
 

@@ -7,11 +7,11 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from dataclasses import dataclass
 from numbers import Real
 from threading import Lock, Thread
 from typing import Any, Protocol
 
-from clrt.dataclass import dataclass
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held

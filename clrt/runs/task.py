@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, NumberError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value

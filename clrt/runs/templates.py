@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.ir.dims import Bindings
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan

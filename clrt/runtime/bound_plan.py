@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 from weakref import ReferenceType, ref
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.source import splittable_axes

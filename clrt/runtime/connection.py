@@ -6,12 +6,11 @@ import os
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
 from typing import Any, Protocol
 
-from clrt.dataclass import dataclass
 from clrt.errors import DeviceError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo

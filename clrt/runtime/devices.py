@@ -8,12 +8,12 @@ import difflib
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from threading import Thread
 from typing import Any
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user

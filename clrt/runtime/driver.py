@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.icd import register_intel_cpu

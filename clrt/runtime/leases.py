@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.plan.plan import Plan

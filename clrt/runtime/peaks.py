@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import AMX_BFLOAT16
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.driver import cl

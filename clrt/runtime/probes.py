@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.runtime.driver import Guard, cl
 from clrt.runtime.session import Session

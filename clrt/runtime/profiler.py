@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan

@@ -9,7 +9,7 @@ import stat
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -17,7 +17,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import clrt
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing

@@ -7,7 +7,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.mapped import is_mapped
 from clrt.ir.op import Array

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.runtime.connection import TrackedBuffer

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, StoredElements

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step
 from clrt.ops.attention.fused_attention import FusedAttention

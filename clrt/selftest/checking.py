@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from clrt.accuracy import difference
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, KernelBuildError, NumberError
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from clrt.container.compiled import SUFFIX
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, UnsupportedError
 from clrt.text.folder import as_object, positive_number, read_json
 from clrt.text.modules import Modules, class_of

@@ -10,9 +10,7 @@ Source: the models' tokenizer.json files. Which name means which: llama.cpp, src
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-from clrt.dataclass import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)

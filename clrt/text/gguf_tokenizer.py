@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import (
@@ -18,7 +19,6 @@ from tokenizers import (
 
 from clrt.container.gguf_metadata import Metadata
 from clrt.container.safetensors import damaged
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, UnsupportedError, warn_user
 from clrt.text.gguf_splits import DEFAULT, SPLIT_RULES, SplitRule
 from clrt.text.gguf_vocabulary import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from clrt.container.gguf_metadata import Metadata
 from clrt.container.safetensors import damaged
-from clrt.dataclass import dataclass
 from clrt.errors import warn_user
 
 PREFIX = "tokenizer.ggml."

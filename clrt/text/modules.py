@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.text.folder import parse_json, read_json
 

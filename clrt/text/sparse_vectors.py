@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 
 _DENSE_BYTES = 64 << 20

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, counted
 from clrt.text.config import TextConfig
 

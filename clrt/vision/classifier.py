@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.vision.image_model import ImageModel

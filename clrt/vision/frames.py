@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 
 Size = tuple[int, int]

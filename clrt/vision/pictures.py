@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -17,7 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt import knobs
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, needing
 from clrt.files import expanded, read_regular
 from clrt.ir.op import Array

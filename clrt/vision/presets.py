@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.vision.configs import RGB, read_json

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol

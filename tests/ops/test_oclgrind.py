@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import TensorType

@@ -63,7 +63,7 @@ def test_each_folder_has_a_line() -> None:
 def test_each_layer_imports_what_its_line_lists(layer: str, listed: set[str]) -> None:
     names = [n for p in _files() if _layer(p) == layer for n in _imports(p)]
     found = {_target(n) for n in names if n.split(".")[0] == "clrt"}
-    assert found - {layer, "dataclass", "errors"} == listed
+    assert found - {layer, "errors"} == listed
 
 
 def test_pyopencl_has_one_door() -> None:

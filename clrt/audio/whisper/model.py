@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from clrt.audio.presets import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.container.compiled import extras_of, open_compiled
 from clrt.container.safetensors import Header, damaged
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
 from clrt.importer.language.decoder import Decoder

@@ -6,8 +6,7 @@ Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGeneratio
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
 
 # Frames of features per step of time, and steps of time a second.
 FRAMES_PER_STEP = 2

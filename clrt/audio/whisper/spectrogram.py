@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from clrt.audio.graphs import BLOCKS
 from clrt.audio.presets import FRAME_STEP, LogMel
 from clrt.audio.wav import FloatArray
-from clrt.dataclass import dataclass
 from clrt.kernels.spec import ceil_div
 from clrt.limits import check_host
 from clrt.model import Model, load

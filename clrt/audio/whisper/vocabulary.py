@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ import numpy as np
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
 from clrt.audio.whisper.rules import TokenRules
 from clrt.container.safetensors import damaged
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.folder import read_object
 from clrt.generation.language_model import read_tokenizer

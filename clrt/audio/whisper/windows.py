@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Event
 
 import numpy as np
@@ -13,7 +13,6 @@ from clrt.audio.speech_options import Fallback
 from clrt.audio.wav import FloatArray
 from clrt.audio.whisper.rules import TokenRules, finite, log_probabilities
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
-from clrt.dataclass import dataclass
 from clrt.generation.encoded_source import EncodedSource
 from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling

@@ -8,12 +8,11 @@ depend on data; gathered experts would be copied for each token, which only pays
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.decompositions.body import Body, expands
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value

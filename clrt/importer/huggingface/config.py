@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
 from clrt.importer.huggingface.families import FAMILIES, RELATIVE_BUCKETS, Family

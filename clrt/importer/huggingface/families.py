@@ -7,10 +7,8 @@ written once (in `encoder` and `heads`) for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from clrt.dataclass import dataclass
 
 #: Buckets and reach of MPNet's relative position bias, fixed in the reference implementation.
 RELATIVE_BUCKETS = 32

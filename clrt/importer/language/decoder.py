@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import page_form

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from clrt.dataclass import dataclass
 from clrt.importer.huggingface.config_values import ConfigValues
 from clrt.importer.language import differences as by
 from clrt.importer.language import tensor_names

@@ -10,10 +10,9 @@ Source: llama.cpp, src/models and conversion.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from clrt.dataclass import dataclass
 from clrt.importer.huggingface.config_values import MAX_LAYERS
 from clrt.importer.language.decoder import Experts
 from clrt.importer.language.gguf_keys import DecoderKeys

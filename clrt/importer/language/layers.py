@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.importer.huggingface.relative_places import relative_buckets
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.narrow import in_one_dtype

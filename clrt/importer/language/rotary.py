@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.importer.huggingface.config_values import ConfigValues
 from clrt.importer.language.decoder import SLIDING, Rotary
 from clrt.ir.op import Array

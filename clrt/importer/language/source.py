@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
-from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
 from clrt.kernels.fusion import (

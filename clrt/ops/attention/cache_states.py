@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType

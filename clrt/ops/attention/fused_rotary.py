@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, differ, same

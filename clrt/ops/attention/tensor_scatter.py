@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node

@@ -7,14 +7,13 @@ of the node are those of each of its graphs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ClrtError, ModelError, ShapeError, counted
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Bindings

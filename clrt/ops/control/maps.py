@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType

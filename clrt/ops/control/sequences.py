@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ModelError, NumberError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType

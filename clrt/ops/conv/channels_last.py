@@ -7,13 +7,12 @@ unfolded, and what follows works on whole vectors of channels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Shape, same, same_shape

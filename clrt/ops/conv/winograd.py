@@ -6,13 +6,12 @@ multiplied as 36 matrices, and transformed back.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.device.rates import rates_of
 from clrt.ir.graph import Node, Value

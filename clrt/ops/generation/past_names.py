@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
 
 # The dims of such a graph: one text, of which so many tokens come before this step, and in it.
 PAST, TOKENS = "past", "tokens"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from string import ascii_letters
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.builder import Builder

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, cast
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, differ, same
 from clrt.ir.dtypes import DType

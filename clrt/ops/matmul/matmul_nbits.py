@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted

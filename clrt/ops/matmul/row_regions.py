@@ -7,9 +7,8 @@ itself.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from clrt.dataclass import dataclass
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
 from clrt.kernels.few_rows import MOST_ROWS, FewRows, NormedRows, emit_few_rows, of_rows

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node

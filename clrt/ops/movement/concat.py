@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, differ, same

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import Dim, Shape

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError

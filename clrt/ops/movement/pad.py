@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.code import Define
 from clrt.ir.dims import Dim

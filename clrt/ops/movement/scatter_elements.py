@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.code import Code

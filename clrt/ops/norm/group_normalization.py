@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import WIDENED_STORAGES

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
+
 from clrt.ir.op import TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import need

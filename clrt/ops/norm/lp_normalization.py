@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array

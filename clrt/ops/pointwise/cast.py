@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType

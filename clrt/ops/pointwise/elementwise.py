@@ -8,11 +8,11 @@ per lane in vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code
 from clrt.ir.dtypes import DType

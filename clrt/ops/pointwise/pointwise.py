@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.code import Code
 from clrt.ir.dim_operations import floordiv, maximum

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.code import Code
 from clrt.ir.dim_operations import maximum, minimum

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node

@@ -10,12 +10,12 @@ Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.op import Array
 from clrt.ops.base import OnnxNode, Op, Types
 

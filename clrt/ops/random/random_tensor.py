@@ -6,11 +6,11 @@ the name of the node does, so that each run draws the same numbers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.dataclass import dataclass
+from dataclasses import dataclass
+
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU

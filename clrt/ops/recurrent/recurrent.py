@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import DType

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType

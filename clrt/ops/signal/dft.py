@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError, counted
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import Dim, differ

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType

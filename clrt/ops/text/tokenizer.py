@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import differ

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim

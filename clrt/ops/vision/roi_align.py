@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node

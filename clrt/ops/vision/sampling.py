@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value

@@ -14,11 +14,10 @@ What a file does otherwise is refused with the name of the node: there is no slo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr, symbol
 from clrt.ir.dtypes import DType

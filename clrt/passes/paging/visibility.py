@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.attention.fused_attention import FusedAttention

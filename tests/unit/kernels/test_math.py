@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from clrt.dataclass import dataclass
 from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from clrt.container.gguf import GgufFile
-from clrt.dataclass import dataclass
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.families import FAMILIES
 from clrt.importer.language.family import DecoderFamily

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from clrt.dataclass import dataclass
 
 Floats: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = Callable[[slice], Floats]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from clrt.dataclass import dataclass
 from clrt.errors import ModelError
 from clrt.importer.huggingface.checkpoint import Checkpoint
 from clrt.importer.language.adapters.base import AdaptedModel
