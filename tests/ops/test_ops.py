@@ -211,7 +211,7 @@ def _whole(device: DeviceInfo, launches: Sequence[Launch], *, is_known: bool) ->
     is_shared = any(map(_is_shared, launches))
     if device.caps.simulator and is_known:
         return 0 if is_shared else 8
-    if device is quick_device() or is_known and not is_shared:
+    if device is quick_device() or (is_known and not is_shared):
         return math.inf
     return 2 if is_shared else WHOLE
 
