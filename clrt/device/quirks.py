@@ -58,13 +58,6 @@ QUIRKS: tuple[Quirk, ...] = (
         "1 x 128, on Intel's runtime 1.3 and 7.2, which compiles in half the time, too",
     ),
     Quirk(
-        "interrupts-enqueuing",
-        r"Portable Computing Language",
-        "the first launches of a run wait until several are in the queue",
-        "PoCL 3.0's threads wake at each launch and take the core of the thread that enqueues: "
-        "held, MiniLM at 1 x 16 takes 0.97 of the time on two cores, and as long at 1 x 128",
-    ),
-    Quirk(
         "takes-assembler",
         r"Portable Computing Language|Intel\(R\) OpenCL$",
         "kernels use the CPU's matrix unit by its instructions, where it has one",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.ir.code import Code
 from clrt.ir.graph import Value
 from clrt.kernels.gemm_cpu import CPU, pack_b
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, clamp, launch, round_up
+from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.variant import Lowering
 
@@ -19,6 +20,19 @@ MOST_ROWS = 8
 _GROUPS = 4
 SECOND = Code("second[i * T_NV + j]")
 """How an epilogue reads the second product of a launch."""
+
+
+@dataclass(frozen=True)
+class FewRows(Thresholds):
+    """When the kernel pays that a product has beside that for more rows.
+
+    Attributes:
+        narrow_kib: Of weights in 16 bits, at least: shorter ones gain less than compiling takes.
+    """
+
+    narrow_kib: int
+
+    group: ClassVar = "few_rows"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
@@ -20,7 +20,7 @@ from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import SizedPlan
 from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import Lane, TrackedBuffer
-from clrt.runtime.driver import cl, never_release
+from clrt.runtime.driver import cl
 from clrt.runtime.pace import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
 from clrt.runtime.patcher import Enqueue, Patcher, scalar_setter, to_sizes
 from clrt.runtime.session import Session
@@ -307,25 +307,16 @@ class BoundPlan:
             cl.enqueue_copy(self.lane.queue, status, np.zeros_like(words))
         return words
 
-    def settling(self, *used: object) -> _Settling:
-        """Around commands of a run: where one fails, says so and waits for those before it.
+    def settling(self) -> _Settling:
+        """Around commands of a run: where one fails, says so and waits for those before it."""
+        return _Settling(self)
 
-        Args:
-            used: What they use besides the arena.
-        """
-        return _Settling(self, used)
-
-    def break_off(self, used: Sequence[object]) -> None:
+    def break_off(self) -> None:
         """What is in the queue still uses the host's arrays and the arena: waits for it."""
         connection = self.session.connection
         with connection.lock:
             connection.unfinished.add(self.lane)
-            if self.lane.settle(*used, *self.slabs.buffers):
-                self.forget_status()
-            else:
-                never_release(self._status)
-                self._status = None
-                self.slabs.clear()
+            self.forget_status()
 
     def forget_status(self) -> None:
         """Waits for the queue, and forgets what a broken run has reported."""
@@ -350,11 +341,10 @@ class BoundPlan:
 class _Settling:
     """See `BoundPlan.settling`. A class, as a generator takes 1 us longer, twice a run."""
 
-    __slots__ = ("bound", "used")
+    __slots__ = ("bound",)
 
-    def __init__(self, bound: BoundPlan, used: Sequence[object]) -> None:
+    def __init__(self, bound: BoundPlan) -> None:
         self.bound = bound
-        self.used = used
 
     def __enter__(self) -> None:
         return None
@@ -363,7 +353,7 @@ class _Settling:
         if error is None:
             return
         with suppress(cl.Error, MemoryError):  # the first error is the one to tell
-            self.bound.break_off(self.used)
+            self.bound.break_off()
         if isinstance(error, (cl.Error, MemoryError)):
             guard = self.bound.session.guard
             raise guard.translated(error, self.bound.plan.arena.nbytes) from error

@@ -60,30 +60,15 @@ class Lane:
     """An in-order queue of the context: each model has one, so that none waits for another's runs.
 
     Attributes:
-        queue: A new one takes its place where it is stuck.
         background: Whether its runs give way to all others.
-        gate: What holds back the commands of a block.
     """
 
     connection: Connection
     queue: cl.CommandQueue
     background: bool = False
-    gate: cl.UserEvent | None = None
 
     def __post_init__(self) -> None:
         self.connection.owners.add(self)
-
-    def holding(self) -> _Holding:
-        """Gives a block what its first command waits for until all of them are in the queue; None
-        where the device is better off without.
-        """
-        return _Holding(self)
-
-    def open_gate(self) -> None:
-        """Lets go what is held, if anything is."""
-        if self.gate is not None:
-            self.gate.set_status(cl.command_execution_status.COMPLETE)
-            self.gate = None
 
     def wait(self, event: cl.Event) -> None:
         """Waits for a command in the queue, and computes nothing meanwhile.
@@ -105,52 +90,6 @@ class Lane:
             self.wait(cl.enqueue_marker(self.queue))
         self.queue.finish()
         self.connection.unfinished.discard(self)
-
-    def settle(self, *used: object) -> bool:
-        """Waits for what a broken run has left in the queue, and never for ever.
-
-        Args:
-            used: What is in use by it.
-
-        Returns:
-            Whether the queue is empty now. Else there is a new one, and the old one keeps what it
-            uses for good: it waits for an event that the driver does not let happen.
-
-        Raises:
-            cl.Error: The driver fails here, too.
-        """
-        try:
-            self.open_gate()
-        except cl.Error:
-            assert self.gate is not None
-            if self.gate.command_execution_status != cl.command_execution_status.COMPLETE:
-                never_release(self.queue, self.gate, used)
-                self.queue = self.connection.new_queue()
-                self.gate = None
-                self.connection.unfinished.discard(self)
-                return False
-            self.gate = None  # it failed after it was open
-        self.finish()
-        return True
-
-
-class _Holding:
-    """See `Lane.holding`. A class, as a generator takes 1 us longer."""
-
-    __slots__ = ("lane",)
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-
-    def __enter__(self) -> list[cl.Event] | None:
-        connection = self.lane.connection
-        if "interrupts-enqueuing" not in connection.device.caps.quirks:
-            return None
-        self.lane.gate = cl.UserEvent(connection.context)
-        return [self.lane.gate]
-
-    def __exit__(self, *_: object) -> None:
-        self.lane.open_gate()
 
 
 @dataclass(eq=False)
@@ -233,7 +172,7 @@ class Connection:
             cl.Error: The driver fails.
         """
         for lane in tuple(self.unfinished):
-            lane.settle()
+            lane.finish()
 
     def give_way(self, run: InFlight, most_s: float) -> bool:
         """Waits while a run of another lane and a lower rank is on its way.

@@ -10,7 +10,7 @@ from functools import partial
 from threading import Lock, get_ident
 from typing import Protocol, cast
 
-from clrt.errors import DeviceError, InputError
+from clrt.errors import InputError
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan, BoundStep
 from clrt.runtime.connection import Lane
@@ -20,8 +20,6 @@ from clrt.runtime.pace import NEVER, Pace, Stop
 from clrt.runtime.patcher import Enqueue
 from clrt.runtime.transfers import Transfers
 
-# Launches that are held back together (`Connection.holding`): a few tens of us of enqueuing.
-_HELD = 32
 # How often a run looks whether those that read what is donated to it have ended.
 _LOOK_S = 0.0005
 
@@ -72,7 +70,7 @@ class Execution:
     _turn: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self._moves = Transfers(self.bound, self.lane.queue)
+        self._moves = Transfers(self.bound)
 
     def run(self) -> dict[str, Feed]:
         """From start to finish.
@@ -105,7 +103,7 @@ class Execution:
         try:
             self.stop.check()
             self._paced = bound.is_paced and self.recorder is None
-            with bound.settling(self):
+            with bound.settling():
                 if not bound.ready:
                     self._bind()
                 while not self._begin():
@@ -159,7 +157,7 @@ class Execution:
 
     def detach(self) -> None:
         """Has the device begin; nobody waits for the end now."""
-        with self.bound.settling(self):
+        with self.bound.settling():
             self.lane.queue.flush()
         self.detached = True
 
@@ -205,7 +203,6 @@ class Execution:
         if bound.broken:
             bound.forget_status()
         self._began_s = connection.used_s = time.perf_counter()
-        self._moves.queue = self.lane.queue
         connection.in_flight.add(self)
         connection.begun += 1
         # A number that no other run began after, nor before and has not ended.
@@ -215,18 +212,8 @@ class Execution:
 
     def _enqueue(self) -> None:
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
-        queue = moves.queue
-        steps = cast(list[Enqueue], self.bound.steps)
-        if len(steps) == 1:  # held back it would only begin later
-            (step,) = steps
-            moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
-            return
-        with self.lane.holding() as gate:
-            for step in steps[:_HELD]:
-                moves.last = enqueue(
-                    queue, step.kernel, step.global_size, step.local_size, wait_for=gate
-                )
-        for step in steps[_HELD:]:
+        queue = self.lane.queue
+        for step in cast(list[Enqueue], self.bound.steps):
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:
@@ -257,18 +244,13 @@ class Execution:
         self.stop.check()
 
     def _finish(self) -> None:
-        with self.bound.settling(self):
+        with self.bound.settling():
             self._wait()
         self._moves.complete()
         self._end()
 
     def _wait(self) -> None:
         connection = self.bound.session.connection
-        if self._moves.queue is not self.lane.queue:
-            raise DeviceError(
-                f"{connection.device} did not end a run that another one broke off with; run it "
-                "again."
-            )
         if len(connection.in_flight) == 1:
             self.lane.finish()
         elif self._moves.last is not None:

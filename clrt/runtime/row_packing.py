@@ -17,7 +17,7 @@ from clrt.runtime.patcher import scalar_setter, to_sizes
 from clrt.runtime.session import Session
 
 # A smaller weight is packed by the host before the program for it is there.
-_LEAST_BYTES = 1 << 16
+_LEAST_BYTES = 2 << 20
 # Rows that are packed at once: they are in the caches.
 _CHUNK_BYTES = 4 << 20
 

@@ -24,20 +24,23 @@ class Transfers:
     """The copies of a run, in the queue of its plan.
 
     Attributes:
-        queue: That it began in.
         leases: The memory of external values, where the plan has any.
         last: The event of the run's last command, launches included.
         slabs: The arena's memory, which the driver does not keep alive.
     """
 
     bound: BoundPlan
-    queue: cl.CommandQueue
     leases: Leases | None = None
     last: cl.Event | None = None
     slabs: tuple[TrackedBuffer, ...] = ()
     _events: list[cl.Event] = field(default_factory=list)
     _results: dict[str, tuple[Value, Feed]] = field(default_factory=dict)
     _status: tuple[Array, cl.Event] | None = None
+
+    @property
+    def queue(self) -> cl.CommandQueue:
+        """That of the plan."""
+        return self.bound.lane.queue
 
     @property
     def results(self) -> dict[str, Feed]:
@@ -146,7 +149,7 @@ class Transfers:
             NumberError: A kernel met an index, or the like, out of range.
         """
         bound = self.bound
-        with bound.settling(self):
+        with bound.settling():
             words = bound.status_words(self._status)
         if words is not None:
             first = int(np.flatnonzero(words)[0])

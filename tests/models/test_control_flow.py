@@ -49,6 +49,34 @@ def test_a_branch_that_the_shapes_choose_is_part_of_the_plan(device: DeviceInfo)
 
 
 @DEVICES
+def test_small_branches_run_both_rather_than_wait_for_a_condition(device: DeviceInfo) -> None:
+    """As in wake-word nets, whose second net looks again where the first one heard something."""
+    text = """
+        g (float[1, 6] x, float[6, 8] w, float[6, 1] v) => (float[1, 1] y) {
+          p = MatMul(x, v)
+          zero = Constant<value = float[1] {0.0}>()
+          c = Greater(p, zero)
+          y = If (c) <
+            then_branch = t () => (float[1, 1] q) {
+              h = MatMul(x, w)
+              m = ReduceMean(h)
+              d = Sub(h, m)
+              s = Sqrt(m)
+              e = Div(d, s)
+              q = ReduceMax<keepdims = 1>(e)
+            },
+            else_branch = e () => (float[1, 1] r) { r = Identity(p) }
+          >
+        }
+        """
+    feeds = [{"x": sign * abs(normal(0, 1, 6)), "w": normal(1, 6, 8)} for sign in (1, -1)]
+    for feed in feeds:
+        feed["v"] = np.ones((6, 1), np.float32)
+    ours = agree(parsed(text), device, *feeds)
+    assert all(stage.graph_break is None for stage in ours._runner.planner.kept.values())
+
+
+@DEVICES
 def test_loops_that_count_stop_and_stack(device: DeviceInfo) -> None:
     model = parsed(
         """

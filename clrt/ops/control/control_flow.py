@@ -34,16 +34,22 @@ from clrt.ops.control.host_driven import (
     wider,
 )
 from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.movement.views import Squeeze, Unsqueeze, View
+from clrt.ops.norm.layer_normalization import Normalization
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.pointwise.pointwise import Where
+from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.registry import register
 
 # Of graphs of an If that both run: tens of us, where to read a condition takes hundreds.
-_FEW_NODES = 8
+_FEW_NODES = 32
 _FEW_ELEMS = 4096
+_FEW_CONSTANTS = 1 << 18  # elements
+# They cannot fail, whatever the data.
+_ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
 
 @register
@@ -101,8 +107,7 @@ def _both(node: Node, make: Builder) -> list[Value] | None:
     graphs = node.op.graphs
     given = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]
     every = [n for g in graphs for n in g.nodes]
-    plain = all(isinstance(n.op, (Pointwise, Fused, View)) for n in every)
-    if len(given) < len(node.inputs) or len(every) > _FEW_NODES or not plain:
+    if len(given) < len(node.inputs) or len(every) > _FEW_NODES or not all(map(_computes, every)):
         return None
     then, other = (make.inline(g, given[1:]) for g in graphs)
     try:
@@ -112,12 +117,19 @@ def _both(node: Node, make: Builder) -> list[Value] | None:
         return None
     pairs = list(zip(then, other, strict=True))
     least = len(given[0].shape or ())
-    read = [v for n in make.nodes for v in n.inputs if v is not None]
-    if not all(map(_is_small, (given[0], *read, *then, *other))) or any(
-        a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs
-    ):
+    read = dict.fromkeys(v for n in make.nodes for v in n.inputs if v is not None)
+    kept = [v for v in read if v.is_constant]
+    computed = (given[0], *(v for v in read if not v.is_constant), *then, *other)
+    if sum(prod(v.dims) for v in kept) > _FEW_CONSTANTS or not all(map(_is_small, computed)):
+        return None
+    if any(a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs):
         return None
     return [make.add(Where(), given[0], a, b) for a, b in pairs]
+
+
+def _computes(node: Node) -> bool:
+    op = node.op
+    return isinstance(op, _ARITHMETIC) and not op.followed and len(node.outputs) == 1
 
 
 def _is_small(value: Value) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.kernels.few_rows import MOST_ROWS, NormedRows, emit_few_rows, of_rows
+from clrt.kernels.few_rows import MOST_ROWS, FewRows, NormedRows, emit_few_rows, of_rows
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
@@ -119,6 +119,9 @@ def _match_narrow(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fu
         joined = reader is not None and isinstance(reader.op, MatrixProduct)
         if joined or (reader is not None and normalised_product(reader, makers) is node):
             return FusionMiss(f"it may share a launch with {reader}")
+    kib = node.arg(1).nbytes / 1024
+    if kib < ctx.thresholds(FewRows).narrow_kib:
+        return FusionMiss(f"its weights take {kib:.0f} KiB only")
     return FusionMatch((node,), _SharedLaunch(product))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,25 +220,3 @@ def test_programs_go_to_the_folder_that_was_asked_for(device: DeviceInfo, tmp_pa
     own, default = session_for(device, tmp_path), session_for(device)
     assert own.programs.folder == tmp_path != default.programs.folder
     assert own.queue is default.queue
-
-
-@DEVICES
-@pytest.mark.parametrize("fails", [False, True], ids=["whole", "broken_off"])
-def test_what_is_held_starts_when_all_of_it_is_in_the_queue(
-    device: DeviceInfo, fails: bool
-) -> None:
-    session = session_for(device)
-    buffer = session.upload(np.zeros(4, np.int32))
-    with suppress(ZeroDivisionError), session.connection.lane.holding() as gate:
-        assert (gate is not None) == ("interrupts-enqueuing" in device.caps.quirks)
-        fill = cl.enqueue_fill_buffer(
-            session.queue, buffer, np.int32(3), 0, buffer.nbytes, wait_for=gate
-        )
-        session.queue.flush()
-        time.sleep(0.01)
-        done = fill.command_execution_status == cl.command_execution_status.COMPLETE
-        assert gate is None or not done
-        if fails:
-            raise ZeroDivisionError
-    session.queue.finish()
-    assert fill.command_execution_status == cl.command_execution_status.COMPLETE
