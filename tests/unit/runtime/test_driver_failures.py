@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -51,29 +50,6 @@ CALLS: list[tuple[Any, str]] = [
     (programs_module, "binary_of"),
     (session_module, "new_context"),
 ]
-# Who calls, by code and line, the innermost first.
-Place = tuple[tuple[Any, int], ...]
-
-
-def place() -> Place:
-    """Whence a driver is called."""
-    frame, found = sys._getframe(2), list[tuple[Any, int]]()
-    while frame is not None and frame.f_code is not use.__code__:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back  # type: ignore[assignment]
-    return tuple(found)
-
-
-def to_fail(places: list[Place]) -> list[int]:
-    """Which calls are to fail: of each place the first two and the last, and one that is not made.
-
-    Dozens set arguments in one place.
-    """
-    numbers: dict[Place, list[int]] = {}
-    for number, found in enumerate(places, 1):
-        numbers.setdefault(found, []).append(number)
-    chosen = {n for some in numbers.values() for n in (*some[:2], some[-1])}
-    return [*sorted(chosen), 2 * len(places)]
 
 
 class Fault:
@@ -87,7 +63,6 @@ class Fault:
         self.at, self.after = at, after
         self.code = "DEVICE_NOT_AVAILABLE" if after else [*CODES][at % len(CODES)]
         self.calls = 0
-        self.places: list[Place] = []
         self.hit = ""
 
     def error(self, name: str) -> cl.Error:
@@ -97,7 +72,6 @@ class Fault:
     def wrapped(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
         def attempt(*args: Any, **options: Any) -> Any:
             self.calls += 1
-            self.places.append(place())
             fails = self.calls == self.at
             if fails:
                 self.hit = name
@@ -177,12 +151,7 @@ def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
     session.trim()
     before = session.allocated_bytes
     seen: set[str] = set()
-    forget_programs(device)
-    counted = Fault(0)
-    with counted.armed(), clrt.load(source, device=device.index) as model:
-        use(model)
-    missed = 0
-    for at in to_fail(counted.places):
+    for at in count(1):
         forget_programs(device)
         fault = Fault(at, after=after)
         model = None
@@ -198,7 +167,8 @@ def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
             else:
                 for found, expected in zip(results, wanted, strict=True):
                     np.testing.assert_array_equal(found, expected)
-        missed += not fault.hit
+        if not fault.hit:
+            break
         seen.add(fault.hit)
         if model is None:
             model = clrt.load(source, device=device.index)
@@ -208,7 +178,6 @@ def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
     gc.collect()
     session.trim()
     assert session.allocated_bytes == before
-    assert 1 <= missed <= 3  # a collection at another time changes the count by a few
     assert {"Kernel", "__init__", "enqueue_nd_range_kernel", "enqueue_copy", "finish"} <= seen
 
 
