@@ -281,7 +281,8 @@ def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         dims = (-1,)
     if any(d < 0 for d in dims):
         raise InputError(
-            f"The shape of input '{name}' must be sizes, as in (8, 128); it is {reprlib.repr(shape)}."
+            f"The shape of input '{name}' must be sizes, as in (8, 128); it is "
+            f"{reprlib.repr(shape)}."
         )
     return dims
 

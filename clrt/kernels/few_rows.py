@@ -71,6 +71,7 @@ def emit_few_rows(
     columns = round_up(ceil_div(product.n, spans), panel)
     groups = ceil_div(product.n, columns)
     defines = {
+        "T_MR": 8 if tunables["T_MR"] >= 8 else 4,
         "T_NV": tunables["T_NV"],
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),

@@ -41,9 +41,10 @@ BLOCKS = tuned(
     T_KC=128,
 )
 LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core.
+# Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core. Each quantises
+# its rows anew, which takes as long as three to five panels of 32 columns.
 _LEVELS_ROWS = 32
-_LEVELS_GROUPS = 4
+_LEVELS_GROUPS = 2
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:

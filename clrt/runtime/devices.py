@@ -21,6 +21,7 @@ from clrt.runtime.gpu_units import gpu_units
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
 from clrt.runtime.matrix_unit import matrix_shapes
+from clrt.runtime.pages import drop_code, mapped_files
 from clrt.runtime.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
 
 # CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
@@ -160,7 +161,7 @@ def _handles() -> Sequence[cl.Device]:
         return _found
     note_use()
     found: list[cl.Device] = []
-    whole = True
+    whole, mapped = True, mapped_files()
     with Guard("The OpenCL loader"):
         try:
             platforms = find_platforms()
@@ -175,6 +176,7 @@ def _handles() -> Sequence[cl.Device]:
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
                 whole = False
                 warn_user(f"An OpenCL implementation is left out, since it fails: {error}.")
+    drop_code(mapped)
     if whole:
         _found[:] = found
     return found

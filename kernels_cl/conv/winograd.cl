@@ -3,9 +3,10 @@
 // weights, for each of the 36 places, transforms to the 16 sums.
 // Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
 // A work-item goes through items, a `block` of tiles and a `span` of panels each: in its `slot` elements
-// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], and behind them the
-// products, [place][tile][span panels].
+// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], behind them the
+// products, [place][tile][span panels], and weights that it transforms, [place][depth][T_NV * T_VW].
 //   w       the transformed weights, packed as [place][panel][C][T_NV * T_VW]
+//           S_FEW_TILES: as they are, [panel][C][tap][T_NV * T_VW]; `depth` channels are transformed at once
 //   zeros   as many as a place has channels: what a window reads in the padding
 //   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   tiles   of all images; tiles1 and tiles2, of an image along its axes
@@ -30,6 +31,8 @@
 #define SIDE 4
 #define REACH 6
 #define PLACES_OF_TILE (REACH * REACH)
+#define WINDOW_SIDE 3
+#define TAPS (WINDOW_SIDE * WINDOW_SIDE)
 
 // Of the places 0, +-NEAR, +-FAR and infinity, where the sums' polynomials are taken. With 1 and 2 the
 // rounding error is twice as large.
@@ -38,6 +41,8 @@
 #define NEAR_2 0.5f
 #define FAR_2 2.0f
 #define NEAR_FAR_2 1.0f
+#define OF_NEAR (0.5f / (NEAR_2 * (NEAR_2 - FAR_2)))
+#define OF_FAR (0.5f / (FAR_2 * (FAR_2 - NEAR_2)))
 
 // Six vectors, `step` after each other: from a window's elements to its transform.
 #define TRANSFORM_WINDOW(to, from, step)                                     \
@@ -67,11 +72,25 @@
     to[3 * out] = NEAR_2 * near_odd + FAR_2 * far_odd + from[5 * step];      \
   }
 
+// Three vectors, `step` after each other: from a window's weights to six, `out` after each other.
+#define TRANSFORM_WEIGHTS(to, out, from, step)                               \
+  {                                                                          \
+    const F w0 = from[0], w1 = from[step], w2 = from[2 * step];              \
+    const F near = OF_NEAR * (w0 + NEAR_2 * w2), near_odd = OF_NEAR * NEAR * w1; \
+    const F far = OF_FAR * (w0 + FAR_2 * w2), far_odd = OF_FAR * FAR * w1;   \
+    to[0] = w0 / NEAR_FAR_2;                                                 \
+    to[out] = near + near_odd;                                               \
+    to[2 * out] = near - near_odd;                                           \
+    to[3 * out] = far + far_odd;                                             \
+    to[4 * out] = far - far_odd;                                             \
+    to[5 * out] = w2;                                                        \
+  }
+
 __kernel SINGLE_ITEM
 void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), OUT(float, room),
                   const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T x_pitch,
                   const IDX_T y_pitch, const IDX_T tiles,
-                  const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span,
+                  const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span, const IDX_T depth,
                   const IDX_T in1, const IDX_T in2, const IDX_T out1, const IDX_T out2,
                   const IDX_T pad1, const IDX_T pad2 INPUTS) {
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
@@ -80,6 +99,7 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
   const IDX_T deep = (C + T_VW - 1) / T_VW * T_VW, wide = span * PANEL_WIDTH;
   __global float *const windows = AT(room) + (IDX_T)get_global_id(0) * slot;
   __global float *const products = windows + PLACES_OF_TILE * block * deep;
+  __global float *const weights = products + PLACES_OF_TILE * block * wide;
   const IDX_T i1 = 0;
   for (IDX_T item = get_global_id(0); item < items; item += get_global_size(0)) {
     const IDX_T first = item / spans * block;
@@ -106,17 +126,66 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
         }
 #pragma unroll
         for (IDX_T i = 0; i < REACH; ++i) TRANSFORM_WINDOW((lines + i), (window + i), REACH)
-#pragma unroll
-        for (IDX_T i = 0; i < REACH; ++i)
-          TRANSFORM_WINDOW((window + i * REACH), (lines + i * REACH), 1)
         __global float *to = windows + t * deep + c;
 #pragma unroll
-        for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) {
-          *(__global F_UNALIGNED *)to = window[i];
-          to += block * deep;
+        for (IDX_T i = 0; i < REACH; ++i) {
+          F line[REACH];
+          TRANSFORM_WINDOW(line, (lines + i * REACH), 1)
+#pragma unroll
+          for (IDX_T j = 0; j < REACH; ++j) {
+            STORE_F(to, line[j]);
+            to += block * deep;
+          }
         }
       }
     }
+#if S_FEW_TILES
+    for (IDX_T p = panel_first; p < panel_end; ++p)
+      for (IDX_T c0 = 0; c0 < C; c0 += depth) {
+        const IDX_T channels = i_min(depth, C - c0);
+        __global const float *from = AT(w) + (p * C + c0) * (TAPS * PANEL_WIDTH);
+        const size_t next = (size_t)(from + channels * (TAPS * PANEL_WIDTH));
+        for (IDX_T i = 0; i < channels * PANEL_WIDTH; i += T_VW) {
+          F taps[TAPS], lines[WINDOW_SIDE * REACH], turned[REACH];
+          __global const float *const at =
+              from + i / PANEL_WIDTH * (TAPS * PANEL_WIDTH) + i % PANEL_WIDTH;
+#pragma unroll
+          for (IDX_T t = 0; t < TAPS; ++t) taps[t] = LOAD_F(at + t * PANEL_WIDTH);
+#pragma unroll
+          for (IDX_T t = 0; t < WINDOW_SIDE; ++t)
+            TRANSFORM_WEIGHTS((lines + t), WINDOW_SIDE, (taps + t), WINDOW_SIDE)
+          __global float *to = weights + i;
+#pragma unroll
+          for (IDX_T t = 0; t < REACH; ++t) {
+            TRANSFORM_WEIGHTS(turned, 1, (lines + t * WINDOW_SIDE), 1)
+#pragma unroll
+            for (IDX_T u = 0; u < REACH; ++u) {
+              STORE_F(to, turned[u]);
+              to += depth * PANEL_WIDTH;
+            }
+          }
+        }
+        for (IDX_T place = 0; place < PLACES_OF_TILE; ++place) {
+          __global const float *const panel = weights + place * depth * PANEL_WIDTH;
+          for (IDX_T m0 = 0; m0 < count; m0 += T_MR) {
+            F tile[T_MR * T_NV];
+            multiply_tile(tile, windows + place * block * deep + c0, deep, m0, count, channels,
+                          panel, m0 ? (size_t)panel : next + place * (depth * PANEL_WIDTH),
+                          m0 ? 0 : PANEL_WIDTH);
+            __global float *to =
+                products + (place * block + m0) * wide + (p - panel_first) * PANEL_WIDTH;
+            for (IDX_T i = 0; i < i_min(T_MR, count - m0); ++i) {
+              for (IDX_T j = 0; j < T_NV; ++j) {
+                F sum = tile[i * T_NV + j];
+                if (c0) sum += LOAD_F(to + j * T_VW);
+                STORE_F(to + j * T_VW, sum);
+              }
+              to += wide;
+            }
+          }
+        }
+      }
+#else
     for (IDX_T place = 0; place < PLACES_OF_TILE; ++place)
       for (IDX_T p = panel_first; p < panel_end; ++p) {
         __global const float *const panel = AT(w) + (place * panels + p) * C * PANEL_WIDTH;
@@ -133,6 +202,7 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
           }
         }
       }
+#endif
     const IDX_T n_first = panel_first * PANEL_WIDTH;
     const IDX_T n_end = i_min(panel_end * PANEL_WIDTH, N);
     for (IDX_T t = 0; t < count; ++t) {

@@ -1,10 +1,12 @@
 // y = epilogue(A B) for up to a few rows of A on CPU devices: B is read once, from memory, and all else
 // hides behind that. B is packed as for gemm_cpu.cl, which takes more rows. A work-group has all rows
 // and `columns` columns, whole panels.
+//   T_MR    rows of a tile at most, 4 or 8, as far as there are registers for their sums
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE, B_T, B_STORAGE as in gemm_cpu.cl.
 //   NORM    rows of A are first divided by their root mean square and scaled, into its part of `rows`
 //   SECOND  the epilogue reads a second product of A, by a B of the same form
 #ifndef T_NV
+#define T_MR 4
 #define T_NV 3
 #define T_VW 8
 #endif
@@ -35,7 +37,6 @@
 #define NORM_ROWS
 #endif
 #define PANEL_WIDTH (T_NV * T_VW)
-#define TILE_ROWS 4
 #define LINES_AHEAD 32
 #define VECTORS(X, i) CAT(VECTORS_, T_NV)(X, i)
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, b + j * T_VW);
@@ -72,6 +73,32 @@ static inline void one_row(F *tile, __global const float *a, __global const B_T 
   VECTORS(KEEP_SUM, 0)
 }
 
+#if T_MR == 8
+// Rows behind the last one are this again: a second way through the panel would wait for it.
+#define ROW_OF(i) __global const float *const row##i = a + i_min(i, count - 1) * a_row;
+#define ROW_STEP_OF(i)               \
+  {                                  \
+    const F a_k = (F)(row##i[k]);    \
+    VECTORS(MULTIPLY, i)             \
+  }
+static inline void eight_rows(F *tile, __global const float *a, const IDX_T a_row,
+                              __global const B_T *b, const IDX_T K, const IDX_T count) {
+  ROWS_8(ROW_OF)
+  ROWS_8(ZERO_ROW)
+  for (IDX_T k = 0; k < K; ++k, b += PANEL_WIDTH) {
+    VECTORS(LOAD_B, 0)
+    VECTORS(AHEAD_B, 0)
+    ROWS_8(ROW_STEP_OF)
+  }
+  ROWS_8(KEEP_ROW)
+}
+#define MULTIPLY_MORE(to, b) \
+  else if (count > 4)        \
+    eight_rows(to, x, step, b, K, count);
+#else
+#define MULTIPLY_MORE(to, b)
+#endif
+
 static inline void four_rows(F *tile, __global const float *a, const IDX_T a_row,
                              __global const B_T *b, const IDX_T K) {
   ROWS_4(ZERO_ROW)
@@ -104,17 +131,19 @@ void few_rows_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const 
   for (IDX_T n0 = n_first; n0 < n_end; n0 += PANEL_WIDTH) {
     __global const B_T *const panel = AT(b) + n0 * K;
     for (IDX_T first = 0, count; first < M; first += count) {
-      F tile[TILE_ROWS * T_NV];
+      F tile[T_MR * T_NV];
       __global const float *const x = from + first * step;
-      count = M - first < TILE_ROWS ? 1 : TILE_ROWS;
+      const IDX_T left = M - first;
+      count = left < 4 ? 1 : T_MR > 4 && left > 4 ? i_min(left, T_MR) : 4;
 #define MULTIPLY_ROWS(to, b)               \
   if (count == 1)                          \
     one_row(to, x, b, K);                  \
+  MULTIPLY_MORE(to, b)                     \
   else                                     \
     four_rows(to, x, step, b, K);
       MULTIPLY_ROWS(tile, panel)
 #ifdef SECOND
-      F second[TILE_ROWS * T_NV];
+      F second[T_MR * T_NV];
       MULTIPLY_ROWS(second, AT(b2) + n0 * K)
 #endif
       for (IDX_T i = 0; i < count; ++i) {

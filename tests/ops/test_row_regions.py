@@ -65,6 +65,14 @@ def test_matches_references(device: DeviceInfo, form: str, rows: int) -> None:
 
 
 @DEVICES
+@pytest.mark.parametrize("form", ["float32", "float16"])
+def test_a_tile_of_eight_rows(device: DeviceInfo, form: str) -> None:
+    tiles = {"gemm_cpu": {"T_MR": 8, "T_NV": 2, "T_VW": 4}}
+    for rows in (5, 7, 8):
+        check(layer(rows, 19, 13, form), device, 3, tiles)
+
+
+@DEVICES
 def test_odd_sizes(device: DeviceInfo) -> None:
     for rows, k, n in ((1, 7, 5), (6, 33, 50), (3, 1, 1)):
         check(layer(rows, k, n, "float32"), device, 3)

@@ -158,11 +158,16 @@ def planned(
     return make_plan(specialise(graph, {}), caps, record)
 
 
-def check(build: Build, device: DeviceInfo, launches: int) -> None:
+def check(
+    build: Build,
+    device: DeviceInfo,
+    launches: int,
+    small: Mapping[str, Mapping[str, int]] = SMALL,
+) -> None:
     caps = replace(device.caps, compute_units=CORES)
-    for tunables in (None, SMALL):
+    for tunables in (None, small):
         plan = planned(build.graph, caps, tunables)
-        if caps.is_cpu and tunables is SMALL:
+        if caps.is_cpu and tunables is small:
             assert plan.launches == launches
         results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, device)
         for value in build.graph.outputs:

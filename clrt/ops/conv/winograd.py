@@ -31,6 +31,10 @@ _SIDE, _WINDOW, _PLANES = 4, 3, 36
 _USUAL_SIDE = 32
 # What the transforms move, for each byte that memory moves in that time: it lies in the caches.
 _CACHED = 4
+# With fewer tiles weights are transformed as they are read: the time is that of reading them from
+# memory, and there is a fourth of them to read. A transform takes as long as some 100 products of
+# the same channels and maps.
+_FEW_TILES, _TRANSFORM = 64, 100
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,15 @@ class WinogradShares(Thresholds):
             core's second cache.
         least_tiles: Of a block, where there are as many: weights are read again for each.
         groups: Work-groups to a core, each with memory of its own, which it uses again and again.
+        few_tiles: Of a block at most, where each block transforms the weights.
+        weights_kib: Of weights that are transformed at a time: they stay in the second cache, too.
     """
 
     block_kib: int
     least_tiles: int
     groups: int
+    few_tiles: int
+    weights_kib: int
 
     group: ClassVar = "winograd_shares"
 
@@ -91,33 +99,34 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     if product.is_empty:
         return []
     tunables = tile(WINOGRAD, product, ctx)
-    panel, lanes = width(tunables), tunables["T_VW"]
+    panel, height = width(tunables), tunables["T_MR"]
     channels, maps = w.dims[1], w.dims[0]
+    deep, panels = round_up(channels, tunables["T_VW"]), ceil_div(maps, panel)
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
     tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
-    panels = ceil_div(maps, panel)
-    across = round_up(channels, lanes) + panels * panel
-    height, units, shares = tunables["T_MR"], ctx.caps.compute_units, ctx.thresholds(WinogradShares)
-    most = max(
-        (shares.block_kib << 10) // (4 * _PLANES * across * height),
-        ceil_div(shares.least_tiles, height),
-    )
-    rows = ceil_div(tiles, height)
-    block = height * ceil_div(rows, units * ceil_div(rows, units * most))
+    units, shares = ctx.caps.compute_units, ctx.thresholds(WinogradShares)
+    if few := _has_few_tiles(node):
+        block = height * _rows_of_few(ceil_div(tiles, height), height, units, shares)
+        depth = clamp((shares.weights_kib << 10) // (4 * _PLANES * panel), 1, channels)
+        weights = Panels(_WINDOW**2 * channels, maps, panel, True).of(w)
+    else:
+        across = deep + panels * panel
+        block = height * _rows_of_many(ceil_div(tiles, height), height, across, units, shares)
+        depth, weights = 0, _packed(w, Panels(channels, maps, panel, False))
     blocks = ceil_div(tiles, block)
     # Where tiles are few the cores share out the maps, too; each then transforms the windows again.
     span = ceil_div(panels, clamp(units // blocks, 1, panels))
     items = blocks * ceil_div(panels, span)
     groups = clamp(items, 1, units * shares.groups)
-    slot = _PLANES * block * (round_up(channels, lanes) + span * panel)
+    slot = _PLANES * (block * (deep + span * panel) + depth * panel)
     launches = launch_rows(
         node,
         product,
         WINOGRAD,
-        tunables,
+        {**tunables, "S_FEW_TILES": int(few)},
         groups,
-        w=_packed(w, Panels(channels, maps, panel, False)),
-        zeros=zeros(round_up(channels, lanes)),
+        w=weights,
+        zeros=zeros(deep),
         room=ctx.scratch(groups * slot),
         slot=slot,
         C=channels,
@@ -126,9 +135,29 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
         tiles2=columns_of_tiles,
         block=block,
         span=span,
+        depth=depth,
     )
     flops = product.flops * _PLANES // (_SIDE * _WINDOW) ** 2
     return [replace(x, flops=flops) for x in launches]
+
+
+def _rows_of_many(rows: int, height: int, across: int, units: int, shares: WinogradShares) -> int:
+    """Rows of a block, of `height` tiles, where weights are transformed before.
+
+    Args:
+        across: Elements of a place of a tile, transformed and multiplied.
+    """
+    most = max(
+        (shares.block_kib << 10) // (4 * _PLANES * across * height),
+        ceil_div(shares.least_tiles, height),
+    )
+    return ceil_div(rows, units * ceil_div(rows, units * most))
+
+
+def _rows_of_few(rows: int, height: int, units: int, shares: WinogradShares) -> int:
+    """Rows of a block where each transforms the weights: as few blocks as can be."""
+    blocks = ceil_div(rows, ceil_div(shares.few_tiles, height))
+    return ceil_div(rows, blocks if blocks < units else round_up(blocks, units))
 
 
 def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
@@ -146,15 +175,31 @@ def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
-    """By sizes that the model tells, so that each call of it takes the same kernel."""
     maps, channels = node.arg(1).dims[:2]
-    sides = [d if isinstance(d, int) else _USUAL_SIDE for d in symbolic_shape(node.output)[1:3]]
-    tiles = prod(ceil_div(d, _SIDE) for d in sides)
+    tiles, positions = _told(node)
     rates = rates_of(caps)
     seconds = 2 * channels * maps / rates.flops
     weights_bytes = 4 * _PLANES * channels * maps
     tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / _CACHED
-    direct = (_WINDOW**2 * prod(sides)) * seconds
-    transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
+    direct = _WINDOW**2 * positions * seconds
+    if _has_few_tiles(node):  # the weights are read as a direct sum reads them
+        transformed = (_PLANES * tiles + _TRANSFORM) * seconds
+    else:
+        transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
     transformed += tiles_bytes / rates.nbytes
     return None if transformed < direct else "its transforms would take more than they save"
+
+
+def _has_few_tiles(node: Node) -> bool:
+    """Whether the weights stay as they are, and are transformed in each run."""
+    return _told(node)[0] < _FEW_TILES
+
+
+def _told(node: Node) -> tuple[int, int]:
+    """Tiles and positions of all images by the sizes that the model tells, so that each call of it
+    takes the same kernel.
+    """
+    images, *sides = symbolic_shape(node.output)[:3]
+    known = [d if isinstance(d, int) else _USUAL_SIDE for d in sides]
+    count = images if isinstance(images, int) else 1
+    return count * prod(ceil_div(d, _SIDE) for d in known), count * prod(known)
