@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Hundreds of processes of the tests would each compile the sources that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
 	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
@@ -16,7 +18,7 @@ $(VENV)/.demo: pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"
 	@touch $@
 
 demo: $(VENV)/.demo

@@ -8,7 +8,7 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | `producer` | the clrt that wrote it |
 | `graph` | the optimised graph in the IR's text form; `@"key"` is the tensor of that name |
 | `nodes` | JSON: by graph and node, the ONNX nodes it stands for, and the pass that made it |
-| `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.panels`) |
+| `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.layouts`) |
 | `shapes` | JSON: the input shapes it was made for |
 | `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
@@ -43,7 +43,7 @@ from clrt.ir.op import Array, StoredElements, TensorType
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
-from clrt.kernels.panels import packed_shape, restoring
+from clrt.kernels.layouts import packed_shape, restoring
 from clrt.kernels.spec import Packed
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op, all_graphs

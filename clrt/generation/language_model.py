@@ -30,6 +30,7 @@ from clrt.ir.op import Array, StackedElements
 from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
+from clrt.runtime.devices import start_drivers
 from clrt.sources import is_compiled
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def read_language_model(
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ModelError(f"'{source}' cannot be read: {reason}.") from error
+    start_drivers()  # they load while the model is read
     if is_compiled(source):
         if adapters:
             raise UnsupportedError(

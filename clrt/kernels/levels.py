@@ -34,6 +34,11 @@ PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", 
 """The types of GGUF that matmul/pack_levels.cl knows."""
 
 
+def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
+    """Names the records of `[N, K]`; the rest is as the attributes of `DotWeights`."""
+    return f"records{bits}x{block}:{n}x{k}:{name}"
+
+
 @dataclass(frozen=True)
 class DotWeights:
     """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
@@ -88,7 +93,7 @@ class DotWeights:
     def packed(self) -> Packed:
         """The records, by panel and block."""
         count = ceil_div(self.n, WIDTH) * self.blocks
-        name = f"records{self.bits}x{self.block}:{self.n}x{self.k}:{self.name}"
+        name = records_layout(self.bits, self.block, self.n, self.k, self.name)
         type_ = self.type
         on_device = None
         if type_ is not None and type_.name in PACKED_TYPES and not self.wide_scales:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -53,7 +52,7 @@ class Panels:
 
     @property
     def layout(self) -> str:
-        """Names the layout; `restoring` reads it."""
+        """Names the layout; `named_panels` reads it."""
         order = f":transposed{self.taps if self.taps > 1 else ''}" if self.transposed else ""
         return f"panels{self.width}:{self.k}x{self.n}{order}"
 
@@ -116,29 +115,8 @@ class Panels:
         return launch(kernel, grid, (1, 1, 1), y=to, x=rows, **sizes, **steps)
 
 
-def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-    """What puts elements of a layout back in order; None where the layout has no way back.
-
-    Args:
-        layout: As `Panels.layout` names it.
-        shape: Of the elements in their order.
-    """
-    panels = _named(layout)
-    return None if panels is None else lambda array: panels.restore(array, shape)
-
-
-def packed_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of the array that `Panels.pack` makes; None where there is no such layout of it.
-
-    Args:
-        layout: As `Panels.layout` names it.
-        shape: Of the elements in their order.
-    """
-    panels = _named(layout)
-    return None if panels is None else panels.packed_shape(shape)
-
-
-def _named(layout: str) -> Panels | None:
+def named_panels(layout: str) -> Panels | None:
+    """The panels that `Panels.layout` names so; None where it names none."""
     named = _NAME.fullmatch(layout)
     if named is None:
         return None

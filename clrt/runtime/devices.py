@@ -10,13 +10,21 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Thread
 from typing import Any
 
 from clrt import knobs
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
-from clrt.runtime.driver import Guard, cl, find_platforms, note_use, sub_group_sizes
+from clrt.runtime.driver import (
+    Guard,
+    cl,
+    find_platforms,
+    load_drivers,
+    note_use,
+    sub_group_sizes,
+)
 from clrt.runtime.gpu_units import gpu_units
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
@@ -149,6 +157,19 @@ def _opencl_c(device: cl.Device) -> tuple[int, int]:
 
 
 _found: list[cl.Device] = []
+_starting: Thread | None = None
+
+
+def start_drivers() -> None:
+    """Begins to load the drivers, which takes 50 ms; who asks for devices waits for the rest.
+
+    For callers that read a model before they choose a device.
+    """
+    global _starting
+    if _starting is None and not _found:
+        note_use()
+        _starting = Thread(target=load_drivers, name="clrt-drivers", daemon=True)
+        _starting.start()
 
 
 def _handles() -> Sequence[cl.Device]:
@@ -160,6 +181,8 @@ def _handles() -> Sequence[cl.Device]:
     if _found:
         return _found
     note_use()
+    if _starting is not None:
+        _starting.join()
     found: list[cl.Device] = []
     whole, mapped = True, mapped_files()
     with Guard("The OpenCL loader"):

@@ -21,7 +21,8 @@ register_intel_cpu()
 import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
-__all__ += ["find_platforms", "never_release", "new_context", "note_use", "status_name"]
+__all__ += ["find_platforms", "load_drivers", "never_release", "new_context", "note_use"]
+__all__ += ["status_name"]
 
 _CODES = cl.status_code
 # Drivers that allocate at a buffer's first use say so in any of these ways.
@@ -183,17 +184,23 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-def find_platforms() -> list[cl.Platform]:
-    """Every OpenCL implementation. At the first call the loader loads their libraries.
+def load_drivers() -> None:
+    """Has the loader load the libraries of all implementations, at the first call.
 
     Other threads run meanwhile, which pyopencl's own call does not let them.
-
-    Raises:
-        cl.Error: There is none, or the loader fails.
     """
     library = _library()
     if library is not None:
         library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
+
+
+def find_platforms() -> list[cl.Platform]:
+    """Every OpenCL implementation.
+
+    Raises:
+        cl.Error: There is none, or the loader fails.
+    """
+    load_drivers()
     return list(cl.get_platforms())
 
 

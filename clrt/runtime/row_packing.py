@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from clrt.ir.op import StackedElements
+from clrt.ir.op import Array, DerivedElements, StackedElements, StoredElements
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, Scratch
 from clrt.plan.arena import INDEXED_BYTES
 from clrt.plan.words import numbered_arguments
@@ -29,6 +29,8 @@ def packs(source: Packed, session: Session) -> bool:
         return False
     if isinstance(known, StackedElements):
         return all(part.flags.c_contiguous for part in known.parts)
+    if isinstance(known, StoredElements):  # in the layout of another device
+        return True
     return isinstance(known, np.ndarray) and known.flags.c_contiguous
 
 
@@ -45,8 +47,12 @@ def pack(
         DeviceError: The driver fails.
     """
     rows, known = source.rows, source.value.type.known
-    assert rows is not None and isinstance(known, np.ndarray | StackedElements)
-    parts = known.parts if isinstance(known, StackedElements) else (known,)
+    assert rows is not None and known is not None and not isinstance(known, DerivedElements)
+    if isinstance(known, StoredElements):
+        parts: tuple[Array, ...] = (known.elements,)
+        drop_pages(known.array)
+    else:
+        parts = known.parts if isinstance(known, StackedElements) else (known,)
     elements = StackedElements(parts, source.value.dtype.numpy)
     step = max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
     packed = session.allocate(source.nbytes)

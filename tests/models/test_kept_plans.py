@@ -13,6 +13,7 @@ from clrt.runs import plans as plans_module
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.programs import _KEPT
 from clrt.runtime.session import session_for
+from tests.conftest import let_go
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed
 
@@ -91,6 +92,7 @@ def test_programs_of_a_model_go_with_it(device: DeviceInfo, closes: bool) -> Non
     ops = ("Exp", "Abs", "Neg", "Sqrt")
     names = [(a, b, c) for a in ops for b in ops for c in ops][: _KEPT + 3]
     programs = session_for(device).programs
+    let_go()  # else what other tests compiled is written, too
     before = None
     for names_of_one in names:
         steps = "\n".join(

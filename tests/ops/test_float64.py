@@ -10,9 +10,9 @@ import pytest
 from clrt.errors import ShapeError
 from clrt.ops.base import Op
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import SWEEP, plan_graph, run_graph, sample_graph, tolerance
+from tests.harness import SWEEP, plan_graph, quick_device, run_graph, sample_graph, tolerance
 from tests.ops.samples import Sample, samples
-from tests.ops.test_ops import DEVICES, ON_DEVICE, check, feeds_of
+from tests.ops.test_ops import DEVICES, ON_DEVICE, WHOLE, check, feeds_of
 
 
 def _in_float64(sample: Sample) -> Sample | None:
@@ -57,6 +57,8 @@ def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
         except ShapeError:  # other operands have to be float32 as well: literals, scales
             continue
         assert isinstance(sample.op, Op)
+        if device is not quick_device() and ran >= WHOLE and number % 4:
+            continue
         expected = sample.op.reference(*sample.inputs)
         results, _ = run_graph(graph, feeds_of(sample), device)
         ran += 1

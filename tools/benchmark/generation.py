@@ -25,6 +25,7 @@ from .language_peers import (
     PROMPTS,
     Speeds,
     genai_speeds,
+    has_openvino_model,
     llama_cpp_speeds,
     openvino_speeds,
     output_of,
@@ -105,12 +106,11 @@ def _peers(model: Path, llama_bench: Path | None) -> dict[str, Callable[[], Spee
     """The other runtimes that are there and read this model."""
     peers: dict[str, Callable[[], Speeds]] = {}
     if model.is_dir():
-        if is_installed("onnxruntime_genai"):
+        if is_installed("onnxruntime_genai") and (model / "genai_config.json").is_file():
             peers["onnxruntime-genai"] = partial(call_apart, genai_speeds, model)
-        return peers
-    if llama_bench is not None:
+    elif llama_bench is not None:
         peers["llama.cpp"] = partial(llama_cpp_speeds, llama_bench, model)
-    if is_installed("openvino_genai"):
+    if is_installed("openvino_genai") and has_openvino_model(model):
         peers["OpenVINO GenAI"] = partial(call_apart, openvino_speeds, model)
     return peers
 

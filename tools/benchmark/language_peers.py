@@ -69,15 +69,23 @@ def genai_speeds(folder: Path) -> Speeds:
     return _measure(write)
 
 
-def openvino_speeds(file: Path) -> Speeds:
-    """A GGUF file by OpenVINO GenAI; one of 32 bits with sums and a cache of 32 bits."""
+def has_openvino_model(model: Path) -> bool:
+    """Whether OpenVINO GenAI may read a model: a GGUF file, or what optimum-intel has exported."""
+    return model.is_file() or (model / "openvino_model.xml").is_file()
+
+
+def openvino_speeds(source: Path) -> Speeds:
+    """A GGUF file, or a folder, by OpenVINO GenAI.
+
+    What has f32 in its name has sums and a cache of 32 bits.
+    """
     import openvino
     import openvino_genai
 
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": THREADS}
-    if "f32" in file.stem.lower():
+    if "f32" in source.stem.lower():
         settings |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-    pipeline = openvino_genai.LLMPipeline(str(file), "CPU", **settings)
+    pipeline = openvino_genai.LLMPipeline(str(source), "CPU", **settings)
 
     class Clock(openvino_genai.StreamerBase):  # type: ignore[misc]
         """When each token came."""

@@ -142,6 +142,7 @@ def forget_programs(device: DeviceInfo) -> None:
 def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
     """Over load, first run, second run and new shape; refused, or failed after it was made."""
     source = small()
+    let_go()  # else what other tests compiled is written, too
     with clrt.load(source, device=device.index) as model:
         wanted = use(model)
     session = session_for(device)
