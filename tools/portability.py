@@ -1,6 +1,6 @@
 """Runs op and model tests on each OpenCL implementation of this machine: PORTABILITY.md.
 
-python tools/portability.py                       # hours: compilers for CPUs are slow
+python tools/portability.py                       # about ten minutes for each on two cores
 python tools/portability.py --quick               # one part of the tests
 python tools/portability.py --minutes 30          # as many parts as that leaves time for
 python tools/portability.py --only Intel --icd "PoCL 6=/opt/pocl6/libpocl.so"
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpulab.portable import PARTS, PortabilityRow, Rows, page
+from gpulab.portable import OCLGRIND, PARTS, PortabilityRow, Rows, checks, page
 from gpulab.testing import ROOT, Counts, run_tests
 
 _VENDORS = Path("/etc/OpenCL/vendors")
@@ -53,7 +53,6 @@ _WHOLE = (
 )
 _MODELS = tuple(f"tests/models/{name}.py" for name in _WHOLE)
 _INTEL = "Intel(R) OpenCL"
-_OCLGRIND = "Oclgrind"
 _QUICK = 3
 _MOST_ENDED = 5
 _LIST = """
@@ -81,7 +80,7 @@ class Implementation:
 
 
 def main() -> None:
-    """Runs the tests and writes the page; ends with 1 where a test failed."""
+    """Runs the tests and writes the page; ends with 1 where a test or a check failed."""
     options = _parser().parse_args()
     rows = Rows(options.state)
     for implementation in _implementations(options.icd):
@@ -92,9 +91,12 @@ def main() -> None:
         for row in _parts(implementation, had, options.quick, 60 * options.minutes):
             rows.keep(name, row)
             print(f"{name} | {row.shown()}", file=sys.stderr, flush=True)
-    options.output.write_text(page(rows.found, rows.missing()), encoding="utf-8")
+    missing = rows.missing()
+    options.output.write_text(page(rows.found, missing), encoding="utf-8")
     if any(c.failed or c.note for row in rows.found.values() for c in row.counts()):
         sys.exit(f"Some tests failed; {options.output} has them.")
+    if broken := [c.shown() for c in checks(rows.found, missing) if c.holds is False]:
+        sys.exit("\n".join(broken))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +117,7 @@ def _implementations(icds: Sequence[str]) -> Iterator[Implementation]:
     for name, device in (("PoCL of the wheel", "Portable"), ("Intel's runtime", _INTEL)):
         yield Implementation(name, device)
         yield Implementation(f"{name}, as a GPU", device, as_gpu=True)
-    yield Implementation(_OCLGRIND, _OCLGRIND)
+    yield Implementation(OCLGRIND, OCLGRIND)
     others = [icd.partition("=")[::2] for icd in icds]
     others += [("PoCL of the system", str(_VENDORS / "pocl.icd"))]
     others += [("rusticl", str(_VENDORS / "rusticl.icd"))]
@@ -151,9 +153,10 @@ def _parts(
         return
     index, caps = found
     row = row.on(caps)
-    if implementation.name == _OCLGRIND:
+    if implementation.name == OCLGRIND:
         arguments = ("tests/ops/test_oclgrind.py", *(("-m", "not slow") if quick else ()))
-        yield row.with_whole("ops", run_tests(arguments, variables, most_s), quick)
+        counts = run_tests(arguments, variables, most_s)
+        yield row if counts.timed_out else row.with_whole("ops", counts, quick)
         return
     variables |= {"CLRT_DEVICE": str(index)}
     variables |= {"CLRT_TEST_AS_GPU": "1"} if implementation.as_gpu else {}

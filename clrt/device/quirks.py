@@ -64,6 +64,15 @@ QUIRKS: tuple[Quirk, ...] = (
         "PoCL 3.0 and Intel's runtime of 2026 assemble AMX in kernels, and no builtin is in both",
     ),
     Quirk(
+        "no-assembler-beside-barriers",
+        r"Portable Computing Language",
+        "matrix units of GPUs that are used by assembler are not tried",
+        "PoCL 6.0 on LLVM 18 ends the process when it compiles a kernel that has a barrier and "
+        '`__asm__ volatile("nop")`: "CallBase::getArgOperand: Out of bounds"; without a barrier it '
+        "runs, and PoCL 3.0 takes both",
+        driver=r"^6\.",
+    ),
+    Quirk(
         "computes-while-waiting",
         r"Intel\(R\) OpenCL$",
         "where a model uses some of the cores, its end is looked for, not waited for",

@@ -131,16 +131,16 @@ def _read_caps(device: cl.Device) -> DeviceCaps:
         caps,
         quirks=quirks,
         simulator="simulator" in quirks,
-        matrix_shapes=_matrix_shapes(device, caps, "takes-assembler" in quirks),
+        matrix_shapes=_matrix_shapes(device, caps, quirks),
     )
 
 
 def _matrix_shapes(
-    device: cl.Device, caps: DeviceCaps, takes_assembler: bool
+    device: cl.Device, caps: DeviceCaps, quirks: frozenset[str]
 ) -> frozenset[MatrixShape]:
     if not caps.is_cpu:
-        return gpu_units(device)
-    return matrix_shapes() if takes_assembler else frozenset()
+        return gpu_units(device, "no-assembler-beside-barriers" not in quirks)
+    return matrix_shapes() if "takes-assembler" in quirks else frozenset()
 
 
 def _opencl_c(device: cl.Device) -> tuple[int, int]:

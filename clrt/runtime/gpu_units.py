@@ -26,6 +26,7 @@ from clrt.kernels.spec import BufferArg, Launch, Scratch
 from clrt.knobs import cache_dir
 from clrt.runtime.driver import cl
 
+_BY_ASSEMBLER = (MMA,)
 # By how extensions begin that a device has.
 _CANDIDATES = {
     "cl_nv_": (MMA,),
@@ -38,14 +39,19 @@ _MOST_BYTES = 1 << 16  # of a file that is read
 
 
 @cache
-def gpu_units(device: cl.Device) -> frozenset[MatrixShape]:
-    """The units of a device of another kind than a CPU; remembered in the cache folder."""
+def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[MatrixShape]:
+    """The units of a device of another kind than a CPU; remembered in the cache folder.
+
+    Args:
+        takes_assembler: Whether those may be tried that are used by it.
+    """
     names = device.extensions.split()
     families = [
         family
         for start, candidates in _CANDIDATES.items()
         if any(name.startswith(start) for name in names)
         for family in candidates
+        if takes_assembler or family not in _BY_ASSEMBLER
     ]
     if not families:
         return frozenset()

@@ -325,9 +325,10 @@ JOINT IDX_T draw_token(Row *const row, const Made made,
     all = i_min(all, total);
     const uint fraction = step == DRAW ? word & 0xffffff00u
                                        : fraction_of(settings[step == TYPICAL ? 3 : 1]);
-    const ulong part = part_of(all, fraction) + (step == DRAW);
-    const Goal goal = {step == TYPICAL, step != TOP_K, step == TOP_P,
-                       step == TOP_K ? top_k : i_max(part, (ulong)1)};
+    // The largest is taken here: taken below, beside top_k, it ends the process with PoCL 6.0 on LLVM 18,
+    // whose InstCombine "did not reach a fixpoint" (pocl issue 1608).
+    const ulong part = i_max(part_of(all, fraction) + (step == DRAW), (ulong)1);
+    const Goal goal = {step == TYPICAL, step != TOP_K, step == TOP_P, step == TOP_K ? top_k : part};
     const Spot spot = find(my->counts, my->masses, buckets, goal.target, goal.by_mass, my);
     const Found found = find_exact(row, &goal, &spot, in_chunks ? 0 : 4, my);
     if (step <= TOP_P) row->least = of_ascending(~found.key);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from benchmark.turns import TooLongError, WorkerError, call_apart
 from gpulab import checks, models, products, state, tuning
 from gpulab.page import page
 from gpulab.portable import PARTS, PortabilityRow, Rows
+from gpulab.portable import checks as portability_checks
 from gpulab.portable import page as portability_page
 from gpulab.state import Found, Item, Place, State
 from gpulab.testing import Counts, read_counts
@@ -177,6 +179,30 @@ def test_the_table_of_portability_names_failures(tmp_path: Path) -> None:
     assert "## PoCL\n\n- `a::b` failed\n- too long\n" in text
     assert "## a GPU\n\n- not launched, needs a unit: `a_unit`, `another`\n" in text
     assert found.on(caps) == found and found.on("{}") == PortabilityRow("{}")
+
+
+def test_portability_wants_all_kernels_of_rusticl_and_a_clean_oclgrind() -> None:
+    caps = DeviceCaps("rusticl", "llvmpipe", "", "25", "gpu").to_json()
+    row = PortabilityRow(caps, dict.fromkeys(range(PARTS), Counts(1)))
+    names = ["rusticl 25, fp16", "rusticl 25, fp64"]
+    rows = dict.fromkeys(names, row)
+    why = {"a": "no test", "b": "no test"}
+
+    def held(of: Mapping[str, PortabilityRow], *left: Mapping[str, str]) -> list[bool | None]:
+        missing = {name: (3, x) for name, x in zip(names, left, strict=True)}
+        return [check.holds for check in portability_checks(of, missing)]
+
+    assert held(rows, why, {}) == [True, None]
+    assert held(rows, why, {"b": "no test"}) == [False, None]
+    assert (
+        portability_checks(rows, dict.fromkeys(names, (3, why)))[0]
+        .shown()
+        .endswith("it lacks `a`, `b`")
+    )
+    assert held(dict.fromkeys(names, PortabilityRow(caps)), {}, {}) == [None, None]
+    for counts, clean in ((Counts(1), True), (Counts(1, 1), False), (Counts(note="late"), None)):
+        one = {**rows, "Oclgrind": PortabilityRow(caps).with_whole("ops", counts, quick=False)}
+        assert held(one, {}, {}) == [True, clean]
 
 
 def test_kernels_for_gpus_are_told_from_those_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,13 @@ _INTRO = """\
 Op and model tests on OpenCL implementations, each alone in its processes. `make portability` makes
 this page from those that are installed; it is no part of continuous integration. *as a GPU* takes
 a CPU device for a GPU, so that it runs the kernels that are meant for GPUs. *GPU kernels* has how
-many of these were launched. Oclgrind simulates, and finds bad accesses; its tests are those of
-`tests/ops/test_oclgrind.py`, whose log must be empty.
+many of these were launched. The op tests have each variant of each op on its samples, and what
+tests of kernels for GPUs add; some ran in the parts that a row names, and an empty cell is what did
+not run. Oclgrind simulates, and finds bad accesses; its tests are those of
+`tests/ops/test_oclgrind.py`.
 """
+OCLGRIND = "Oclgrind"
+_RUSTICL = "rusticl"
 # Of the kernels that GPUs get how many there are, and why each of those not launched was not.
 Missing: TypeAlias = "tuple[int, Mapping[str, str]]"
 
@@ -137,6 +141,45 @@ class Rows:
         }
 
 
+@dataclass(frozen=True)
+class Check:
+    """What must hold of all rows together.
+
+    Attributes:
+        holds: None where what it takes did not run.
+        lacks: What is missing for it; "" where it holds.
+    """
+
+    claim: str
+    holds: bool | None
+    lacks: str = ""
+
+    def shown(self) -> str:
+        """A line of the page."""
+        answer = {None: "not known", True: "yes", False: "**no**"}[self.holds]
+        return f"- {self.claim}: {answer}" + (f", {self.lacks}" if self.lacks else "")
+
+
+def checks(rows: Mapping[str, PortabilityRow], missing: Mapping[str, Missing]) -> list[Check]:
+    """Whether rusticl launched all kernels for GPUs, and Oclgrind found nothing."""
+    whole = [missing[n][1] for n, r in rows.items() if _is_whole_rusticl(n, r)]
+    # A row without fp16 and fp64 may lack what one with them has.
+    left = sorted(set.intersection(*map(set, whole))) if whole else []
+    names = ", ".join(f"`{name}`" for name in left)
+    lacks = f"it lacks {names}" if left else "" if whole else "no row of it has all parts"
+    launched = Check("rusticl launched each kernel for GPUs", not left if whole else None, lacks)
+    row = rows.get(OCLGRIND, PortabilityRow())
+    ran = row.ops is not None and row.ops.passed + row.ops.failed > 0
+    clean = row.ops is not None and not (row.ops.failed or row.ops.note)
+    few = "with its quick tests" if row.quick else ""
+    lacks = (few if clean else "see below") if ran else "its tests did not run, or not to their end"
+    return [launched, Check("Oclgrind's log is empty", clean if ran else None, lacks)]
+
+
+def _is_whole_rusticl(name: str, row: PortabilityRow) -> bool:
+    return name.startswith(_RUSTICL) and row.is_gpu and len(row.parts) == PARTS
+
+
 def page(rows: Mapping[str, PortabilityRow], missing: Mapping[str, Missing]) -> str:
     """PORTABILITY.md: a cell has passed and failed tests."""
     parts = [_INTRO]
@@ -146,6 +189,8 @@ def page(rows: Mapping[str, PortabilityRow], missing: Mapping[str, Missing]) -> 
         count, why = missing.get(name, (0, {}))
         launched = f"{count - len(why)} of {count}" if name in missing else ""
         parts.append(f"| {name} | {row.shown()} | {launched} |")
+    parts += ["", "What holds of them together:", ""]
+    parts += [check.shown() for check in checks(rows, missing)]
     for name, row in rows.items():
         lines = [f"- `{test}` failed" for c in row.counts() for test in c.failures]
         lines += [f"- {c.note}" for c in row.counts() if c.note]
