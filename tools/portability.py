@@ -27,6 +27,7 @@ from gpulab.testing import ROOT, Counts, run_tests
 _VENDORS = Path("/etc/OpenCL/vendors")
 _FILES = (
     "test_ops",
+    "test_float64",
     "test_indices",
     "test_row_norm",
     "test_gemm_gpu",
