@@ -35,6 +35,8 @@ _CACHED = 4
 # memory, and there is a fourth of them to read. A transform takes as long as some 100 products of
 # the same channels and maps.
 _FEW_TILES, _TRANSFORM = 64, 100
+_MUCH_BYTES = 2 << 20
+_SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
     tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
     units, shares = ctx.caps.compute_units, ctx.thresholds(WinogradShares)
-    if few := _has_few_tiles(node):
+    if few := _has_few_tiles(node, ctx.caps):
         block = height * _rows_of_few(ceil_div(tiles, height), height, units, shares)
         depth = clamp((shares.weights_kib << 10) // (4 * _PLANES * panel), 1, channels)
         weights = Panels(_WINDOW**2 * channels, maps, panel, True).of(w)
@@ -182,7 +184,7 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     weights_bytes = 4 * _PLANES * channels * maps
     tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / _CACHED
     direct = _WINDOW**2 * positions * seconds
-    if _has_few_tiles(node):  # the weights are read as a direct sum reads them
+    if _has_few_tiles(node, caps):  # the weights are read as a direct sum reads them
         transformed = (_PLANES * tiles + _TRANSFORM) * seconds
     else:
         transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
@@ -190,9 +192,15 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     return None if transformed < direct else "its transforms would take more than they save"
 
 
-def _has_few_tiles(node: Node) -> bool:
-    """Whether the weights stay as they are, and are transformed in each run."""
-    return _told(node)[0] < _FEW_TILES
+def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
+    """Whether the weights stay as they are, and are transformed in each run.
+
+    So it is where that spares much reading, and all cores have some of the maps or of the tiles.
+    """
+    (tiles, _), (maps, channels) = _told(node), node.arg(1).dims[:2]
+    shares = ceil_div(tiles, _SHARE_OF_TILES) * ceil_div(maps, _SHARE_OF_MAPS)
+    is_much = 4 * _PLANES * channels * maps >= _MUCH_BYTES
+    return tiles < _FEW_TILES and is_much and shares >= caps.compute_units
 
 
 def _told(node: Node) -> tuple[int, int]:

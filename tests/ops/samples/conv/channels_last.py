@@ -56,7 +56,6 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
     for pads, x, w in [
         ((0, 0, 0, 0), (2, 14, 13, 17), (19, 17, 3, 3)),
         ((1, 2, 0, 1), (1, 13, 11, 16), (24, 16, 3, 3)),
-        ((1, 1, 1, 1), (3, 19, 18, 9), (10, 9, 3, 3)),  # weights that are transformed before
     ]:
         yield make(cls(pads=pads), x, w, (w[0],))
     add, relu = (Step(Add(), (0, 1)),), (Step(Relu(), (0,)),)
