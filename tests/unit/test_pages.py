@@ -21,7 +21,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
     assert spec is not None and spec.origin is not None
     shutil.copy(spec.origin, path)
     library = ctypes.CDLL(str(path))
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
         if line.endswith(str(path)) and " r" in line:
             start, end = (int(x, 16) for x in line.split()[0].split("-"))
             ctypes.string_at(start, end - start)
@@ -30,7 +30,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 def _resident_kib(path: Path, *, writable: bool) -> int:
     """Of the mappings of a file."""
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    lines = iter(Path("/proc/self/smaps").read_text("utf-8").splitlines())
     return sum(
         int(next(x for x in lines if x.startswith("Rss:")).split()[1])
         for line in lines
