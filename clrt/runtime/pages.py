@@ -77,6 +77,8 @@ def drop_code(known: Set[bytes]) -> None:
 
 def _keep_library(file: str) -> bool:
     """Whether a file is a library that is loaded; then it stays so."""
+    if sys.platform == "win32":
+        return False
     with suppress(OSError):
         ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         return True
