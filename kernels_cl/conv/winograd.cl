@@ -90,7 +90,8 @@ __kernel SINGLE_ITEM
 void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), OUT(float, room),
                   const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T x_pitch,
                   const IDX_T y_pitch, const IDX_T tiles,
-                  const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span, const IDX_T depth,
+                  const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span,
+                  const IDX_T depth,
                   const IDX_T in1, const IDX_T in2, const IDX_T out1, const IDX_T out2,
                   const IDX_T pad1, const IDX_T pad2 INPUTS) {
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;

@@ -50,7 +50,7 @@ def test_drops_what_new_libraries_only_read(tmp_path: Path) -> None:
     after = [_resident_kib(p, writable=w) for p in (old, new) for w in (False, True)]
     assert after[0] == before[0] and after[3] >= before[3]
     assert after[2] < before[2] / 4  # what the linker protects once it has written there stays
-    assert any(hasattr(library, f"PyInit_{n}") for n in ("_multiarray_umath",))
+    assert hasattr(library, "PyInit__multiarray_umath")
 
 
 def test_drops_nothing_where_nothing_is_known(tmp_path: Path) -> None:

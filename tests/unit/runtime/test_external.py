@@ -50,9 +50,10 @@ def test_what_failed_is_set_anew() -> None:
     buffer: Any = _Buffer()
     external = _External([(kernel, 0)])
     external.set(buffer)
-    kernel.fails, other = True, _Buffer()
+    other: Any = _Buffer()
+    kernel.fails = True
     with pytest.raises(RuntimeError):
-        external.set(other)  # type: ignore[arg-type]
+        external.set(other)
     kernel.fails = False
     external.set(buffer)
     assert [b for _, b in kernel.calls] == [buffer, buffer]
