@@ -260,10 +260,19 @@ def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
             continue
         if value.shape is None or len(value.shape) != rank:
             return Miss(f"operand {value.type} has other axes", node)
-        moved += not _is_view(value.shape)
-    if moved > len(full):
+        moved += not _is_view(value.shape) or (_is_own_inverse(rank) and keeps_shape(value, y))
+    if moved > len(full) - _is_own_inverse(rank):
         return Miss("more operands would be transposed than now", node)
     return Match(view, node, facts=rank)
+
+
+def _is_own_inverse(rank: int) -> bool:
+    """Whether channels are moved to the back as they are moved to the front.
+
+    What a rewrite transposes then looks like what it looks for: it has to transpose fewer operands
+    than before, or it would be undone and done again for ever.
+    """
+    return order_to_last(rank) == order_to_first(rank)
 
 
 def _elementwise_input(build: Builder, value: Value, rank: int) -> Value:
@@ -343,9 +352,10 @@ def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     op = node.op
     assert isinstance(op, Concat)
     values = [v for v in node.inputs if v is not None]
-    others = [v for v in values if _channels_last(v) is None and not v.has_numbers]
-    if 2 * len(others) > len(values):
-        return "most of its operands would be transposed"
+    found = [v for v in values if _channels_last(v) is not None]
+    others = [v for v in values if v not in found and not v.has_numbers]
+    if len(others) > len(found) - _is_own_inverse(len(order)):
+        return "more operands would be transposed than now"
     if any(v.shape is None for v in values):
         return "the rank of an operand is unknown"
     return _Reordered(replace(op, axis=order[op.axis]), every=True)

@@ -220,3 +220,24 @@ def test_narrow_groups_are_made_one(channels: int, maps: int, groups: int) -> No
     graph = prepared(body, f"%x: float32[N,{channels},H,W]")
     (op,) = (n.op for n in graph.nodes if isinstance(n.op, ChannelsLastConv))
     assert op.group < groups
+
+
+# Along one axis, channels move to the back as they move to the front.
+ALONG_ONE_AXIS = {
+    "as many operands": "%b: float32[1,8,6] = HardSwish(%a)\n%y: float32[1,8,6] = Div(%b, %x)",
+    "a column": "%m: float32[1,8,1] = ReduceMax(%a, %axes)\n%y: float32[1,8,1] = Add(%m, %z)",
+    "concat": "%y: float32[1,16,6] = Concat{axis=1}(%a, %x)",
+    "concat with a constant": (
+        "const %k: float32[1,8,6] = ...\n%y: float32[1,24,6] = Concat{axis=1}(%a, %x, %k)"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", ALONG_ONE_AXIS)
+def test_channels_of_one_axis_sink_to_an_end(why: str) -> None:
+    body = f"""const %w: float32[8,8,3] = ...
+      const %axes: int64[1] = [2]
+      %a: float32[1,8,6] = Conv{{kernel_shape=[3], pads=[1, 1]}}(%x, %w)
+      {ALONG_ONE_AXIS[why]}"""
+    found = ops(prepared(body, "%x: float32[1,8,6], %z: float32[1,8,1]"))
+    assert found["ChannelsLastConv"] == 1
