@@ -15,6 +15,7 @@ from clrt.ops.base import all_graphs
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.driver import Pass, PassRun
+from clrt.passes.fourier_matrices import UseFourierMatrices
 from clrt.passes.keep_scales import KeepScales
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import (
@@ -31,6 +32,11 @@ from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.sub_pixels import UseSubPixels
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
+
+
+def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
+    """Not among the portable passes: compiled models have the ops, which take no memory."""
+    return UseFourierMatrices()
 
 
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
@@ -56,6 +62,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
+    _use_fourier_matrices,  # products, which have the better kernels everywhere
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
     _round_activations,  # precision: dots of bytes, where the model allows them
     _keep_scales,  # precision: tables as products of float32 read them
@@ -64,6 +71,7 @@ PREPARE: tuple[ForDevice, ...] = (
 )
 # What is repeated behind a pass that changed something, until nothing changes.
 SETTLE: dict[str, tuple[Pass, ...]] = {
+    UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
     # The transposes that a layout needs meet others, and vanish.
     UseChannelsLast.name: (
         SinkTranspose(),
