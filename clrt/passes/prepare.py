@@ -74,9 +74,9 @@ SETTLE: dict[str, tuple[Pass, ...]] = {
     UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
     # The transposes that a layout needs meet others, and vanish.
     UseChannelsLast.name: (
+        SimplifyTransposes(),
         SinkTranspose(),
         SinkChannels(),
-        SimplifyTransposes(),
         REMOVE_IDENTITY,
         CANONICALIZE_VIEWS,
         ELIMINATE_COMMON,
