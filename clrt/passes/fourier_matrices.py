@@ -16,6 +16,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
+from clrt.ops.base import Types
 from clrt.ops.conv.conv import Conv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.movement import elements, given
@@ -113,7 +114,7 @@ def _transform_of_dft(node: Node) -> Transform | str:
     """The transform of each line of a DFT, or why the node stays as it is."""
     op, x, types = node.op, node.arg(0), node.input_types
     assert isinstance(op, DFT)
-    if any(given(types, i) and elements(types, i) is None for i in (1, 2)):
+    if not _are_numbers(types, 1, 2):
         return "its axis or its number of points is computed"
     parts = _parts(x, -1)
     if isinstance(parts, str):
@@ -121,7 +122,7 @@ def _transform_of_dft(node: Node) -> Transform | str:
     assert x.shape is not None
     axis, points = op.geometry(x.shape, types)
     if not isinstance(points, int):
-        return "its number of points is a dim"
+        return "its number of points depends on the input"
     if points < 1:
         return "it has no points"
     real = op.inverse and op.onesided
@@ -135,15 +136,21 @@ def _transform_of_stft(node: Node) -> Transform | str:
     """The transform of each window of an STFT, or why the node stays as it is."""
     op, x, window, types = node.op, node.arg(0), node.input(2), node.input_types
     assert isinstance(op, STFT)
-    if any(given(types, i) and elements(types, i) is None for i in (1, 3)):
+    if not _are_numbers(types, 1, 3):
         return "its step or its number of points is computed"
     if window is not None and not (window.is_constant and window.has_numbers):
         return "its window is computed"
     parts = _parts(x, 2)
     if isinstance(parts, str):
         return parts
-    step, points = op.geometry(types)
+    _, points = op.geometry(types)
     return Transform(points, points, parts, points // 2 + 1 if op.onesided else points)
+
+
+def _are_numbers(types: Types, *places: int) -> bool:
+    """Whether these inputs are numbers already, where they are there."""
+    found = [elements(types, i) for i in places if given(types, i)]
+    return all(f is not None and all(isinstance(d, int) for d in f) for f in found)
 
 
 def _parts(x: Value, axis: int) -> int | str:
