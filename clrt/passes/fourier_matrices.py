@@ -8,8 +8,6 @@ window to window, and whose maps are the parts of the points.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.builder import Builder
@@ -26,61 +24,13 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.signal.dft import DFT, STFT
+from clrt.ops.signal.fourier import Transform
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 # As much memory as a matrix may take, which grows as the square of the points, when the work of a
 # fast transform hardly grows. It is that of 2048 points of a real signal of which one half is
 # wanted: no preprocessor of sound in wide use takes more.
 _MOST_BYTES = 4 * 2048 * 2050
-
-
-@dataclass(frozen=True)
-class Transform:
-    """A discrete Fourier transform of a line.
-
-    Attributes:
-        points: Of the transform.
-        length: Elements of the line; what lies behind them is 0.
-        parts: Of an element: 1 (real) or 2.
-        outputs: Of a line.
-        real: The result has one part; the line is the first half of what mirrors itself.
-    """
-
-    points: int
-    length: int
-    parts: int
-    outputs: int
-    inverse: bool = False
-    real: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Numbers of a line."""
-        return self.length * self.parts
-
-    @property
-    def columns(self) -> int:
-        """Numbers of its result."""
-        return self.outputs * (1 if self.real else 2)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the matrix in float32."""
-        return self.rows * self.columns * 4
-
-    def matrix(self) -> Array:
-        """What a line is multiplied by: float64 [length, parts, outputs, parts of the result]."""
-        turns = np.outer(np.arange(self.length), np.arange(self.outputs)) % self.points
-        angles = np.arange(self.points) * (2 * np.pi / self.points)
-        roots = np.exp(angles * (1j if self.inverse else -1j))
-        if self.inverse:
-            roots /= self.points
-        found = roots[turns]
-        if self.real:  # All but the first and the middle stand for two.
-            found[[j for j in range(1, self.length) if 2 * j != self.points]] *= 2
-        both = np.stack([found, 1j * found], axis=1)[:, : self.parts]
-        parts = (both.real,) if self.real else (both.real, both.imag)
-        return np.stack(parts, axis=-1)
 
 
 class UseFourierMatrices(Pass):
@@ -93,8 +43,8 @@ class UseFourierMatrices(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
-        if isinstance(found, Transform) and found.nbytes > _MOST_BYTES:
-            found = f"a matrix of {found.nbytes >> 20} MiB"
+        if isinstance(found, Transform):
+            found = _reject_memory(view, node, found) or found
         return Miss(found, node) if isinstance(found, str) else Match(view, node, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
@@ -102,12 +52,23 @@ class UseFourierMatrices(Pass):
         x, memo, key = node.arg(0), match.view.memo, _key(node, transform)
         wide = x if x.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), x)
         if key not in memo:
+            match.view.budget.take(transform.nbytes, transform.nbytes)
             memo[key] = build.numbers(_numbers(node, transform), DType.FLOAT32)
         make = _dft if isinstance(node.op, DFT) else _stft
         value = make(build, node, wide, transform, memo[key])
         if x.dtype is not DType.FLOAT32:
             value = build.add(Cast(x.dtype), value)
         return build.patch({node.output: value})
+
+
+def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | None:
+    """Why there is no memory for the matrix of a transform."""
+    size = transform.nbytes
+    if size > _MOST_BYTES:
+        return f"a matrix of {size >> 20} MiB"
+    if _key(node, transform) not in view.memo and not view.budget.has(size, size):
+        return "what folding may add to the model is used up (CLRT_FOLD_LIMIT)"
+    return None
 
 
 def _transform_of_dft(node: Node) -> Transform | str:
@@ -123,12 +84,12 @@ def _transform_of_dft(node: Node) -> Transform | str:
     axis, points = op.geometry(x.shape, types)
     if not isinstance(points, int):
         return "its number of points depends on the input"
-    if points < 1:
-        return "it has no points"
     real = op.inverse and op.onesided
     outputs = points // 2 + 1 if op.onesided and not real else points
     most, size = points // 2 + 1 if real else points, x.shape[axis]
     length = min(size, most) if isinstance(size, int) else most
+    if min(points, length) < 1:
+        return "its lines are empty"
     return Transform(points, length, parts, outputs, op.inverse, real)
 
 

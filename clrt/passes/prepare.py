@@ -14,7 +14,7 @@ from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
-from clrt.passes.driver import Pass, PassRun
+from clrt.passes.driver import Pass, PassRun, fold_budget
 from clrt.passes.fourier_matrices import UseFourierMatrices
 from clrt.passes.keep_scales import KeepScales
 from clrt.passes.narrow_weights import NarrowWeights
@@ -111,8 +111,9 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     """
     report = PassReport()
     passes = [made for make in PREPARE if (made := make(caps)) is not None]
+    budget = fold_budget(graph)
     for one in list(all_graphs(graph)):
-        session = PassRun(one)
+        session = PassRun(one, budget=budget)
         for pass_ in passes:
             if session.run(pass_).hits:
                 clean_up(session, SETTLE.get(pass_.name, ()))

@@ -9,7 +9,8 @@ import pytest
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
-from clrt.passes.fourier_matrices import Transform, UseFourierMatrices
+from clrt.ops.signal.fourier import Transform
+from clrt.passes.fourier_matrices import UseFourierMatrices
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from tests.passes.helpers import apply, check_miss, graph_of
@@ -129,12 +130,21 @@ def test_the_portable_passes_leave_the_ops() -> None:
         ("%x: float32[B,S,1]", "%y: float32[B,S,2] = DFT(%x)", "depends on the input"),
         ("%x: float32[B,8,S]", "%y: float32[B,8,2] = DFT(%x)", "may be real or complex"),
         ("%x: float32[1,2048,1]", "%y: float32[1,2048,2] = DFT(%x)", "a matrix of 32 MiB"),
+        ("%x: float32[B,0,1]", "%y: float32[B,8,2] = DFT(%x, %n)", "its lines are empty"),
         (
             "%x: float32[B,40], %w: float32[8]",
-            f"{STEP}%y: float32[B,11,5,2] = STFT(%x, %s, %w)",
+            "%y: float32[B,11,5,2] = STFT(%x, %s, %w)",
             "its window is computed",
         ),
     ],
 )
 def test_what_stays(inputs: str, body: str, reason: str) -> None:
-    check_miss(PASS, inputs, body, reason)
+    check_miss(PASS, inputs, f"{STEP}{body}", reason)
+
+
+def test_matrices_count_as_what_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_FOLD_LIMIT", "1000")
+    body = "%u: float32[B,8,2] = DFT(%x)\n%y: float32[B,8,2] = DFT(%u)"
+    graph = graph_of(body, "%x: float32[B,8,1]")
+    record = apply(PASS, graph)
+    assert len(record.hits) == 1 and "CLRT_FOLD_LIMIT" in record.misses[0][1]
