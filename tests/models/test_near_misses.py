@@ -160,13 +160,6 @@ CASES = {
         {"x": _random(2, 8, 1)},
         others={"x": _random(1, 5, 2)},
     ),
-    "windows of a signal as long as a dim": Case(
-        """g (float[B,L,1] x, float[L,2] z) => (float[B,M,4,2] y, float[9,2] u, float[L,1] v) {
-        y=STFT(x,step,window) u=DFT<axis=0>(z,points) v=DFT<axis=0,inverse=1,onesided=1>(z) }""",
-        {"step": np.int64(3), "points": np.int64(9), "window": _random(7)},
-        {"x": _random(2, 16, 1), "z": _random(16, 2)},
-        others={"x": _random(1, 8, 1), "z": _random(8, 2)},
-    ),
     "a window as long as a dim": Case(
         """g (float[B,16,1] x, float[N] w) => (float[B,M,K,2] y, float[B,M,K,2] z) {
         s=Shape(w) n=Squeeze(s) y=STFT(x,step,w,n) z=STFT(x,step,,n) }""",

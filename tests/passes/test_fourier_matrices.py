@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.signal.fourier import Transform
 from clrt.passes.fourier_matrices import UseFourierMatrices
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
+from tests.harness import quick_device
+from tests.models.onnx_text import parsed
 from tests.passes.helpers import apply, check_miss, graph_of
 from tests.passes.test_channels_last import ops, prepared
 
@@ -148,3 +151,25 @@ def test_matrices_count_as_what_is_folded(monkeypatch: pytest.MonkeyPatch) -> No
     graph = graph_of(body, "%x: float32[B,8,1]")
     record = apply(PASS, graph)
     assert len(record.hits) == 1 and "CLRT_FOLD_LIMIT" in record.misses[0][1]
+
+
+LINES = """g (float[B,L,1] x, float[L,2] z) => (float[B,M,4,2] y, float[9,2] u, float[9,1] v) {
+    step=Constant<value_int=3>() nine=Constant<value_int=9>() size=Constant<value_int=7>()
+    y=STFT(x,step,,size) u=DFT<axis=0>(z,nine) v=DFT<axis=0,inverse=1,onesided=1>(z,nine) }"""
+
+
+def test_lines_as_long_as_a_dim() -> None:
+    """Which are cut, and filled with zeros."""
+    rng = np.random.default_rng(1)
+    with clrt.load(parsed(LINES, opset=18), device=quick_device().index) as model:
+        for length in (16, 7):
+            x = rng.standard_normal((2, length, 1)).astype(np.float32)
+            z = rng.standard_normal((length, 2)).astype(np.float32)
+            found = model.run({"x": x, "z": z})
+            frames = np.lib.stride_tricks.sliding_window_view(x[..., 0], 7, axis=1)[:, ::3]
+            line = z[:, 0] + 1j * z[:, 1]
+            for name, expected in (("y", np.fft.rfft(frames)), ("u", np.fft.fft(line, 9))):
+                parts = np.stack([expected.real, expected.imag], -1)
+                np.testing.assert_allclose(found[name], parts, rtol=1e-5, atol=1e-5)
+            real = np.fft.irfft(line, 9)[:, None]
+            np.testing.assert_allclose(found["v"], real, rtol=1e-5, atol=1e-5)
