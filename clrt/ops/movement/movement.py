@@ -16,10 +16,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import is_traced
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()
+# Elements that a work-item fills, each beside those of its neighbours.
+_FILLED = 16
 
 
 def fresh_dim() -> Expr:
@@ -94,7 +96,8 @@ def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Laun
     kernel = KernelSpec.of("tensor/fill.cl", "fill_bits", DATA_T=dtype.cl_bits)
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
-    return launch(kernel, (elems,), dst=dst, n=elems, bits=bits)
+    items = ceil_div(elems, _FILLED)
+    return launch(kernel, (items,), dst=dst, n=elems, items=items, bits=bits)
 
 
 def fill_from_launch(dst: BufferArg, dtype: DType, elems: int, value: BufferArg) -> Launch:
