@@ -54,7 +54,7 @@ def pack(
     else:
         parts = known.parts if isinstance(known, StackedElements) else (known,)
     dtype = source.value.dtype
-    # Axes of one element may lie before the rows: weights of a recurrent net have one of directions.
+    # Axes of one element may lie before the rows, as that of directions in recurrent nets.
     matrices = tuple([p.reshape(-1, rows.row_bytes // dtype.itemsize) for p in parts])
     elements = StackedElements(matrices, dtype.numpy)
     step = max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
