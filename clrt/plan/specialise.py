@@ -133,7 +133,9 @@ def specialise_to_break(
         elif (found := decompose(node, names, *_AUDIENCES)) is not None:
             nodes, results = found
             todo.extendleft(reversed(nodes))
-            instead.update(zip(node.outputs, results, strict=False))
+            for value, result in zip(node.outputs, results, strict=False):
+                instead[value] = result
+                _tell(value, result.type, sizes)
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
             # What shapes give is a number by now, on which shapes in its graphs may depend.
@@ -232,12 +234,17 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
-            sizes.setdefault(name, size)
+        _tell(value, type_, sizes)
         if value.symbolic is not None and not _fits(type_, value.symbolic, sizes):
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
+
+
+def _tell(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
+    """Adds the dims of a value that its type now tells."""
+    for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
+        sizes.setdefault(name, size)
 
 
 def _types(node: Node) -> list[TensorType]:

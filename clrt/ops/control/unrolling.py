@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from clrt.errors import ClrtError
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.traced import is_traced
 from clrt.limits import allows_iterations
 from clrt.ops.base import Op
 from clrt.ops.checks import normalize_axis
@@ -131,9 +132,14 @@ def _few_turns(node: Node, make: Builder) -> list[Value] | None:
 
 
 def _tensors(values: Sequence[Value | None]) -> list[Value] | None:
-    """The values where all are tensors of a known shape on the device."""
+    """The values where all are tensors of a known shape on the device.
+
+    To trace so many nodes takes longer than to plan them for each shape, and how many there are
+    would hold for one number of iterations alone: there are none while sizes are traced.
+    """
     found = [v for v in values if v is not None and v.type.is_static and not v.type.on_host]
-    return found if len(found) == len(values) else None
+    traced = any(is_traced(d) for v in found for d in v.dims)
+    return found if len(found) == len(values) and not traced else None
 
 
 class _Copies:
