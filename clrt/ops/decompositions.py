@@ -32,12 +32,14 @@ class Audience(Enum):
     IMPORT: The importer, of an op that clrt lacks in the form that a file has.
     PLANNING: The optimiser and, with numbers for all shapes, the planner.
     LOWERING: The planner alone, of an op that has no form of its own on a device.
+    REPEATED: The planner, where a graph runs again and again with the same shapes.
     EXPORT: The exporter, of an op that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
     PLANNING = "planning"
     LOWERING = "lowering"
+    REPEATED = "repeated"
     EXPORT = "export"
 
 

@@ -23,9 +23,10 @@ from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Squeeze, Unsqueeze
 
-# Of all copies together: to plan a node takes 0.1 ms, once for the shapes of a run. Half of that
-# are the launches that the host would make of it in the first run.
-_MOST_NODES = 2048
+# Of all copies together. To plan a node takes 0.2 ms, about what the host needs for an iteration:
+# so many are planned for the first run, and so many where the same shapes came several times.
+_FEW_NODES = 512
+_MANY_NODES = 2048
 
 
 @decomposes(Scan, audience=Audience.PLANNING)
@@ -57,7 +58,26 @@ def _one_slice(node: Node, make: Builder) -> list[Value] | None:
 
 @decomposes(Scan, audience=Audience.LOWERING)
 def _few_slices(node: Node, make: Builder) -> list[Value] | None:
-    """The graph of a Scan once for each of a few slices."""
+    return _slices(node, make, _FEW_NODES)
+
+
+@decomposes(Scan, audience=Audience.REPEATED)
+def _many_slices(node: Node, make: Builder) -> list[Value] | None:
+    return _slices(node, make, _MANY_NODES)
+
+
+@decomposes(Loop, audience=Audience.LOWERING)
+def _few_turns(node: Node, make: Builder) -> list[Value] | None:
+    return _turns(node, make, _FEW_NODES)
+
+
+@decomposes(Loop, audience=Audience.REPEATED)
+def _many_turns(node: Node, make: Builder) -> list[Value] | None:
+    return _turns(node, make, _MANY_NODES)
+
+
+def _slices(node: Node, make: Builder, most: int) -> list[Value] | None:
+    """The graph of a Scan once for each slice; None for more than so many nodes."""
     op = node.op
     assert isinstance(op, Scan)
     given = _tensors(node.inputs)
@@ -72,7 +92,7 @@ def _few_slices(node: Node, make: Builder) -> list[Value] | None:
     counts = {int(x.dims[axis]) for axis, x in zip(axes, scanned, strict=True)}
     count = counts.pop()
     nodes = count * (len(op.body.nodes) + len(scanned))
-    if counts or not 0 < nodes <= _MOST_NODES or not allows_iterations(count):
+    if counts or not 0 < nodes <= most or not allows_iterations(count):
         return None
     backwards = op.scan_input_directions or (0,) * len(scanned)
     copies, states = _Copies(node, op.body, make), given[:first]
@@ -92,9 +112,10 @@ def _few_slices(node: Node, make: Builder) -> list[Value] | None:
     return copies.results(states, to, op.scan_output_directions or (0,) * outputs)
 
 
-@decomposes(Loop, audience=Audience.LOWERING)
-def _few_turns(node: Node, make: Builder) -> list[Value] | None:
-    """The graph of a Loop once for each of a few iterations, where the host can count them."""
+def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
+    """The graph of a Loop once for each iteration, where the host can count these; None for more
+    than so many nodes.
+    """
     op = node.op
     assert isinstance(op, Loop)
     states = _tensors(node.inputs[2:])
@@ -112,7 +133,7 @@ def _few_turns(node: Node, make: Builder) -> list[Value] | None:
         body.name, body.inputs, [*(body.outputs[1 + k] for k in left), *stacked], body.nodes
     )
     rest.remove_dead()
-    turns = counting.turns(_MOST_NODES // max(len(rest.nodes), len(counting.graph.nodes), 1))
+    turns = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
     if turns is None or len(turns) == 1 or not allows_iterations(len(turns) - 1):
         return None
     copies = _Copies(node, rest, make)
