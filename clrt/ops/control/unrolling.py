@@ -17,6 +17,7 @@ from clrt.ops.base import Op
 from clrt.ops.checks import normalize_axis
 from clrt.ops.control.control_flow import Loop, Scan, counters
 from clrt.ops.control.counting import Counting
+from clrt.ops.control.hoisting import Hoisting
 from clrt.ops.control.host_driven import sizes
 from clrt.ops.decompositions import Audience, decomposes
 from clrt.ops.movement.concat import Concat
@@ -130,12 +131,16 @@ def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
     left = [k for k in range(op.carried) if k not in counting.places]
     stacked = body.outputs[1 + op.carried :]
     rest = Graph(
-        body.name, body.inputs, [*(body.outputs[1 + k] for k in left), *stacked], body.nodes
+        body.name, list(body.inputs), [*(body.outputs[1 + k] for k in left), *stacked], body.nodes
     )
     rest.remove_dead()
     turns = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
     if turns is None or len(turns) == 1 or not allows_iterations(len(turns) - 1):
         return None
+    places = [body.inputs[2 + k] for k in counting.places]
+    same = dict(zip(body.inputs[2 + op.carried :], captured, strict=True))
+    hoisting = Hoisting(rest, same, [body.inputs[0], *places], len(turns) - 1, make)
+    captured = [*captured, *hoisting.added]
     copies = _Copies(node, rest, make)
     for turn, numbers in enumerate(turns):
         for k, array in numbers.items():
