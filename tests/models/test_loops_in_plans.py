@@ -9,6 +9,7 @@ import pytest
 import clrt
 from clrt.ops.control import unrolling
 from clrt.ops.control.control_flow import Loop
+from clrt.plan.steps import launches_of
 from clrt.runtime.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
@@ -33,8 +34,9 @@ g (float[t, n, 3] x, bool[t, n, 1] mask) => (float[n, 3] last, float[k, n, 3] al
       more = Less(d, t32)
       xi = Gather(x, c)
       mi = Gather(mask, c)
+      given = MatMul(xi, weights)
       product = MatMul(h, weights)
-      sum = Add(product, xi)
+      sum = Add(product, given)
       new = Tanh(sum)
       kept = Cast<to = 1>(mi)
       other = Not(mi)
@@ -68,8 +70,13 @@ def test_a_loop_that_the_host_can_count_is_one_plan(device: DeviceInfo) -> None:
     assert names == {"n"}  # what it carries has the rows that it began with
     stages = ours._runner.planner.kept.values()
     assert len(stages) == len(feeds)
-    # An iteration: what is made of the mask, the product, the arithmetic, and a row of the stack.
-    assert all(stage.plan.launches <= 6 * 20 + 8 for stage in stages)
+    # Of all rows: what is made of the mask, and the product with them. An iteration: the other
+    # product, two rows of the mask, the arithmetic, and a row of the stack.
+    assert all(stage.plan.launches <= 5 * 20 + 8 for stage in stages)
+    products = [
+        sum("gemm" in x.kernel.entry for x in launches_of(stage.plan.steps)) for stage in stages
+    ]
+    assert products == [t + 1 for t in (1, 7, 4, 7, 20)]
 
 
 @DEVICES

@@ -182,12 +182,12 @@ class _Copies:
 
     def add(self, inputs: Sequence[Value]) -> list[Value] | None:
         """The outputs of the next copy; None where the host has a part in it, or it may fail."""
-        prefix = f"{self._node.name}[{self._count}]."
+        prefix, title = (f"{n}[{self._count}]." for n in (self._node.name, self._node.origins[0]))
         self._count += 1
         before = len(self._make.nodes)
         results = self._make.inline(self._body, inputs, sizes(self._body, inputs))
         for inner in self._make.nodes[before:]:
-            inner.name = f"{prefix}{inner.name}"
+            inner.name = f"{title}{inner.name}"
             if not _infer(inner):
                 return None
             for value in inner.outputs:
