@@ -106,6 +106,11 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
     check_host(count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share)
 
 
+def allows_iterations(iterations: int) -> bool:
+    """Whether a run may make so many iterations of the graphs that its nodes hold."""
+    return iterations <= knobs.ITERATION_LIMIT.get()
+
+
 def check_iterations(iterations: int, what: str) -> None:
     """Refuses loops with more iterations than anybody waits for.
 
@@ -115,8 +120,8 @@ def check_iterations(iterations: int, what: str) -> None:
     Raises:
         InputError: They are more than CLRT_ITERATION_LIMIT.
     """
-    limit = knobs.ITERATION_LIMIT.get()
-    if iterations > limit:
+    if not allows_iterations(iterations):
+        limit = knobs.ITERATION_LIMIT.get()
         raise InputError(
             f"{what} asks for {iterations} iterations of its graph in one run, and "
             f"CLRT_ITERATION_LIMIT allows {limit}; raise it where they are meant."

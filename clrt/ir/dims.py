@@ -24,6 +24,7 @@ from clrt.errors import UnsupportedError
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
 Bindings = Mapping[str, int]
+Substitutes = Mapping[str, Dim]
 Monomial = tuple["Atom", ...]
 _Bounds = tuple[float, float]  # integers, or infinite
 # Operations that are no polynomials, by name; `clrt/ir/dim_operations.py` enters them.
@@ -105,7 +106,7 @@ class Atom:
         """How many atoms its text has."""
         return 1 + sum(a.count for a in self.args if isinstance(a, Expr))
 
-    def bind(self, bindings: Bindings) -> Dim:
+    def bind(self, bindings: Substitutes) -> Dim:
         if not self.args:
             return bindings[self.name] if self.name in bindings else Expr({(self,): 1})
         left, right = (substitute(a, bindings) for a in self.args)
@@ -273,6 +274,12 @@ def numbers_of(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
     return {str(dim): n for dim, n in pairs if is_symbol(dim) and isinstance(n, int)}
 
 
+def told_by(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
+    """What the unknown symbols among dims are, as far as the dims beside them are known."""
+    pairs = zip(dims, others, strict=False)
+    return {str(d): n for d, n in pairs if is_symbol(d) and is_unknown(d) and not is_unknown(n)}
+
+
 def is_unknown(dim: Dim) -> bool:
     """Whether a dim is not given by the shapes of the graph's inputs."""
     return isinstance(dim, Expr) and any(s.startswith(UNKNOWN) for s in dim.symbols)
@@ -300,8 +307,8 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
     return all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
-def substitute(dim: Dim, bindings: Bindings) -> Dim:
-    """A dim with bound symbols replaced by their numbers."""
+def substitute(dim: Dim, bindings: Substitutes) -> Dim:
+    """A dim with bound symbols replaced by their numbers, or by other dims."""
     if isinstance(dim, int) or not any(name in bindings for name in dim.symbols):
         return dim
     total: Dim = 0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clrt.errors import PassError
-from clrt.ir.dims import Bindings, Shape
+from clrt.ir.dims import Shape, Substitutes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, IrOp, TensorType
 
@@ -226,12 +226,12 @@ class Graph:
         self.nodes = [n for n in self.nodes if n in live]
         return before - len(self.nodes)
 
-    def bind(self, bindings: Bindings) -> None:
+    def bind(self, bindings: Substitutes) -> None:
         """Puts numbers in the place of symbols, in the types of all values."""
         for value in self.values() if bindings else ():
             value.type = value.type.bind(bindings)
 
-    def copy(self, bindings: Bindings | None = None) -> Graph:
+    def copy(self, bindings: Substitutes | None = None) -> Graph:
         """A graph of new nodes and values, with dims bound where given.
 
         Constants without symbols are shared, so that a weight is one `Value` in every copy.
@@ -262,7 +262,7 @@ class Graph:
         outputs = [clone(v) for v in self.outputs]
         return Graph(self.name, inputs, outputs, nodes, list(self.output_names))
 
-    def over(self, inputs: Sequence[Value | None], bindings: Bindings | None = None) -> Graph:
+    def over(self, inputs: Sequence[Value | None], bindings: Substitutes | None = None) -> Graph:
         """A copy that reads other values in place of the inputs, with dims bound where given."""
         copy = self.copy(bindings)
         copy.replace_inputs(dict(zip(copy.inputs, inputs, strict=True)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.attributes import attribute_names, settle_attributes
-from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
+from clrt.ir.dims import Dim, Shape, Substitutes, differ, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import Evaluation, Trace, is_traced
 
@@ -178,7 +178,7 @@ class TensorType:
             return True
         return len(self.shape) == len(other.shape) and not any(map(differ, self.shape, other.shape))
 
-    def bind(self, bindings: Bindings) -> TensorType:
+    def bind(self, bindings: Substitutes) -> TensorType:
         """The type with symbols replaced by numbers, in the shape and in the elements."""
         shape, known = self.shape, self.known
         if shape is not None and not self.is_static:
@@ -278,7 +278,7 @@ class ContainerType(TensorType):
             and self.element.agrees(other.element)
         )
 
-    def bind(self, bindings: Bindings) -> ContainerType:
+    def bind(self, bindings: Substitutes) -> ContainerType:
         return replace(self, element=self.element.bind(bindings))
 
     def __str__(self) -> str:

@@ -32,12 +32,14 @@ class Audience(Enum):
     IMPORT: The importer, of an op that clrt lacks in the form that a file has.
     PLANNING: The optimiser and, with numbers for all shapes, the planner.
     LOWERING: The planner alone, of an op that has no form of its own on a device.
+    REPEATED: The planner, where a graph runs again and again with the same shapes.
     EXPORT: The exporter, of an op that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
     PLANNING = "planning"
     LOWERING = "lowering"
+    REPEATED = "repeated"
     EXPORT = "export"
 
 
@@ -112,17 +114,17 @@ def decompose(
 
     Args:
         names: Those that are taken; new nodes are named after the node.
-        audiences: The first of them that has one for the op.
+        audiences: The first of them that has one for the node.
 
     Raises:
         ShapeError, ModelError, UnsupportedError: What the rule says of the node.
     """
     assert isinstance(node.op, Op)
-    entry = next((e for a in audiences if (e := of_class(type(node.op), a)) is not None), None)
-    if entry is None:
-        return None
-    make = Builder(names, node.name, origins=node.origins)
-    results = entry.apply(node, make)
-    if results is None:
-        return None
-    return make.nodes, [v for v in results if v is not None]
+    for audience in audiences:
+        entry = of_class(type(node.op), audience)
+        if entry is not None:
+            make = Builder(names, node.name, origins=node.origins)
+            results = entry.apply(node, make)
+            if results is not None:
+                return make.nodes, [v for v in results if v is not None]
+    return None

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from clrt import knobs
 from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
-from clrt.ir.dims import UNKNOWN, numbers_of
+from clrt.ir.dims import Dim, told_by
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
@@ -116,7 +116,7 @@ class GraphView:
         self._added: list[Node] = []
         self._dead = 0
         self._replaced = False
-        self._told: dict[str, int] = {}
+        self._told: dict[str, Dim] = {}
         self._names: Names | None = None
         for node in graph.nodes:
             self._read(node)
@@ -232,7 +232,7 @@ class GraphView:
         self._bind(self._told)
         self._told = {}
 
-    def _bind(self, told: dict[str, int]) -> None:
+    def _bind(self, told: dict[str, Dim]) -> None:
         self.graph.bind(told)
         for node in self.graph.nodes if told else ():
             self.worklist.touch(node)
@@ -242,7 +242,7 @@ class GraphView:
 
         A node is asked where the type of an input changed since it was last asked.
         """
-        told: dict[str, int] = {}
+        told: dict[str, Dim] = {}
         again = self.worklist.has_begun(_INFERENCE)
         if not again:
             self.worklist.begin(_INFERENCE)
@@ -251,8 +251,8 @@ class GraphView:
             types = node.op.infer_with_data(node.input_types)
             for value, type_ in zip(node.outputs, types, strict=False):
                 merged = value.type.merged(type_)
-                if merged is not value.type:
-                    told |= _told(value.type, type_)
+                told |= (facts := _told(value.type, type_))
+                if merged is not value.type or facts:
                     value.type = merged
                     self.worklist.touch(node)
                     for user in self._users.get(value, ()):
@@ -275,13 +275,12 @@ def fold_budget(graph: Graph) -> FoldBudget:
     return FoldBudget.of(sum(v.nbytes for v in constants))
 
 
-def _told(old: TensorType, new: TensorType) -> dict[str, int]:
-    """Numbers of unknown dims. The graph needs them everywhere: what tells them may go.
+def _told(old: TensorType, new: TensorType) -> dict[str, Dim]:
+    """What unknown dims are. The graph needs it everywhere: what tells it may go.
 
     Dims that the file names are left alone, since what it declares may be wrong.
     """
-    found = numbers_of(old.shape or (), new.shape or ())
-    return {name: number for name, number in found.items() if name.startswith(UNKNOWN)}
+    return told_by(old.shape or (), new.shape or ())
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:

@@ -9,6 +9,7 @@ from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.capture_invariants import CaptureInvariants
+from clrt.passes.carry_shapes import CarryShapes
 from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
@@ -51,6 +52,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FOLD_CONSTANTS,  # what depends on constants alone
     CaptureInvariants(),  # weights that a loop hands on from turn to turn
+    CarryShapes(),  # those that stay the same from turn to turn
     SinkConstants(),  # into the graphs of nodes, which are optimised when this one is
     InlineGraphs(),  # If with a known condition, Einsum
     REMOVE_IDENTITY,  # Dropout, casts and views that change nothing, neutral operands

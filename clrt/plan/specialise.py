@@ -92,12 +92,14 @@ def specialise_to_break(
     shapes: Mapping[str, tuple[int, ...]],
     known: Mapping[str, Array],
     donated: Collection[str] = (),
+    repeated: bool = False,
 ) -> tuple[Graph, GraphBreak | None]:
     """As much of the graph as can be given numbers, and the cut where that is not all.
 
     Args:
         known: Elements of inputs, by name; these are no inputs of the copy.
         donated: Inputs whose memory the plan may write to.
+        repeated: Whether it is for many runs, which are worth more time to plan.
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
@@ -122,6 +124,7 @@ def specialise_to_break(
     names = Names(())
     budget = FoldBudget.of(0)
     todo = deque(copy.nodes)
+    audiences = (*_AUDIENCES, Audience.REPEATED) if repeated else _AUDIENCES
     while todo:
         node = todo.popleft()
         node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
@@ -130,10 +133,12 @@ def specialise_to_break(
             node.op = node.op.in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
-        elif (found := decompose(node, names, *_AUDIENCES)) is not None:
+        elif (found := decompose(node, names, *audiences)) is not None:
             nodes, results = found
             todo.extendleft(reversed(nodes))
-            instead.update(zip(node.outputs, results, strict=False))
+            for value, result in zip(node.outputs, results, strict=False):
+                instead[value] = result
+                _tell(value, result.type, sizes)
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
             # What shapes give is a number by now, on which shapes in its graphs may depend.
@@ -232,12 +237,17 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
-            sizes.setdefault(name, size)
+        _tell(value, type_, sizes)
         if value.symbolic is not None and not _fits(type_, value.symbolic, sizes):
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
+
+
+def _tell(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
+    """Adds the dims of a value that its type now tells."""
+    for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
+        sizes.setdefault(name, size)
 
 
 def _types(node: Node) -> list[TensorType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, ValuesView
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
+    ClrtError,
     HostFallbackWarning,
     InputError,
     OutOfMemoryError,
@@ -33,10 +35,13 @@ from clrt.runtime.slabs import Slabs
 from clrt.signature import bind_dims
 from clrt.tuning.records import record_for
 
+_LOG = logging.getLogger(__name__)
 # So many plans are kept, and more as long as they are small: a growing state has one an iteration.
 KEPT_PLANS = 64
 KEPT_PLAN_BYTES = 64 << 20
 MOST_PLANS = 4096
+# With the same shapes, before loops become part of their plan: that takes some runs' time.
+_FEW_RUNS = 4
 # What a plan without steps takes of the host's memory.
 _PLAN_BYTES = 8 << 10
 
@@ -53,6 +58,8 @@ class Stage:
         bound: The plan bound to arenas.
         own_bytes: Of its plan's own device memory, as it was counted last.
         kept: Whether it is among the plans that are kept.
+        runs: How many runs may still begin with it before it is planned anew for many; none where
+            that helps nothing.
     """
 
     plan: Plan
@@ -60,6 +67,17 @@ class Stage:
     bound: dict[Slabs, BoundPlan] = field(default_factory=dict)
     own_bytes: int = 0
     kept: bool = True
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        graph_break = self.graph_break
+        loops = graph_break is not None and any(n.op.graphs for n in graph_break.host_driven)
+        self.runs = _FEW_RUNS if loops else 0
+
+    def is_due(self) -> bool:
+        """Whether it is to be planned anew for the run that begins with it."""
+        self.runs -= self.runs > 0
+        return self.runs == 1
 
     @property
     def host_bytes(self) -> int:
@@ -106,6 +124,15 @@ class PlanCache:
         self.host_bytes += stage.host_bytes
         self.recount(stage)
 
+    def drop(self, key: Any) -> None:
+        """Keeps a stage no longer."""
+        self._drop(self._stages.pop(key))
+
+    def _drop(self, stage: Stage) -> None:
+        stage.kept = False
+        self.host_bytes -= stage.host_bytes
+        self.own_bytes -= stage.own_bytes
+
     def recount(self, stage: Stage) -> None:
         """Asks a stage anew what it has of the device: its first run makes what it lacks.
 
@@ -119,9 +146,7 @@ class PlanCache:
             len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
         ):
             _, oldest = self._stages.popitem(last=False)
-            oldest.kept = False
-            self.host_bytes -= oldest.host_bytes
-            self.own_bytes -= oldest.own_bytes
+            self._drop(oldest)
 
     def clear(self) -> None:
         """Keeps none."""
@@ -172,7 +197,7 @@ class Planner:
         """
         asked = (graph, contract, shapes)
         latest = self.kept.latest  # once: another thread may set it
-        if not known and latest is not None and latest[0] == asked:
+        if not known and latest is not None and latest[0] == asked and not latest[1].runs:
             return latest[1]
         data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
         key = (graph, tuple(shapes.get(v.name) for v in graph.inputs), data, contract)
@@ -184,6 +209,12 @@ class Planner:
                 raise sizes.with_batch(error, self.fitting_batch_for(shapes)) from error
             self._announce(stage.plan)
             self.kept.add(key, stage)
+        elif stage.runs and stage.is_due():
+            again = self._for_many(stage, graph, shapes, known, contract)
+            if again is not None:
+                self.kept.drop(key)
+                self.kept.add(key, again)
+                stage = again
         self.kept.latest = None if known else (asked, stage)
         return stage
 
@@ -213,6 +244,31 @@ class Planner:
             self._templates.begin(family, bindings, stage.plan)
         return stage
 
+    def _for_many(
+        self,
+        stage: Stage,
+        graph: Graph,
+        shapes: Shapes,
+        known: Mapping[str, Array],
+        contract: Contract,
+    ) -> Stage | None:
+        """The stage with loops as part of its plan; None where that cannot be, or has no room."""
+        assert stage.graph_break is not None
+        stage.runs = 0
+        try:
+            plan, graph_break = self.plan(graph, shapes, known, contract, repeated=True)
+        except ClrtError:  # runs go on as they did
+            _LOG.debug("no plan for many runs of %s", graph.name, exc_info=True)
+            return None
+        loops = {n.name for n in stage.graph_break.host_driven}
+        left = set() if graph_break is None else {n.name for n in graph_break.host_driven}
+        fits = self.memory(plan, graph_break).device_bytes <= self.limit
+        if not fits or loops <= left or plan.host_steps:
+            return None
+        again = Stage(plan, graph_break)
+        again.runs = 0
+        return again
+
     def plan(
         self,
         graph: Graph,
@@ -220,19 +276,21 @@ class Planner:
         known: Mapping[str, Array] = NOTHING,
         contract: Contract = HOST_ONLY,
         tunables: Tunables = NOTHING,
+        repeated: bool = False,
     ) -> tuple[Plan, GraphBreak | None]:
         """A plan that is not kept, and where the graph goes on.
 
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+            repeated: Whether it is for many runs.
         """
-        bindings = _bindings(graph, shapes, known)
-        first, graph_break = specialise_to_break(graph, bindings, shapes, known, contract.donated)
+        bindings, donated = _bindings(graph, shapes, known), contract.donated
+        found = specialise_to_break(graph, bindings, shapes, known, donated, repeated)
+        first, graph_break = found
         if graph_break is not None:  # what comes after may still read what is donated
             later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
             left = frozenset(first.output_names).difference(graph_break.reads)
-            donated = contract.donated - later
-            contract = replace(contract, donated=donated, device_outputs=left)
+            contract = replace(contract, donated=donated - later, device_outputs=left)
 
         return self._make(contract, first, tunables), graph_break
 

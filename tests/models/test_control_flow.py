@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.errors import InputError
+from clrt.ops.control import unrolling
 from clrt.runtime.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
@@ -158,7 +159,11 @@ def test_a_loop_whose_state_starts_as_a_number_and_whose_turn_is_a_vector(
 
 
 @DEVICES
-def test_scans_forwards_and_backwards_along_any_axis(device: DeviceInfo) -> None:
+@pytest.mark.parametrize("few", (0, 512), ids=("host", "plan"))
+def test_scans_forwards_and_backwards_along_any_axis(
+    few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unrolling, "_FEW_NODES", few)
     model = parsed(
         """
         g (float[d] s, float[d, t] a, float[t, d] b) => (float[d] e, float[d, t] p, float[t, d] q) {

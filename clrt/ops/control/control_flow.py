@@ -19,7 +19,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import ContainerType, TensorType
+from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Tensor, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import (
@@ -36,7 +36,7 @@ from clrt.ops.control.host_driven import (
 from clrt.ops.decompositions import Audience, decomposes
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.movement import fresh_dim
-from clrt.ops.movement.views import Squeeze, Unsqueeze, View
+from clrt.ops.movement.views import View
 from clrt.ops.norm.layer_normalization import Normalization
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
@@ -200,22 +200,17 @@ class Loop(HostDriven):
         captured = inputs[2 + self.carried :]
         iterations = None if limit is None else int(host.read(limit).reshape(()))
         going = condition is None or truth(condition, host)
-        if going and iterations is None and self._goes_on:
+        if going and iterations is None and self.goes_on:
             raise ModelError(
                 "Loop: it has no number of iterations and its condition always holds, so that it "
                 "would never end; export it with one of the two."
             )
-        made = Iterations(self.name, iterations if self._goes_on and going else None)
+        made = Iterations(self.name, iterations if self.goes_on and going else None)
         while going and (iterations is None or made.count < iterations):
-            # Exporters declare these as [1], too.
-            iteration, holds = (
-                np.reshape(number, (1,) * len(formal.shape or ()))
-                for number, formal in zip((made.count, True), self.body.inputs, strict=False)
-            )
-            inner = [iteration, holds, *carried, *captured]
+            inner = [*counters(self.body, made.count), *carried, *captured]
             results = made.run(self.body, inner, 1 + self.carried, host)
             # Reading the condition waits for the device.
-            going = self._goes_on or truth(results[0], host)
+            going = self.goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]
         known = sizes(self.body, [None, None, *inputs[2:]])
         kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
@@ -224,7 +219,7 @@ class Loop(HostDriven):
         return [*carried, *stacks]
 
     @property
-    def _goes_on(self) -> bool:
+    def goes_on(self) -> bool:
         """Whether the next condition is known to hold where this iteration's did."""
         result = self.body.outputs[0]
         holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
@@ -345,6 +340,14 @@ class Scan(HostDriven):
         return [*states, *stacks]
 
 
+def counters(body: Graph, iteration: int) -> list[Array]:
+    """The first two inputs of a Loop's graph: the iteration's number, and that it goes on."""
+    # Exporters declare these as [1], too.
+    numbers = np.asarray(iteration, np.int64), np.asarray(True)
+    pairs = zip(numbers, body.inputs, strict=False)
+    return [np.reshape(number, (1,) * len(formal.shape or ())) for number, formal in pairs]
+
+
 def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
     """A copy of a graph, its dims bound where given, with copies of those that its nodes run.
 
@@ -418,30 +421,3 @@ def _body(node: OnnxNode, name: str) -> Graph:
     if not isinstance(graph, Graph):
         raise ModelError(f"{node.op_type}: it has no graph '{name}'.")
     return positional(graph)
-
-
-@decomposes(Scan, audience=Audience.PLANNING)
-def _one_slice(node: Node, make: Builder) -> list[Value] | None:
-    """The graph of a Scan over tensors of one slice."""
-    op = node.op
-    assert isinstance(op, Scan)
-    given = [v for v in node.inputs if v is not None and v.type.is_static]
-    first, end = op.states, op.states + op.num_scan_inputs
-    axes = op.scan_input_axes or (0,) * op.num_scan_inputs
-    if op.batched or len(given) < len(node.inputs) or len(axes) != op.num_scan_inputs:
-        return None
-    scanned = zip(given[first:end], axes, strict=True)
-    if any(v.dims[normalize_axis(axis, len(v.dims), op)] != 1 for v, axis in scanned):
-        return None
-    actual = list(given)
-    for k, axis in zip(range(first, end), axes, strict=True):
-        actual[k] = make.add(Squeeze(), given[k], make.ints(axis))
-    before = len(make.nodes)
-    results = make.inline(op.body, actual, sizes(op.body, actual))
-    read = (v for n in make.nodes[before:] for v in n.inputs if v is not None)
-    if not all(v.has_numbers for v in (*read, *results) if v.is_constant):
-        return None  # what the body declares of its shapes may not hold
-    axes = op.scan_output_axes or (0,) * len(results[first:])
-    pairs = zip(results[first:], axes, strict=True)
-    stacks = [make.add(Unsqueeze(), value, make.ints(axis)) for value, axis in pairs]
-    return [*results[:first], *stacks]

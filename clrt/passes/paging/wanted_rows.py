@@ -127,4 +127,4 @@ def _of_rows(build: Builder, value: Value) -> Value:
     if data is None or value.has_numbers:
         return value
     bound = {TOKENS: symbol(_ROWS)}
-    return build.dims([substitute(d, bound) for d in data.flat])  # type: ignore[arg-type]
+    return build.dims([substitute(d, bound) for d in data.flat])
