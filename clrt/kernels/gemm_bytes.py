@@ -19,8 +19,6 @@ from clrt.kernels.variant import Lowering
 
 WIDTH = 32
 """Columns of a panel."""
-MOST_DEPTH = 1 << 15
-"""Of K: products of numbers below 256 are summed in 32 bits."""
 _PLACES = 4
 _SIGN = np.uint8(0x80)
 _TILE_ROWS = 8

@@ -9,11 +9,9 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
-from clrt.kernels.gemm_bytes import MOST_DEPTH
-from clrt.kernels.quantized import bounds
 from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.matmul.rounded_matmul import BYTES, RoundedMatMul
+from clrt.ops.matmul.rounded_matmul import BYTES, MOST_DEPTH, RoundedMatMul
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.pointwise import Add
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
@@ -47,10 +45,8 @@ class FuseRounding(Pass):
         build, node, x = match.builder(self.name), match.root, match.facts
         op, scale = node.op, node.arg(1).numbers
         assert isinstance(op, DequantizeLinear) and isinstance(x, Value) and scale is not None
-        zero = _zero(node).astype(np.float32)
-        low, high = bounds(node.arg(0).dtype)
-        numbers = (scale, np.float32(low) - zero, np.float32(high) - zero)
-        operands = [build.constant(_spread(np.asarray(n, np.float32), op, x)) for n in numbers]
+        numbers = (scale, *op.levels(node.arg(0).dtype, _zero(node)))
+        operands = [build.constant(_spread(np.asarray(n), op, x)) for n in numbers]
         return build.patch({node.output: build.add(RoundToScale(), x, *operands)})
 
 
@@ -141,7 +137,7 @@ def _with_levels(left: Node, right: Node, transposed: bool) -> RoundedProduct | 
         return "B has scales by block, or along K"
     if not 0 < k <= MOST_DEPTH or not n:
         return f"K is {k}; it is 1 to {MOST_DEPTH}"
-    low, high = (int(bound) - int(zero) for bound in bounds(left.arg(0).dtype))
+    low, high = map(int, op.levels(left.arg(0).dtype, np.asarray(zero)))
     x = _rounded(left)
     return RoundedProduct(
         RoundedMatMul(int(transposed), level, low, high),

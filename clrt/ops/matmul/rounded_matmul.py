@@ -12,7 +12,7 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm_bytes import MOST_DEPTH, ByteWeights, emit_bytes
+from clrt.kernels.gemm_bytes import ByteWeights, emit_bytes
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
@@ -25,6 +25,8 @@ from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 
 BYTES = (DType.INT8, DType.UINT8)
+MOST_DEPTH = 1 << 15
+"""Of K: products of numbers below 256 are summed in 32 bits."""
 _MOST_LEVELS = 256
 
 
