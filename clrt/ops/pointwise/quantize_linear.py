@@ -75,7 +75,7 @@ class Quantization(Op):
 
     @staticmethod
     def levels(dtype: DType, zero: Array) -> tuple[Array, Array]:
-        """The least and the largest integer of a dtype less zero points: float32, of their shape."""
+        """The least and the largest integer of a dtype less zero points: float32."""
         low, high = (np.float32(bound) for bound in bounds(dtype))
         return low - zero.astype(np.float32), high - zero.astype(np.float32)
 

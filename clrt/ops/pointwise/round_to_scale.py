@@ -33,7 +33,9 @@ class RoundToScale(Pointwise):
 
     def evaluate(self, *arrays: Array) -> Any:
         x, scale, low, high = arrays
-        return np.rint(np.fmin(np.fmax(x / scale, low), high)) * scale
+        v = x / scale
+        v = np.where(v > low, v, low)
+        return np.rint(np.where(v < high, v, high)) * scale
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if dtypes[0] is DType.FLOAT64:
