@@ -15,9 +15,8 @@ from clrt.ir.op import IrOp, Step
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import And, Div, Mul, Not, Or, Round, Where
+from clrt.ops.pointwise.pointwise import And, Div, Greater, Less, Mul, Not, Or, Round, Where
 from clrt.ops.pointwise.round_to_scale import RoundToScale
-from clrt.ops.pointwise.variadic import Max, Min
 
 
 class Maker(Builder):
@@ -66,8 +65,10 @@ class Maker(Builder):
         return self(Or(), self(And(), condition, x), others)
 
     def on_scale(self, x: Value, scale: Value, low: Value, high: Value) -> Value:
-        """RoundToScale."""
-        levels = self(Min(), self(Max(), self(Div(), x, scale), low), high)
+        """RoundToScale; Max would keep NaN."""
+        levels = self(Div(), x, scale)
+        levels = self(Where(), self(Greater(), levels, low), levels, low)
+        levels = self(Where(), self(Less(), levels, high), levels, high)
         return self(Mul(), self(Round(), levels), scale)
 
     def columns(self, value: Value, start: int, width: int) -> Value:
