@@ -32,13 +32,15 @@ class FoldConstants(Pass):
 
     Args:
         dequantize: Whether quantised weights become floats where these are not too large.
+        products: Whether those do, too, of which FuseRoundedMatmul makes products of integers.
     """
 
     name = "fold_constants"
     local = True
 
-    def __init__(self, dequantize: bool = True) -> None:
+    def __init__(self, dequantize: bool = True, products: bool = False) -> None:
         self._dequantize = dequantize
+        self._products = products
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
@@ -54,7 +56,7 @@ class FoldConstants(Pass):
             return Miss("the weight is to stay quantised", node)
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
-        if dequantizes and _feeds_rounded(view, node):
+        if dequantizes and not self._products and _feeds_rounded(view, node):
             return Miss("a product of integers reads it", node)
         inputs = {v for v in node.inputs if v is not None}
         if node.op.stepwise and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:

@@ -137,7 +137,8 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 
 
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
-    instead = [FoldConstants(dequantize=False)] if keep_quantized else []
+    folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
+    instead = [folds] if keep_quantized or level < 2 else []
     session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
         _tidy(session)

@@ -20,7 +20,7 @@ from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.rounded_matmul import MOST_DEPTH
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.pointwise.pointwise import Relu
+from clrt.ops.pointwise.pointwise import Add, Relu
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
 from clrt.passes.driver import infer_types
 from clrt.passes.fuse_rounding import FuseRoundedMatmul, FuseRounding
@@ -169,6 +169,21 @@ def test_floats_where_these_are_faster() -> None:
         assert _names(graph) == ["RoundToScale", "FusedMatMul"]
         assert graph.nodes[1].arg(1).is_constant
         assert_same_results(expected, evaluate(graph, feeds))
+
+
+def test_weights_that_others_read_are_folded() -> None:
+    for level in (1, 2):
+        graph = _graph(
+            (K, K),
+            ("q", QuantizeLinear(), "x", SCALE, np.array(3, np.uint8)),
+            ("a", DequantizeLinear(), "q", SCALE, np.array(3, np.uint8)),
+            ("w", DequantizeLinear(1), _integers("int8", K, N), _scales(N)),
+            ("p", MatMul(), "a", "w"),
+            ("y", Add(), "p", "w"),
+        )
+        optimize(graph, level)
+        assert not [n for n in graph.nodes if n.inputs[0] and n.arg(0).is_constant]
+        assert ("RoundedMatMul" in _names(graph)) == (level == 2)
 
 
 def test_exports() -> None:
