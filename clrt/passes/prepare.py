@@ -35,6 +35,7 @@ from clrt.passes.restore_rounded import RestoreRounded
 from clrt.passes.round_activations import RoundActivations
 from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.sub_pixels import UseSubPixels
+from clrt.passes.widen_lines import WidenLines
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
@@ -60,6 +61,10 @@ def _use_sub_pixels(caps: DeviceCaps) -> Pass | None:
     return UseSubPixels() if caps.is_cpu else None
 
 
+def _widen_lines(caps: DeviceCaps) -> Pass | None:
+    return WidenLines() if caps.is_cpu else None
+
+
 def _use_channels_last(caps: DeviceCaps) -> Pass | None:
     return UseChannelsLast() if caps.is_cpu else None
 
@@ -71,6 +76,7 @@ PREPARE: tuple[ForDevice, ...] = (
     _round_activations,  # precision: dots of bytes, where the model allows them
     _keep_scales,  # precision: tables as products of float32 read them
     _use_sub_pixels,  # ConvTranspose as a convolution, which has the better kernels there
+    _widen_lines,  # filters of signals as convolutions that fill vectors
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )
 # What is repeated behind a pass that changed something, until nothing changes.

@@ -53,7 +53,10 @@ def pack(
         drop_pages(known.array)
     else:
         parts = known.parts if isinstance(known, StackedElements) else (known,)
-    elements = StackedElements(parts, source.value.dtype.numpy)
+    dtype = source.value.dtype
+    # Axes of one element may lie before the rows, as that of directions in recurrent nets.
+    matrices = tuple([p.reshape(-1, rows.row_bytes // dtype.itemsize) for p in parts])
+    elements = StackedElements(matrices, dtype.numpy)
     step = max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
     packed = session.allocate(source.nbytes)
     given = session.allocate(min(step, rows.rows) * rows.row_bytes)

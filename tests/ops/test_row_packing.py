@@ -89,6 +89,8 @@ def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
 def test_panels(device: DeviceInfo, dtype: str) -> None:
     for n, k, width in ((100, 70, 24), (24, 1, 24), (5, 129, 16)):
         weight = rng.standard_normal((n, k)).astype(dtype)
-        source = Panels(k, n, width, transposed=True).of(parts_of(weight, n // 3))
-        expected = source.pack(weight).reshape(-1).view(np.uint8)
-        assert np.array_equal(packed_there(source, device), expected)
+        whole = Value("w", TensorType.of(weight[None]))  # of one direction
+        for value in (parts_of(weight, n // 3), whole):
+            source = Panels(k, n, width, transposed=True).of(value)
+            expected = source.pack(weight).reshape(-1).view(np.uint8)
+            assert np.array_equal(packed_there(source, device), expected)

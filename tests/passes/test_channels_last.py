@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -27,11 +28,17 @@ WEIGHTS = "const %w: float32[8,8,3,3] = ...\nconst %v: float32[8,8,3,3] = ...\n"
 START = f"{WEIGHTS}%a: float32[N,8,H,W] = {CONV}(%x, %w)\n"
 
 
-def prepared(body: str, inputs: str = X, outputs: str = "%y", caps: DeviceCaps = CPU) -> Graph:
+def prepared(
+    body: str,
+    inputs: str = X,
+    outputs: str = "%y",
+    caps: DeviceCaps = CPU,
+    sizes: Mapping[str, int] = SIZES,
+) -> Graph:
     """The graph as a device runs it; it computes the same."""
     graph = graph_of(body, inputs, outputs)
     optimize(graph)
-    feeds = random_inputs(graph, SIZES)
+    feeds = random_inputs(graph, sizes)
     before = evaluate(graph, feeds)
     prepare(graph, caps)
     assert_same_results(before, evaluate(graph, feeds))

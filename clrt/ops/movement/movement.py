@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
@@ -16,10 +17,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import is_traced
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()
+# Elements that a work-item of a CPU writes: it takes a microsecond.
+_FILL_RUN = 4096
 
 
 def fresh_dim() -> Expr:
@@ -89,15 +92,23 @@ def index_t(indices: Value) -> Code:
     return indices.dtype.cl
 
 
-def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Launch:
+def fill_launch(
+    dst: BufferArg, dtype: DType, elems: int, value: object, caps: DeviceCaps
+) -> Launch:
     """The launch that writes one number to `elems` elements."""
-    kernel = KernelSpec.of("tensor/fill.cl", "fill_bits", DATA_T=dtype.cl_bits)
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
-    return launch(kernel, (elems,), dst=dst, n=elems, bits=bits)
+    return _fill("fill_bits", dtype, elems, caps, dst=dst, bits=bits)
 
 
-def fill_from_launch(dst: BufferArg, dtype: DType, elems: int, value: BufferArg) -> Launch:
+def fill_from_launch(
+    dst: BufferArg, dtype: DType, elems: int, value: BufferArg, caps: DeviceCaps
+) -> Launch:
     """The launch that writes the first element of a buffer to `elems` elements."""
-    kernel = KernelSpec.of("tensor/fill.cl", "fill_from", DATA_T=dtype.cl_bits)
-    return launch(kernel, (elems,), value=value, dst=dst, n=elems)
+    return _fill("fill_from", dtype, elems, caps, dst=dst, value=value)
+
+
+def _fill(entry: str, dtype: DType, elems: int, caps: DeviceCaps, **args: Any) -> Launch:
+    kernel = KernelSpec.of("tensor/fill.cl", entry, DATA_T=dtype.cl_bits)
+    run, local = (_FILL_RUN, (1,)) if caps.is_cpu else (1, None)
+    return launch(kernel, (ceil_div(elems, run),), local, n=elems, run=run, **args)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.code import Define
 from clrt.ir.dims import Dim
@@ -59,7 +60,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if node.op.mode != "constant":
         padded = [axis for axis, pads in enumerate(zip(begins, ends, strict=True)) if any(pads)]
         return [_mirror(source, node, kept, strides, lead[: max(padded, default=0) + 1], ctx)]
-    launches = [] if kept == list(y.dims) else [_border(node, elems)]
+    launches = [] if kept == list(y.dims) else [_border(node, elems, ctx.caps)]
     if all(k > 0 for k in kept):
         own = contiguous_strides(y.dims)
         place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
@@ -67,15 +68,15 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _border(node: Node, elems: int) -> Launch:
+def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
     y, value = node.output, node.input(2)
     if value is None:
-        return fill_launch(BufferArg(y), y.dtype, elems, 0)
+        return fill_launch(BufferArg(y), y.dtype, elems, 0, caps)
     if value.numbers is not None:
-        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0])
+        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0], caps)
     if value.dtype is not y.dtype:
         raise UnsupportedError(f"the value of {node} is {value.dtype}, the data {y.dtype}.")
-    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value))
+    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value), caps)
 
 
 def _mirror(

@@ -33,7 +33,9 @@ def _copy(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     own = contiguous_strides(x.dims)
     launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
-    launches += [fill_launch(BufferArg(mask), mask.dtype, elems, 1) for mask in node.outputs[1:]]
+    launches += [
+        fill_launch(BufferArg(mask), mask.dtype, elems, 1, ctx.caps) for mask in node.outputs[1:]
+    ]
     return launches
 
 

@@ -107,7 +107,7 @@ class Walk:
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
         if first is None:
-            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
+            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx.caps)
         (copy,) = copy_launches(
             self.ctx,
             BufferArg(first),

@@ -22,7 +22,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     y = node.output
     assert isinstance(node.op, ConstantOfShape)
     elems = count(y.dims)
-    return [fill_launch(BufferArg(y), y.dtype, elems, node.op.value)] if elems else []
+    if not elems:
+        return []
+    return [fill_launch(BufferArg(y), y.dtype, elems, node.op.value, ctx.caps)]
 
 
 @register

@@ -27,15 +27,15 @@ def params(source: str, entry: str = "f", **defines: str) -> str:
 
 
 def test_a_launch_has_the_arguments_in_the_order_of_the_source() -> None:
-    made = launch(FILL, (8,), (1,), 7, n=8, dst=BufferArg(DST, 3), value=VALUE)
-    args = (BufferArg(VALUE), BufferArg(DST, 3), np.int32(8))
+    made = launch(FILL, (8,), (1,), 7, n=8, run=1, dst=BufferArg(DST, 3), value=VALUE)
+    args = (BufferArg(VALUE), BufferArg(DST, 3), np.int32(8), np.int32(1))
     assert made == Launch(FILL, (8,), (1,), args, 7)
     assert isinstance(made.args[2], np.int32)
     assert made.accesses() == [(args[0], "read"), (args[1], "write")]
 
 
 def test_a_stand_in_is_neither_read_nor_written() -> None:
-    made = launch(FILL, (8,), value=unused(Scratch(2, DType.INT64)), dst=DST, n=8)
+    made = launch(FILL, (8,), value=unused(Scratch(2, DType.INT64)), dst=DST, n=8, run=1)
     assert len(made.buffers) == 2
     assert [(a.buffer, access) for a, access in made.accesses()] == [(DST, "write")]
 
@@ -48,19 +48,22 @@ def test_numbers_become_what_the_kernel_declares() -> None:
     assert [type(a) for a in made.args[1:]] == types
     assert made.args[2] == key
     with pytest.raises(ShapeError, match="past 32 bits"):
-        launch(FILL, (8,), dst=DST, value=VALUE, n=1 << 31)
+        launch(FILL, (8,), dst=DST, value=VALUE, n=1 << 31, run=1)
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        ({"dst": DST, "value": VALUE}, "missing n; unknown none"),
-        ({"dst": DST, "value": VALUE, "n": 8, "m": 8}, "missing none; unknown m"),
-        ({"dst": DST, "source": VALUE, "n": 8}, "missing value; unknown source"),
-        ({"dst": 8, "value": VALUE, "n": DST}, "dst is a tensor of uint, not 8"),
-        ({"dst": DST, "value": VALUE, "n": VALUE}, "n is int, not Scratch"),
-        ({"dst": DST, "value": VALUE, "n": 8.0}, "n is int, not 8.0"),
-        ({"dst": Scratch(8, DType.INT64), "value": VALUE, "n": 8}, "dst is a tensor of uint"),
+        ({"dst": DST, "value": VALUE, "run": 1}, "missing n; unknown none"),
+        ({"dst": DST, "value": VALUE, "n": 8, "m": 8, "run": 1}, "missing none; unknown m"),
+        ({"dst": DST, "source": VALUE, "n": 8, "run": 1}, "missing value; unknown source"),
+        ({"dst": 8, "value": VALUE, "n": DST, "run": 1}, "dst is a tensor of uint, not 8"),
+        ({"dst": DST, "value": VALUE, "n": VALUE, "run": 1}, "n is int, not Scratch"),
+        ({"dst": DST, "value": VALUE, "n": 8.0, "run": 1}, "n is int, not 8.0"),
+        (
+            {"dst": Scratch(8, DType.INT64), "value": VALUE, "n": 8, "run": 1},
+            "dst is a tensor of uint",
+        ),
     ],
     ids=str,
 )

@@ -1,0 +1,145 @@
+"""Conv of few maps along one axis: neighbouring places of y are maps of their own.
+
+One map fills one lane of a vector. With R places at a time, a window is (R - 1) strides longer and
+begins R strides behind the last one, and its R sums are the maps of one place. A resampler, or any
+filter of a signal, is such a Conv.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clrt.ir.dims import same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch
+from clrt.ir.op import Array, IrOp
+from clrt.ops.conv.conv import Conv, FusedConv
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+_RANKS = (3, 4, 5)
+# Floats of a vector of today's CPUs, at most.
+_LANES = 16
+_PLACES = (4, 8, 16)
+# A longer window has zeros in it: so much of the work as it was may be left at most.
+_MOST_WORK = 0.5
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The axis along which windows move, and how many places of it are taken at a time.
+
+    Attributes:
+        axis: Of x.
+        work: What a place takes, in lanes times the taps of a window.
+    """
+
+    axis: int
+    taps: int
+    stride: int
+    pads: tuple[int, int]
+    maps: int
+    places: int = 1
+
+    @property
+    def work(self) -> float:
+        lanes = -(-self.maps * self.places // _LANES) * _LANES
+        return lanes / self.places * (self.taps + self.more) / self.taps
+
+    @property
+    def more(self) -> int:
+        """Elements of a window besides those of its first place."""
+        return (self.places - 1) * self.stride
+
+
+class WidenLines(Pass):
+    """Conv -> Pad, Conv of more maps, Reshape, Slice."""
+
+    name = "widen_lines"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return op in (Conv, FusedConv)
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        line = _line(node)
+        if line is None:
+            return None
+        if isinstance(line, str):
+            return Miss(line, node)
+        wide = min((replace(line, places=r) for r in _PLACES), key=lambda x: x.work)
+        if wide.work > _MOST_WORK * line.work:
+            return Miss("longer windows would take as long", node)
+        return Match(view, node, facts=wide)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node, line = match.builder(self.name), match.root, match.facts
+        x, w, bias, y = node.arg(0), node.arg(1), node.input(2), node.output
+        assert x.shape is not None and y.shape is not None and w.numbers is not None
+        assert isinstance(node.op, (Conv, FusedConv))
+        images, channels = x.shape[:2]
+        places = y.shape[line.axis]
+        value = build.add(Reshape(1), x, build.dims((images, channels, x.shape[line.axis])))
+        before, behind = line.pads
+        pads = build.ints(before, behind + line.more)
+        value = build.add(Pad(), value, pads, None, build.ints(2))
+        if bias is not None:
+            assert bias.numbers is not None
+            bias = build.numbers(np.tile(bias.numbers, line.places), bias.dtype)
+        conv = replace(
+            node.op,
+            kernel_shape=(line.taps + line.more,),
+            strides=(line.places * line.stride,),
+            dilations=(),
+            pads=(),
+        )
+        value = build.add(conv, value, build.numbers(_weights(w.numbers, line), w.dtype), bias)
+        assert value.shape is not None
+        blocks = build.add(Transpose((0, 2, 1)), value)
+        count = value.shape[2] * line.places
+        value = build.add(Reshape(1), blocks, build.dims((images, count, line.maps)))
+        ends = build.dims([places])
+        value = build.add(Slice(), value, build.ints(0), ends, build.ints(1))
+        value = build.add(Transpose((0, 2, 1)), value)
+        return build.patch({y: build.add(Reshape(1), value, build.dims(y.shape))})
+
+
+def _line(node: Node) -> _Line | str | None:
+    """How windows move; else why they do not move along a line, or None for most of Conv."""
+    op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
+    assert isinstance(op, (Conv, FusedConv))
+    window = op.window(w.shape)
+    if x.shape is None or len(x.shape) not in _RANKS or window is None or not w.type.static_shape:
+        return None
+    maps, channels, *sizes = w.type.static_shape
+    axes = [2 + a for a, size in enumerate(sizes) if size > 1]
+    if op.group != 1 or 0 in (maps, channels) or len(axes) != 1:
+        return None
+    (axis,), count = axes, len(sizes)
+    if not all(same(d, 1) for a, d in enumerate(x.shape[2:], 2) if a != axis):
+        return None
+    if x.dtype is not DType.FLOAT32 or not w.has_numbers or node.output.shape is None:
+        return "its input is not float32, or its weights or sizes are computed"
+    if len(node.inputs) > 3 or (bias is not None and not bias.has_numbers):
+        return "its bias is computed, or its epilogue reads other tensors"
+    if op.auto_pad not in ("NOTSET", "VALID") or any(d != 1 for d in op.dilations):
+        return "its padding follows from its sizes, or its windows have holes"
+    pads = (op.pads or (0,) * 2 * count) if op.auto_pad == "NOTSET" else (0,) * 2 * count
+    if any(p for a, p in enumerate(pads) if a % count != axis - 2):
+        return "it pads other axes, too"
+    ends = pads[axis - 2], pads[axis - 2 + count]
+    return _Line(axis, sizes[axis - 2], (op.strides or (1,) * count)[axis - 2], ends, maps)
+
+
+def _weights(w: Array, line: _Line) -> Array:
+    """Weights [O, C, window] as [places and O, C, longer window]."""
+    maps, channels = w.shape[:2]
+    taps = w.reshape(maps, channels, line.taps)
+    found = np.zeros((line.places, maps, channels, line.taps + line.more), w.dtype)
+    for place in range(line.places):
+        found[place, :, :, place * line.stride :][..., : line.taps] = taps
+    return found.reshape(line.places * maps, channels, -1)
