@@ -15,7 +15,8 @@ from clrt.ops.base import all_graphs
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
-from clrt.passes.driver import Pass, PassRun
+from clrt.passes.driver import Pass, PassRun, fold_budget
+from clrt.passes.fourier_matrices import UseFourierMatrices
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.keep_scales import KeepScales
@@ -42,6 +43,11 @@ ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
 def _restore_rounded(caps: DeviceCaps) -> Pass | None:
     return None if VNNI_INT8 in caps.matrix_shapes else RestoreRounded()
+
+
+def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
+    """Not among the portable passes: compiled models have the ops, which take no memory."""
+    return UseFourierMatrices()
 
 
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
@@ -72,6 +78,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
     _restore_rounded,  # products of integers, where those of floats are faster
+    _use_fourier_matrices,  # products, which have the better kernels everywhere
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
     _round_activations,  # precision: dots of bytes, where the model allows them
     _keep_scales,  # precision: tables as products of float32 read them
@@ -91,11 +98,12 @@ SETTLE: dict[str, tuple[Pass, ...]] = {
         FuseElementwise(),
         ELIMINATE_DEAD,
     ),
+    UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
     # The transposes that a layout needs meet others, and vanish.
     UseChannelsLast.name: (
+        SimplifyTransposes(),
         SinkTranspose(),
         SinkChannels(),
-        SimplifyTransposes(),
         REMOVE_IDENTITY,
         CANONICALIZE_VIEWS,
         ELIMINATE_COMMON,
@@ -130,8 +138,9 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     """
     report = PassReport()
     passes = [made for make in PREPARE if (made := make(caps)) is not None]
+    budget = fold_budget(graph)
     for one in list(all_graphs(graph)):
-        session = PassRun(one)
+        session = PassRun(one, budget=budget)
         for pass_ in passes:
             if session.run(pass_).hits:
                 clean_up(session, SETTLE.get(pass_.name, ()))

@@ -7,6 +7,7 @@
 //   reduce_joined    these, joined
 //   reduce_columns   float32, s2 = 1: vectors of outputs
 //   reduce_rows      float32, t2 = 1: vectors of elements
+//   reduce_pieces    float32, y[i] of the S_N elements of x from i * S_N on: vectors of outputs
 #include "common/base.clh"
 #include "common/axes.clh"
 #ifndef INIT
@@ -25,6 +26,9 @@
 #endif
 #ifndef T_ROWS
 #define T_ROWS 8
+#endif
+#ifndef S_N
+#define S_N 2
 #endif
 #ifdef T_VW
 #define VW T_VW
@@ -228,4 +232,38 @@ void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
     AT(y)[output] = result.s0;
   }
 }
+
+#if !SHIFT
+#define FOUR(p, n, i) p[(i) * n], p[(i + 1) * n], p[(i + 2) * n], p[(i + 3) * n]
+#if VW == 4
+#define EVERY(p, n) (F)(FOUR((p), n, 0))
+#elif VW == 8
+#define EVERY(p, n) (F)(FOUR((p), n, 0), FOUR((p), n, 4))
+#else
+#define EVERY(p, n) (F)(FOUR((p), n, 0), FOUR((p), n, 4), FOUR((p), n, 8), FOUR((p), n, 12))
+#endif
+__kernel SINGLE_ITEM
+void reduce_pieces(OUT(float, y), IN(float, x), const IDX_T outputs, const IDX_T item) {
+  const IDX_T first = get_group_id(0) * item;
+  const IDX_T end = i_min(first + item, outputs);
+  for (IDX_T output = first; output < end; output += VW) {
+    __global const float *const base = AT(x) + output * S_N;
+    const IDX_T lanes = i_min(VW, end - output);
+    F total = (F)(INIT);
+    for (int j = 0; j < S_N; ++j) {
+      F v = (F)(0.0f);
+      if (lanes == VW)
+        v = EVERY(base + j, S_N);
+      else
+        for (int lane = 0; lane < lanes; ++lane) ((float *)&v)[lane] = base[lane * S_N + j];
+      total = STEP(total, v);
+    }
+    total = FINISH(total, ((DATA_N)S_N));
+    if (lanes == VW)
+      STORE_F(AT(y) + output, total);
+    else
+      store_lanes(AT(y) + output, total, lanes);
+  }
+}
+#endif
 #endif

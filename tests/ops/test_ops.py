@@ -91,6 +91,7 @@ SMALL: dict[str, dict[str, int]] = {
     "reduce_group": {"T_ITEMS": 4},
     "reduce_joined": {"T_ITEMS": 4},
     "reduce_parts": {"T_ITEMS": 4},
+    "reduce_pieces": {"T_VW": 4},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},
     "sample_draw": {"T_VW": 4, "T_CHUNK": 16, "T_LIST": 4, "T_ITEMS": 4},

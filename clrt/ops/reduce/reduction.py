@@ -11,7 +11,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.code import Code, Define
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -27,6 +27,7 @@ from clrt.ops.movement.movement import data_of, fresh_dims, given, length
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
+PIECES = tuned("reduce_pieces", {"T_VW": (4, 8, 16)}, T_VW=8)
 GROUP = of_groups("reduce_group")
 PARTS = of_groups("reduce_parts")
 JOINED = of_groups("reduce_joined")
@@ -35,6 +36,9 @@ _SOURCE = "reduce/reduce.cl"
 _PART_ELEMENTS = 16
 _GROUPS = 4  # of a compute unit, then
 _PLACES = 3
+# Elements of an output up to which vectors of outputs are read faster than each for itself.
+_PIECE = 16
+_PIECES = 2048  # to a work-item
 _OF_INTEGERS = (
     (Code("c_max"), Code("i_max")),
     (Code("c_min"), Code("i_min")),
@@ -121,6 +125,8 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if _is_of_pieces(node):
+        return _emit_pieces(node, ctx)
     kind = _kind(node)
     view = _view(node, kind)
     d0, d1, d2 = view.places
@@ -131,6 +137,31 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         tunables = ctx.tunables(COLUMNS)
         size = (ceil_div(d2, tunables["T_VW"] * tunables["T_NV"]), d1, d0)
     return _launch(node, view, f"reduce_{kind}", size, (1,) * len(size), **tunables)
+
+
+def _is_of_pieces(node: Node) -> bool:
+    """Whether each output is made of few elements that lie side by side, whatever the others."""
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Reduce)
+    rank = len(x.dims)
+    axes = op.axes_of(node.input_types, rank)
+    sizes = (x.symbolic or x.dims)[rank - len(axes) :]
+    if op.shift or axes != tuple(range(rank - len(axes), rank)):
+        return False
+    return all(isinstance(d, int) for d in sizes) and 0 < product(sizes) <= _PIECE
+
+
+def _emit_pieces(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, Reduce)
+    outputs, elements = prod(y.dims), prod(x.dims)
+    if not outputs:
+        return []
+    defines = ctx.tunables(PIECES) | _expressions(op, x.dtype) | {"S_N": elements // outputs}
+    kernel = KernelSpec.of(_SOURCE, "reduce_pieces", **defines)
+    size = (ceil_div(outputs, _PIECES),)
+    args = {"y": y, "x": x, "outputs": outputs, "item": _PIECES}
+    return [launch(kernel, size, (1,), elements, **args)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
