@@ -25,6 +25,7 @@ from clrt.ops.decompositions import Audience, Decomposition, decomposes, of_clas
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.matmul.rounded_matmul import RoundedMatMul
 from clrt.ops.ml.lookup import Lookup
 from clrt.ops.ml.svm import SquaredDistance
 from clrt.ops.movement.concat import Concat
@@ -45,6 +46,7 @@ from clrt.ops.pointwise.pointwise import (
     Where,
 )
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
+from clrt.ops.pointwise.round_to_scale import RoundToScale
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceMax, ReduceSum
 from clrt.ops.tensor.shape import Shape_
@@ -82,6 +84,22 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
         b = make(Cast(a.dtype), b)
     extras = [v for v in node.inputs[2:] if v is not None]
     return [make.program(op.steps, [make(MatMul(), a, b), *extras])]
+
+
+@decomposes(RoundToScale, audience=Audience.EXPORT)
+def _round_to_scale(node: Node, make: Maker) -> Sequence[Value]:
+    return [make.on_scale(*(node.arg(i) for i in range(4)))]
+
+
+@decomposes(RoundedMatMul, audience=Audience.EXPORT)
+def _rounded_matmul(node: Node, make: Maker) -> Sequence[Value]:
+    op, (a, b, scales, zeros) = node.op, (node.arg(i) for i in range(4))
+    assert isinstance(op, RoundedMatMul)
+    levels = [make.numbers(n, DType.FLOAT32) for n in (op.scale, op.low, op.high)]
+    weight = make(DequantizeLinear(0 if op.trans_b else 1), b, scales, zeros)
+    weight = make.transposed(weight) if op.trans_b else weight
+    product = make(MatMul(), make.on_scale(a, *levels), weight)
+    return [make.program(op.steps, [product, *op.extras(node)])]
 
 
 @decomposes(FusedConv, audience=Audience.EXPORT)

@@ -15,7 +15,8 @@ from clrt.ir.op import IrOp, Step
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import And, Not, Or, Where
+from clrt.ops.pointwise.pointwise import And, Div, Greater, Less, Mul, Not, Or, Round, Where
+from clrt.ops.pointwise.round_to_scale import RoundToScale
 
 
 class Maker(Builder):
@@ -50,6 +51,8 @@ class Maker(Builder):
                 values.append(self.numbers(step.op.value, step.op.dtype))
             elif isinstance(step.op, Where):
                 values.append(self.choice(*(values[a] for a in step.args)))
+            elif isinstance(step.op, RoundToScale):
+                values.append(self.on_scale(*(values[a] for a in step.args)))
             else:
                 values.append(self(step.op, *(values[a] for a in step.args)))
         return values[-1]
@@ -60,6 +63,13 @@ class Maker(Builder):
             return self(Where(), condition, x, y)
         others = self(And(), self(Not(), condition), y)
         return self(Or(), self(And(), condition, x), others)
+
+    def on_scale(self, x: Value, scale: Value, low: Value, high: Value) -> Value:
+        """RoundToScale; Max would keep NaN."""
+        levels = self(Div(), x, scale)
+        levels = self(Where(), self(Greater(), levels, low), levels, low)
+        levels = self(Where(), self(Less(), levels, high), levels, high)
+        return self(Mul(), self(Round(), levels), scale)
 
     def columns(self, value: Value, start: int, width: int) -> Value:
         """Some places of the last axis; the value itself where these are all."""

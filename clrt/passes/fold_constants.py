@@ -16,6 +16,7 @@ from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.fuse_rounding import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name
 
 # A larger result is computed at each run unless it is no larger than what it is made from.
@@ -31,13 +32,15 @@ class FoldConstants(Pass):
 
     Args:
         dequantize: Whether quantised weights become floats where these are not too large.
+        products: Whether those do, too, of which FuseRoundedMatmul makes products of integers.
     """
 
     name = "fold_constants"
     local = True
 
-    def __init__(self, dequantize: bool = True) -> None:
+    def __init__(self, dequantize: bool = True, products: bool = False) -> None:
         self._dequantize = dequantize
+        self._products = products
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
@@ -53,6 +56,8 @@ class FoldConstants(Pass):
             return Miss("the weight is to stay quantised", node)
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
+        if dequantizes and not self._products and _feeds_rounded(view, node):
+            return Miss("a product of integers reads it", node)
         inputs = {v for v in node.inputs if v is not None}
         if node.op.stepwise and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
             return Miss("to compute it takes NumPy long", node)
@@ -139,6 +144,15 @@ def _constant(build: Builder, value: Value, array: Array) -> Value:
     made = build.constant(data)
     made.type = TensorType(value.dtype, data.shape, data)
     return made
+
+
+def _feeds_rounded(view: GraphView, node: Node) -> bool:
+    """Whether a dequantised weight is an operand of products that FuseRoundedMatmul takes."""
+    for user in view.users(node.output):
+        users = view.users(user.output) if op_name(user) == "Transpose" else [user]
+        if any(isinstance(rounded_product(u), RoundedProduct) for u in users):
+            return True
+    return False
 
 
 def _feeds_products(view: GraphView, node: Node) -> bool:

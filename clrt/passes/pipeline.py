@@ -23,6 +23,7 @@ from clrt.passes.fuse_epilogue import FuseEpilogue
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
+from clrt.passes.fuse_rounding import FuseRoundedMatmul, FuseRounding
 from clrt.passes.inline_graphs import InlineGraphs
 from clrt.passes.join_split import JoinSplit
 from clrt.passes.lower_attention import LowerAttention
@@ -74,6 +75,12 @@ CLEAN_UP_AFTER = tuple(
 
 # Before anything looks for patterns, which are in float32.
 LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
+
+# What QuantizeLinear and DequantizeLinear say together, before the others see floats.
+FUSE_QUANTIZED: tuple[Pass, ...] = (
+    FuseRoundedMatmul(),  # products of integers, while both operands are dequantised
+    FuseRounding(),  # what was quantised between floats
+)
 
 # Repeated until nothing changes: a factor folded lets a shift be folded.
 FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
@@ -132,13 +139,16 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 
 
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
-    instead = [FoldConstants(dequantize=False)] if keep_quantized else []
+    folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
+    instead = [folds] if keep_quantized or level < 2 else []
     session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
         _tidy(session)
     if level == 1:
         clean_up(session, CLEAN_UP_AFTER)
     if level >= 2:
+        if not keep_quantized:
+            clean_up(session, (*FUSE_QUANTIZED, FOLD_CONSTANTS))
         clean_up(session, FOLD_CONVOLUTIONS)
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)

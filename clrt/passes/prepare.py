@@ -12,27 +12,37 @@ from clrt.collector import without_full_collections
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
+from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.driver import Pass, PassRun, fold_budget
 from clrt.passes.fourier_matrices import UseFourierMatrices
+from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
+from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.keep_scales import KeepScales
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import (
     CANONICALIZE_VIEWS,
     ELIMINATE_COMMON,
     ELIMINATE_DEAD,
+    FOLD_CONSTANTS,
+    FUSE_EPILOGUE,
     REMOVE_IDENTITY,
     clean_up,
     optimize,
 )
 from clrt.passes.report import PassReport
+from clrt.passes.restore_rounded import RestoreRounded
 from clrt.passes.round_activations import RoundActivations
 from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.sub_pixels import UseSubPixels
 from clrt.passes.widen_lines import WidenLines
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
+
+
+def _restore_rounded(caps: DeviceCaps) -> Pass | None:
+    return None if VNNI_INT8 in caps.matrix_shapes else RestoreRounded()
 
 
 def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
@@ -67,6 +77,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
+    _restore_rounded,  # products of integers, where those of floats are faster
     _use_fourier_matrices,  # products, which have the better kernels everywhere
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
     _round_activations,  # precision: dots of bytes, where the model allows them
@@ -77,6 +88,16 @@ PREPARE: tuple[ForDevice, ...] = (
 )
 # What is repeated behind a pass that changed something, until nothing changes.
 SETTLE: dict[str, tuple[Pass, ...]] = {
+    # Products of floats, as `optimize` makes them.
+    RestoreRounded.name: (
+        ELIMINATE_COMMON,  # products of one A round it once
+        FOLD_CONSTANTS,
+        FuseDequantizedMatmul(),
+        CanonicalizeMatmul(),
+        FUSE_EPILOGUE,
+        FuseElementwise(),
+        ELIMINATE_DEAD,
+    ),
     UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
     # The transposes that a layout needs meet others, and vanish.
     UseChannelsLast.name: (

@@ -33,12 +33,12 @@ ON_HOST = {
     "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
     "GroupNormalization", "InstanceNormalization", "Inverse", "LayerNormalization",
     "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool", "QuantizeLinear", "RMSNormalization",
-    "Resize", "RoiAlign",
+    "Resize", "RoiAlign", "RoundToScale",
 }  # fmt: skip
 # Its inputs have one dtype each.
 ONLY_FLOAT32 = {
     "BestBoxes", "CacheStates", "PagedAttention", "QuantizedMatMul", "ResizeImage",
-    "RotateAndCache", "RoutedMatMul", "SampleTokens",
+    "RotateAndCache", "RoundedMatMul", "RoutedMatMul", "SampleTokens",
 }  # fmt: skip
 FLOATS = [c for c in ON_DEVICE if c.name not in ONLY_FLOAT32 and any(map(_in_float64, samples(c)))]
 

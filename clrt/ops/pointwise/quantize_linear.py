@@ -73,6 +73,12 @@ class Quantization(Op):
             return parameter.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
         return np.repeat(parameter, self.block_size, axis).take(range(x.shape[axis]), axis)
 
+    @staticmethod
+    def levels(dtype: DType, zero: Array) -> tuple[Array, Array]:
+        """The least and the largest integer of a dtype less zero points: float32."""
+        low, high = (np.float32(bound) for bound in bounds(dtype))
+        return low - zero.astype(np.float32), high - zero.astype(np.float32)
+
     def check(self, inputs: Types) -> None:
         """Refuses what does not fit.
 

@@ -27,6 +27,7 @@ from clrt.ops.pointwise.pointwise import (
     Tan,
     Where,
 )
+from clrt.ops.pointwise.round_to_scale import RoundToScale
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 # Where operands are drawn from, if not from -4 to 4.
@@ -149,3 +150,18 @@ def gelu_samples(cls: type[Gelu]) -> Iterator[Sample]:
     for sample in pointwise_samples(cls):
         yield sample
         yield Sample(cls("tanh"), sample.inputs)
+
+
+@samples_of(RoundToScale)
+def round_to_scale_samples(cls: type[RoundToScale]) -> Iterator[Sample]:
+    rng = np.random.default_rng(8)
+    x = np.asarray(rng.uniform(-9, 9, (2, 6, 5)), np.float32)
+    x.flat[:8] = [0.25, -0.75, 1e9, -np.inf, 0, 0.125, np.inf, np.nan]
+    scale = np.array(0.5, np.float32)
+    for low, high in ((-128, 127), (-3, 252), (-32768, 32767)):
+        yield Sample(cls(), (x, scale, np.array(low, np.float32), np.array(high, np.float32)))
+    scales = np.asarray(rng.uniform(0.01, 0.2, (6, 1)), np.float32)
+    lows = np.arange(-6, 0, dtype=np.float32)[:, None] * 20
+    yield Sample(cls(), (x, scales, lows, lows + 255))
+    half = np.clip(x, -9, 9).astype(np.float16)
+    yield Sample(cls(), (half, *(np.full(1, v, np.float16) for v in (0.5, -8, 7))))

@@ -1,0 +1,146 @@
+"""RoundedMatMul: a product of numbers rounded to a scale with weights of 8 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.gemm_bytes import ByteWeights, emit_bytes
+from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import need
+from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.registry import register
+
+BYTES = (DType.INT8, DType.UINT8)
+MOST_DEPTH = 1 << 15
+"""Of K: products of numbers below 256 are summed in 32 bits."""
+_MOST_LEVELS = 256
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    op, a, y = node.op, node.arg(0), node.output
+    assert isinstance(op, RoundedMatMul)
+    k, n = op.matrix(node.input_types)
+    rows = a.dims[:-1] or (1,)
+    full, missing = (*rows, n), (len(a.dims) == 1, False)
+    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
+    program = make_epilogue(op.program(node.input_types), a.dtype, operands)
+    left = MatrixView(BufferArg(a), contiguous_strides((*rows, k)))
+    right = MatrixView(BufferArg(node.arg(1)), (*(0 for _ in rows[:-1]), n, 1))
+    sizes = (rows[:-1], rows[-1], n, k)
+    product = Product(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
+    weights = ByteWeights(
+        k,
+        n,
+        bool(op.trans_b),
+        node.arg(1),
+        node.arg(3),
+        node.arg(2),
+        op.scale,
+        op.low,
+        op.high,
+    )
+    return emit_bytes(product, weights, ctx)
+
+
+@register
+@dataclass(frozen=True)
+class RoundedMatMul(MatrixProduct, TakesEpilogue):
+    """A as multiples of `scale`, times B, and the program `steps` over the product.
+
+    Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; float32 scales `[N]` and zero
+    points `[N]` of B's dtype, constants; then the extras of `steps`, as those of FusedMatMul.
+    Output: `[…, N]`.
+
+    Attributes:
+        trans_b: B is `[N, K]`.
+        scale, low, high: Elements of A are rounded as RoundToScale does it.
+
+    Numerics: whole numbers are multiplied and summed exactly, and then scaled in float32.
+    Source: clrt.
+    """
+
+    trans_b: int = 0
+    scale: float = 1.0
+    low: int = -128
+    high: int = 127
+    steps: tuple[Step, ...] = ()
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    host_inputs = (1, 2, 3)
+    leading = 4
+    # See FusedMatMul.
+    in_place = tuple(range(4, 64))
+    variants = (Variant("gemm_bytes", _emit, reject_but_float32),)
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        return self.steps
+
+    def extras(self, node: Node) -> list[Value]:
+        return [v for v in node.inputs[4:] if v is not None]
+
+    def matrix(self, inputs: Types) -> tuple[int, int]:
+        """K and N.
+
+        Raises:
+            ShapeError: B, its scales or zero points, or the levels of A do not fit.
+        """
+        b, scales, zeros = (need(inputs, i, self) for i in (1, 2, 3))
+        if b.dtype not in BYTES or b.rank != 2 or not b.is_static:
+            raise ShapeError(f"{self.name}: B is {b}; expected 8-bit integers [K, N].")
+        assert b.shape is not None
+        k, n = (int(d) for d in (reversed(b.shape) if self.trans_b else b.shape))
+        if not 0 < k <= MOST_DEPTH:
+            raise ShapeError(f"{self.name}: B is {b}; K is 1 to {MOST_DEPTH}.")
+        dtypes = (scales.dtype, zeros.dtype)
+        if dtypes != (DType.FLOAT32, b.dtype) or not scales.shape == zeros.shape == (n,):
+            raise ShapeError(
+                f"{self.name}: scales {scales} and zero points {zeros} do not fit B {b}."
+            )
+        if not -_MOST_LEVELS < self.low <= self.high < self.low + _MOST_LEVELS:
+            raise ShapeError(f"{self.name}: levels {self.low} to {self.high} are not of 8 bits.")
+        return k, n
+
+    def product_type(self, inputs: Types) -> TensorType:
+        a = need(inputs, 0, self)
+        k, n = self.matrix(inputs)
+        if a.shape is None:
+            return TensorType(a.dtype, None)
+        if a.dtype is not DType.FLOAT32 or not a.shape or differ(a.shape[-1], k):
+            raise ShapeError(f"{self.name}: A is {a}; expected float32 […, {k}].")
+        return TensorType(a.dtype, (*a.shape[:-1], n))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        extras = [t for t in inputs[4:] if t is not None]
+        return [fused_type(self, self.steps, self.product_type(inputs), extras)]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        a = need(inputs, 0, self).shape
+        assert a is not None
+        return 2 * prod(int(d) for d in a) * self.matrix(inputs)[1]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b, scales, zeros, *extras = inputs
+        assert a is not None and b is not None and scales is not None and zeros is not None
+        scale = np.float32(self.scale)
+        with np.errstate(all="ignore"):
+            levels = np.rint(np.fmin(np.fmax(a / scale, self.low), self.high))
+        wide = (b.T if self.trans_b else b).astype(np.int64) - zeros.astype(np.int64)
+        sums = np.matmul(levels.astype(np.int64), wide).astype(np.float32)
+        with np.errstate(over="ignore"):
+            product = sums * (scales * scale)
+        return (fused_reference(self.steps, product, extras),)

@@ -1,0 +1,43 @@
+"""RoundToScale: numbers as multiples of a scale, in floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ops.base import Accuracy
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.registry import register
+
+
+@register
+class RoundToScale(Pointwise):
+    """The multiple of `scale` nearest to x, from `low` to `high` times it, ties to even.
+
+    Operands: x, scale, low, high. Low and high are whole, and less than 2^21 from 0. It is what
+    DequantizeLinear makes of QuantizeLinear's result: low and high are the bounds of the integers
+    between, less the zero point.
+
+    Numerics: the same numbers as these; NaN gives the least. Source: clrt.
+    """
+
+    domain = "clrt"
+    arity = 4
+    only_floats = True
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x, scale, low, high = arrays
+        v = x / scale
+        v = np.where(v > low, v, low)
+        return np.rint(np.where(v < high, v, high)) * scale
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        if dtypes[0] is DType.FLOAT64:
+            return None
+        return Code("c_on_scale({}, {}, {}, {})").fill(*args)

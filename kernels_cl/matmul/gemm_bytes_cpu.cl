@@ -1,0 +1,113 @@
+// y = epilogue(A B) for CPU devices: A is rounded to multiples of a scale on the way, B is 8-bit integers
+// around zero points, and their products are summed in 32 bits (common/byte_dots.clh). Levels of A are
+// low to high, and lie as level - middle; MIDDLE is low + 128. Levels of B are unsigned. Behind the bytes of
+// a panel of B lie, for each of its 32 columns, MIDDLE times the sum of its levels less its zero point, its
+// zero point, and the scale of its sums (clrt/kernels/gemm_bytes.py).
+// A work-group has `height` rows, at most MOST_ROWS, and `columns` columns of y: it rounds its rows
+// once, into its part of `records`, and goes through its panels of B tile by tile.
+// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
+#ifndef T_VW
+#define T_VW 8
+#endif
+#ifndef MOST_ROWS
+#define MOST_ROWS 64
+#endif
+#define VW T_VW
+#define T_NV (BYTE_WIDTH / T_VW)
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/widen.clh"
+#include "common/byte_dots.clh"
+#include "common/finish.clh"
+#define TILE_ROWS 8
+typedef CAT(char, VW) CHARS;
+
+BYTE_TILE(bytes_1, 1)
+BYTE_TILE(bytes_2, 2)
+BYTE_TILE(bytes_4, 4)
+BYTE_TILE(bytes_8, 8)
+
+// Rows of the next tile, where so many are left.
+static inline IDX_T tile_rows(const IDX_T left) {
+  return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+// K elements of a row into the records of a tile of `rows`; 0 behind the last one. Gives their sum.
+static inline int round_row(__global uchar *to, const IDX_T rows, __global const float *x, const IDX_T K,
+                            const float scale, const float low, const float high) {
+  const I middle = (I)((int)low + 128);
+  I sums = (I)(0);
+  for (IDX_T k = 0; k < K; k += VW) {
+    const IDX_T count = i_min(K - k, VW);
+    const F v = count == VW ? LOAD_F(x + k) : load_lanes(x + k, count, 0.0f);
+    I levels;
+    c_round_to_scale(v, (F)(scale), (F)(low), (F)(high), &levels);
+    levels -= middle;
+    for (IDX_T lane = count; lane < VW; ++lane) ((int *)&levels)[lane] = 0;
+    sums += levels;
+    const CHARS bytes = WIDE_AS(char, levels);
+    const IDX_T words = (count + BYTE_PLACES - 1) / BYTE_PLACES;
+    __global int *const place = (__global int *)(to + k * rows);
+    for (IDX_T w = 0; w < words; ++w) place[w * rows] = ((const int *)&bytes)[w];
+  }
+  int sum = 0;
+  for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
+  return sum;
+}
+
+__kernel SINGLE_ITEM
+void gemm_bytes_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
+                    const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
+                    const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
+                    const float scale, const float low, const float high INPUTS) {
+  const IDX_T groups = (K + BYTE_PLACES - 1) / BYTE_PLACES, depth = groups * BYTE_PLACES;
+  const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
+  const IDX_T at = get_group_id(0);
+  const IDX_T batch = at / (spans * stripes), i0 = batch / d1, i1 = batch % d1;
+  const IDX_T m_first = at / spans % stripes * height, n_first = at % spans * columns;
+  const IDX_T rows = i_min(height, M - m_first), n_end = i_min(n_first + columns, N);
+  __global uchar *const own = AT(records) + at * height * depth;
+  __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
+  int row_sums[MOST_ROWS];
+  for (IDX_T r = 0; r < rows;) {
+    const IDX_T count = tile_rows(rows - r);
+    for (IDX_T i = 0; i < count; ++i)
+      row_sums[r + i] = round_row(own + r * depth + i * BYTE_PLACES, count, a_rows + (r + i) * a_row, K,
+                                  scale, low, high);
+    r += count;
+  }
+  for (IDX_T n0 = n_first; n0 < n_end; n0 += BYTE_WIDTH) {
+    __global const uchar *const panel =
+        AT(b) + n0 / BYTE_WIDTH * (groups * BYTE_GROUP + 3 * BYTE_WIDTH * sizeof(int));
+    __global const I *const starts = (__global const I *)(panel + groups * BYTE_GROUP);
+    __global const I *const zeros = starts + T_NV;
+    __global const F *const scales = (__global const F *)(zeros + T_NV);
+    for (IDX_T r = 0; r < rows;) {
+      I tile[TILE_ROWS * T_NV];
+      const IDX_T count = tile_rows(rows - r);
+      __global const uchar *const part = own + r * depth;
+      if (count == 8)
+        bytes_8((int *)tile, panel, part, groups);
+      else if (count == 4)
+        bytes_4((int *)tile, panel, part, groups);
+      else if (count == 2)
+        bytes_2((int *)tile, panel, part, groups);
+      else
+        bytes_1((int *)tile, panel, part, groups);
+      for (IDX_T i = 0; i < count; ++i) {
+        const IDX_T m = m_first + r + i;
+        const I row_sum = (I)(row_sums[r + i]);
+        __global float *const y_row = AT(y) + (batch * M + m) * N;
+        for (int j = 0; j < T_NV; ++j) {
+          const IDX_T n = n0 + j * T_VW;
+          if (n >= N) break;
+          const I sum = tile[i * T_NV + j] - zeros[j] * row_sum + starts[j];
+          FINISH_VECTOR(WIDE_AS(float, sum) * scales[j])
+        }
+      }
+      r += count;
+    }
+  }
+}
