@@ -40,8 +40,8 @@ _LOG = logging.getLogger(__name__)
 KEPT_PLANS = 64
 KEPT_PLAN_BYTES = 64 << 20
 MOST_PLANS = 4096
-# With the same shapes, before loops become part of their plan: that takes some runs' time.
-_FEW_RUNS = 4
+# With the same shapes, before loops become part of their plan, which takes what so many then save.
+_FEW_RUNS = 12
 # What a plan without steps takes of the host's memory.
 _PLAN_BYTES = 8 << 10
 
