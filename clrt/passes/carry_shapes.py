@@ -28,24 +28,31 @@ class CarryShapes(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         assert isinstance(node.op, (Loop, Scan))
-        told = _told(node)
-        while told:
-            body = node.op.body.copy(told)
-            try:
-                infer_types(body)
-            except ClrtError:  # the sizes do not fit each other, which a run says
-                return None
-            wrong = _changed(node, body, told)
-            if not wrong:
-                return Match(view, node, facts=body)
-            told = {name: dim for name, dim in told.items() if name not in wrong}
-        return None
+        try:
+            body = _body(node)
+        except ClrtError:  # sizes or axes that do not fit each other, which a run says
+            return None
+        return None if body is None else Match(view, node, facts=body)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
         assert isinstance(node.op, (Loop, Scan))
         outputs = build.add_all(replace(node.op, body=match.facts), *node.inputs)
         return build.patch(dict(zip(node.outputs, outputs, strict=True)))
+
+
+def _body(node: Node) -> Graph | None:
+    """The graph of a loop that knows more sizes; None where it knows them, or they change."""
+    assert isinstance(node.op, (Loop, Scan))
+    told = _told(node)
+    while told:
+        body = node.op.body.copy(told)
+        infer_types(body)
+        wrong = _changed(node, body, told)
+        if not wrong:
+            return body
+        told = {name: dim for name, dim in told.items() if name not in wrong}
+    return None
 
 
 def _told(node: Node) -> dict[str, Dim]:

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import clrt
-from clrt.errors import InputError
+from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ops.control import unrolling
 from clrt.runtime.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
@@ -185,6 +185,33 @@ def test_scans_forwards_and_backwards_along_any_axis(
         device,
         *({"s": normal(0, 3), "a": normal(1, 3, t), "b": normal(2, t, 3)} for t in (1, 5)),
     )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ("num_scan_inputs = 19", "num_scan_inputs is 19, its body has 2 inputs"),
+        ("num_scan_inputs = -1", "num_scan_inputs is -1"),
+        ("num_scan_inputs = 1, scan_input_axes = [0, 0]", "scan_input_axes has 2 elements for 1"),
+        ("num_scan_inputs = 1, scan_output_directions = [0, 1]", "scan_output_directions has 2"),
+        ("num_scan_inputs = 1, scan_input_axes = [7]", "axis 7"),
+    ],
+)
+def test_attributes_of_scan_fit_its_tensors(attributes: str, says: str) -> None:
+    model = parsed(
+        f"""
+        g (float[d] s, float[t, d] a) => (float[d] e, float[t, d] p) {{
+          e, p = Scan <{attributes},
+            body = f (float[d] v, float[d] x) => (float[d] w, float[d] u) {{
+              w = Mul(v, x)
+              u = Sub(w, x)
+            }}
+          > (s, a)
+        }}
+        """
+    )
+    with pytest.raises((ModelError, ShapeError), match=says):
+        clrt.load(model).run({"s": normal(0, 3), "a": normal(1, 4, 3)})
 
 
 @DEVICES

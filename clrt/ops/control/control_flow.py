@@ -278,6 +278,7 @@ class Scan(HostDriven):
                 f"Scan: it has {len(inputs) - first - self.captures} states and tensors, its body "
                 f"takes {len(self.body.inputs) - self.captures}."
             )
+        self._check_counts()
         results = [wider([v.type], inputs) for v in self.body.outputs]
         stacked = results[self.states :]
         axes = self.scan_output_axes or (0,) * len(stacked)
@@ -286,6 +287,24 @@ class Scan(HostDriven):
             *(_stacked(t, axis) for t, axis in zip(stacked, axes, strict=True)),
         ]
         return [_stacked(t, 0) for t in types] if self.batched else types
+
+    def _check_counts(self) -> None:
+        """Refuses attributes that are not about as many tensors as there are.
+
+        Raises:
+            ModelError: There are others.
+        """
+        if self.num_scan_inputs < 0 or not 0 <= self.states <= len(self.body.outputs):
+            raise ModelError(
+                f"Scan: num_scan_inputs is {self.num_scan_inputs}, its body has "
+                f"{len(self.body.inputs) - self.captures} inputs, {len(self.body.outputs)} outputs."
+            )
+        stacked = len(self.body.outputs) - self.states
+        for kind, count in (("input", self.num_scan_inputs), ("output", stacked)):
+            for name in (f"scan_{kind}_axes", f"scan_{kind}_directions"):
+                given = len(getattr(self, name))
+                if given not in (0, count):
+                    raise ModelError(f"Scan: {name} has {given} elements for {count} {kind}s.")
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         if not self.batched:

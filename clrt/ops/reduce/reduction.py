@@ -11,10 +11,11 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.code import Code, Define
-from clrt.ir.dims import Dim, product
+from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.traced import is_traced
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
@@ -125,8 +126,8 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    if _is_of_pieces(node):
-        return _emit_pieces(node, ctx)
+    if piece := _piece(node):
+        return _emit_pieces(node, ctx, piece)
     kind = _kind(node)
     view = _view(node, kind)
     d0, d1, d2 = view.places
@@ -139,29 +140,32 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return _launch(node, view, f"reduce_{kind}", size, (1,) * len(size), **tunables)
 
 
-def _is_of_pieces(node: Node) -> bool:
-    """Whether each output is made of few elements that lie side by side, whatever the others."""
+def _piece(node: Node) -> int:
+    """How many elements make an output where they are few, lie side by side, and are as many at all
+    sizes; else 0.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
     rank = len(x.dims)
     axes = op.axes_of(node.input_types, rank)
     sizes = (x.symbolic or x.dims)[rank - len(axes) :]
-    if op.shift or axes != tuple(range(rank - len(axes), rank)):
-        return False
-    return all(isinstance(d, int) for d in sizes) and 0 < product(sizes) <= _PIECE
+    numbers = [d for d in sizes if isinstance(d, int) and not is_traced(d)]
+    if op.shift or axes != tuple(range(rank - len(axes), rank)) or len(numbers) < len(sizes):
+        return 0
+    return prod(numbers) if prod(numbers) <= _PIECE else 0
 
 
-def _emit_pieces(node: Node, ctx: Lowering) -> list[Launch]:
+def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
     x, y, op = node.arg(0), node.output, node.op
     assert isinstance(op, Reduce)
-    outputs, elements = prod(y.dims), prod(x.dims)
+    outputs = prod(y.dims)
     if not outputs:
         return []
-    defines = ctx.tunables(PIECES) | _expressions(op, x.dtype) | {"S_N": elements // outputs}
+    defines = ctx.tunables(PIECES) | _expressions(op, x.dtype) | {"S_N": piece}
     kernel = KernelSpec.of(_SOURCE, "reduce_pieces", **defines)
     size = (ceil_div(outputs, _PIECES),)
     args = {"y": y, "x": x, "outputs": outputs, "item": _PIECES}
-    return [launch(kernel, size, (1,), elements, **args)]
+    return [launch(kernel, size, (1,), piece * outputs, **args)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
