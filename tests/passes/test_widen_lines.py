@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_other_axes_of_one_element(axes: str) -> None:
     assert _found((28, 2, (13, 15)), axes=axes)["Slice"] == 1
 
 
-KEPT = {
+KEPT: dict[str, dict[str, Any]] = {
     "many maps": {"maps": 16},
     "a window of few taps": {"window": (2, 4, (0, 0))},
     "padding by its sizes": {"window": (3, 1, (1, 1)), "more": ', auto_pad="SAME_UPPER"'},
@@ -58,5 +58,5 @@ KEPT = {
 
 @pytest.mark.parametrize("why", KEPT)
 def test_convolutions_that_stay(why: str) -> None:
-    found = _found(**{"window": (28, 2, (13, 15)), **KEPT[why]})  # type: ignore[arg-type]
+    found = _found(**{"window": (28, 2, (13, 15)), **KEPT[why]})
     assert found["ChannelsLastConv"] == 1 and not found["Slice"]

@@ -38,7 +38,7 @@ def _one_slice(node: Node, make: Builder) -> list[Value] | None:
     given = [v for v in node.inputs if v is not None and v.type.is_static]
     first, end = op.states, op.states + op.num_scan_inputs
     axes = op.scan_input_axes or (0,) * op.num_scan_inputs
-    if op.batched or len(given) < len(node.inputs) or len(axes) != op.num_scan_inputs:
+    if op.batched or len(given) < len(node.inputs):
         return None
     scanned = zip(given[first:end], axes, strict=True)
     if any(v.dims[normalize_axis(axis, len(v.dims), op)] != 1 for v, axis in scanned):
