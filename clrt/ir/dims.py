@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Union
 
 from clrt.errors import UnsupportedError
+from clrt.ir.traced import is_traced
 
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
@@ -309,7 +310,11 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
 
 def substitute(dim: Dim, bindings: Substitutes) -> Dim:
     """A dim with bound symbols replaced by their numbers, or by other dims."""
-    if isinstance(dim, int) or not any(name in bindings for name in dim.symbols):
+    if isinstance(dim, int):
+        return dim
+    bound = [bindings[name] for name in dim.symbols if name in bindings]
+    # No coefficient is a number of a trace: what of a dim is bound later is inferred anew.
+    if not bound or (len(bound) < len(dim.symbols) and any(map(is_traced, bound))):
         return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms.items():

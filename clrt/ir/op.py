@@ -12,7 +12,7 @@ from clrt.errors import ShapeError
 from clrt.ir.attributes import attribute_names, settle_attributes
 from clrt.ir.dims import Dim, Shape, Substitutes, differ, substitute
 from clrt.ir.dtypes import DType
-from clrt.ir.traced import Evaluation, Trace, is_traced
+from clrt.ir.traced import Evaluation, Trace, is_traced, plain, trace_of
 
 if TYPE_CHECKING:
     from clrt.ir.graph import Graph
@@ -225,6 +225,25 @@ class TensorType:
     def of_dims(cls, dims: Sequence[Dim]) -> TensorType:
         """The type of an int64 [rank] constant that holds dims."""
         return cls(DType.INT64, (len(dims),), dims_array(dims))
+
+    @classmethod
+    def derived(
+        cls, dtype: DType, shape: Shape, sizes: Sequence[int], make: Callable[..., Array]
+    ) -> TensorType:
+        """The type of a constant that the host computes of sizes, which may be traced.
+
+        Args:
+            make: Gives the elements of the sizes, in `dtype` and C order.
+        """
+        array, trace = make(*map(plain, sizes)), trace_of(sizes)
+        if trace is None:
+            return cls(dtype, shape, array)
+        formulas = [trace.formula(n) for n in sizes]
+
+        def derive(evaluation: Evaluation) -> Array:
+            return make(*[evaluation.numbers[i] for i in formulas])
+
+        return cls(dtype, shape, DerivedElements(array, trace, derive))
 
     @property
     def on_host(self) -> bool:

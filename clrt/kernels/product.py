@@ -149,6 +149,7 @@ class Product:
         blocks, levels, level_rows: B of few bits, as kernels read it that compute with floats, with
             integers, and on GPUs; `b` is then not read.
         y_offset: Elements of y before the first one of this product.
+        n_varies: Whether N follows from the sizes of a call, where y does not tell.
         flops: For the profile.
     """
 
@@ -168,6 +169,7 @@ class Product:
     blocks: Blocks | None = None
     levels: DotWeights | None = None
     level_rows: LevelRows | None = None
+    n_varies: bool = False
 
     @property
     def right(self) -> DType:

@@ -70,7 +70,7 @@ def has_fixed_width(product: Product) -> bool:
     """
     known = product.y.symbolic if isinstance(product.y, Value) else None
     last = known[-1] if known else product.n
-    return isinstance(last, int) and last == product.n
+    return not product.n_varies and isinstance(last, int) and last == product.n
 
 
 def is_whole(product: Product, lanes: int) -> bool:

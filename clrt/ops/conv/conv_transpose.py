@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         groups, channels, positions = op.group, x.dims[1] // op.group, prod(x.dims[2:])
         rows = prod(w.dims[1:])
         columns = groups * rows * positions
+        varies = any(not isinstance(d, int) for d in (x.symbolic or x.dims)[2:])
         found = []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
             target = chunk.scratch(images * columns, x.dtype)
@@ -54,6 +56,7 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
                 MatrixView(BufferArg(w), (0, channels * rows, 1, rows)),
                 MatrixView(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
                 accumulator=compute_type(x.dtype),
+                n_varies=varies,
             )
             found += emit(product, chunk)
             planes = images * y.dims[1]
@@ -130,10 +133,9 @@ class ConvTranspose(ScalesChannels):
         """The windows of y that the elements of x are."""
         kernel = tuple(w[2:])
         rank = len(kernel)
-        image = tuple(int(d) for d in self._sizes(x[2:], kernel))
-        totals = [
-            int(full) - size for full, size in zip(self._full(x[2:], kernel), image, strict=True)
-        ]
+        image = cast("tuple[int, ...]", tuple(self._sizes(x[2:], kernel)))
+        whole = cast("list[int]", self._full(x[2:], kernel))
+        totals = [full - size for full, size in zip(whole, image, strict=True)]
         if not self.output_shape and not self.auto_pad.startswith("SAME"):
             before = self.pads[:rank] if self.pads and self.auto_pad == "NOTSET" else (0,) * rank
         elif self.auto_pad == "SAME_UPPER":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -40,7 +40,12 @@ def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None
     data = data_of(types, index)
     if data is None:
         return None
-    return [d if isinstance(d, Expr) or is_traced(d) else int(d) for d in data.flat]
+    return [d if isinstance(d, Expr) else _as_python(d) for d in data.flat]
+
+
+def _as_python(number: Any) -> int:
+    """A number of NumPy or of a trace as one that Python computes with."""
+    return cast(int, number) if is_traced(number) else int(number)
 
 
 def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
@@ -79,7 +84,7 @@ def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
     """The elements of an optional integer input; None where it is left out."""
     if node.input(index) is None:
         return None
-    return tuple(int(v) for v in host(node, index).reshape(-1))
+    return tuple(map(_as_python, host(node, index).flat))
 
 
 def count(dims: Sequence[int]) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import cmp_to_key, lru_cache
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -14,16 +15,15 @@ from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import (
-    Launch,
-)
+from clrt.ir.traced import pure
+from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.movement import elements, fresh_dim, given
 from clrt.ops.registry import register
-from clrt.ops.vision.sampling import AxisSampling, sample
+from clrt.ops.vision.sampling import AxisSampling, SamplingTables, sample
 from clrt.ops.vision.sampling_launches import sample_launches
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
@@ -55,6 +55,21 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 # Of a scale: a tensor has fewer elements.
 _MOST = 2.0**31
+
+
+@dataclass(frozen=True)
+class _Placing:
+    """What says where the outputs along an axis lie, besides sizes.
+
+    Attributes:
+        scale: None where it follows from the sizes.
+        window: Its start and end, in shares of the axis.
+        dtype: In which positions are computed.
+    """
+
+    scale: float | None
+    window: tuple[float, float]
+    dtype: np.dtype[Any]
 
 
 @register
@@ -159,24 +174,24 @@ class Resize(Op):
         found = []
         for place, axis in enumerate(axes):
             assert out.shape is not None
-            size, outputs = int(dims[axis]), int(out.shape[axis])
+            size, outputs = dims[axis], cast(int, out.shape[axis])
+            scale = None
             if not sizes:
                 assert scales is not None
                 scale = scales[place]
-            elif self.keep_aspect_ratio_policy == "stretch":
-                scale = outputs / size if size else 1.0
-            else:
+            elif self.keep_aspect_ratio_policy != "stretch":
                 scale = self._common(dims, axes, sizes)
             window = (0.0, 1.0)
             if crops and roi:
                 window = (roi[place], roi[place + len(axes)])
-            same = size == outputs and math.isclose(scale, 1) and window == (0.0, 1.0)
-            if not same and size and outputs:
+            same = size == outputs and (scale is None or math.isclose(scale, 1))
+            if not (same and window == (0.0, 1.0)) and size and outputs:
                 # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
-                k = np.arange(outputs, dtype=np.float64 if sizes else np.float32)
-                found.append(self._sampling(axis, size, k, scale, window))
-        # Axes that shrink come first: the others then have less to do.
-        return sorted(found, key=lambda s: len(s.indices) / s.size)
+                positions = np.dtype(np.float64 if sizes else np.float32)
+                found.append(
+                    self._sampling(axis, size, outputs, _Placing(scale, window, positions))
+                )
+        return sorted(found, key=cmp_to_key(_shrinks_more))
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         x = tensor(inputs[0])
@@ -189,11 +204,24 @@ class Resize(Op):
         samplings = self.samplings(x.shape, types)
         return [sample(x, samplings, host) if samplings else x]
 
-    def _sampling(
-        self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
-    ) -> AxisSampling:
-        mode, outputs = self.coordinate_transformation_mode, len(k)
-        x = _COORDINATES[mode](k, size, scale, outputs, window)
+    def _sampling(self, axis: int, size: int, outputs: int, placing: _Placing) -> AxisSampling:
+        @lru_cache(maxsize=1)
+        def make(size: int, outputs: int) -> SamplingTables:
+            return self._tables(size, outputs, placing)
+
+        taps, extrapolates = 1, False
+        if self.mode != "nearest":
+            taps = 2 * (1 if self.mode == "linear" else 2)
+            if self.antialias:
+                taps = pure(lambda *sizes: make(*sizes).indices.shape[1])(size, outputs)
+        if self.coordinate_transformation_mode == "tf_crop_and_resize":
+            extrapolates = bool(pure(lambda *sizes: make(*sizes).values is not None)(size, outputs))
+        return AxisSampling(axis, size, outputs, taps, extrapolates, make)
+
+    def _tables(self, size: int, outputs: int, placing: _Placing) -> SamplingTables:
+        mode, k = self.coordinate_transformation_mode, np.arange(outputs, dtype=placing.dtype)
+        scale = outputs / size if placing.scale is None else placing.scale
+        x = _COORDINATES[mode](k, size, scale, outputs, placing.window)
         values = None
         if self.mode == "nearest":
             indices = _nearest(x, self.nearest_mode, scale)[:, None]
@@ -205,7 +233,7 @@ class Resize(Op):
             if outside.any():
                 weights = np.where(outside[:, None], 0.0, weights)
                 values = np.where(outside, self.extrapolation_value, 0.0)
-        return AxisSampling(axis, size, np.clip(indices, 0, size - 1), weights, values)
+        return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
 
     def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
         """Indices, perhaps outside, and weights of linear and cubic sampling."""
@@ -229,14 +257,15 @@ class Resize(Op):
         samplings = self.samplings(x.shape, types)
         result = x if all(s.is_copy for s in samplings) else x.astype(np.float64)
         for s in samplings:
+            made = s.tables
             if s.is_copy:
-                result = np.take(result, s.indices[:, 0], s.axis)
+                result = np.take(result, made.indices[:, 0], s.axis)
                 continue
             after = [1] * (result.ndim - s.axis - 1)
-            picked = np.take(result, s.indices, s.axis)
-            result = (picked * s.weights.reshape(*s.weights.shape, *after)).sum(s.axis + 1)
-            if s.values is not None:
-                result = result + s.values.reshape(-1, *after)
+            picked = np.take(result, made.indices, s.axis)
+            result = (picked * made.weights.reshape(*made.weights.shape, *after)).sum(s.axis + 1)
+            if made.values is not None:
+                result = result + made.values.reshape(-1, *after)
         if result.dtype != x.dtype and x.dtype.kind in "iu":
             info = np.iinfo(x.dtype)
             result = np.clip(np.rint(result), info.min, info.max)
@@ -256,8 +285,19 @@ def _numbers(inputs: Types, index: int) -> list[float] | None:
 
 def _scaled(dim: Dim, scale: float) -> Dim:
     if isinstance(dim, int):
-        return int(np.float32(dim) * np.float32(scale))
+        return _scaling(scale)(dim)
     return dim * int(scale) if float(scale).is_integer() else fresh_dim()
+
+
+@lru_cache(maxsize=256)
+def _scaling(scale: float) -> Callable[[int], int]:
+    """By a scale that is known: the same function for all axes, so that a trace has it once."""
+    return pure(lambda size: int(np.float32(size) * np.float32(scale)))
+
+
+def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
+    """Below 0 where a shrinks more: it then comes first, and the other has less to do."""
+    return a.outputs * b.size - b.outputs * a.size
 
 
 def cubic_weights(distance: Array, a: float) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,8 +23,8 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 
 @dataclass(frozen=True)
-class AxisSampling:
-    """How one axis is sampled.
+class SamplingTables:
+    """What the outputs along an axis are made of.
 
     Attributes:
         indices: `[outputs, taps]`, the elements that each output is made of.
@@ -32,16 +32,39 @@ class AxisSampling:
         values: `[outputs]`, what is added where an output lies outside; None where none does.
     """
 
-    axis: int
-    size: int
     indices: Array
     weights: Array
     values: Array | None
 
+
+@dataclass(frozen=True)
+class AxisSampling:
+    """How one axis is sampled.
+
+    Attributes:
+        size: Of the axis.
+        outputs: How many elements it has then.
+        taps: How many elements each of these is made of.
+        extrapolates: Whether some lie outside.
+        make: The tables of a size and a number of outputs.
+    """
+
+    axis: int
+    size: int
+    outputs: int
+    taps: int
+    extrapolates: bool
+    make: Callable[[int, int], SamplingTables]
+
     @property
     def is_copy(self) -> bool:
         """Whether each output is one element."""
-        return self.indices.shape[1] == 1 and self.values is None
+        return self.taps == 1 and not self.extrapolates
+
+    @property
+    def tables(self) -> SamplingTables:
+        """The tables, where sizes are not traced."""
+        return self.make(self.size, self.outputs)
 
 
 def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> Held:
@@ -52,15 +75,15 @@ def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> H
     dtype, rank, axes = dtype_of(x), len(x.shape), tuple(s.axis for s in samplings)
     copies = all(s.is_copy for s in samplings)
     if copies:
-        rows = [s.indices[:, 0] for s in samplings]
+        rows = [s.tables.indices[:, 0] for s in samplings]
         return host.run(_sampled(dtype, rank, axes, copies), [x, *rows])[0]
     wide = _wide(dtype).numpy
     tables: list[Array] = []
     for s in samplings:
-        after = (1,) * (rank - s.axis - 1)
-        values = np.zeros(len(s.indices)) if s.values is None else s.values
-        weights = s.weights.reshape(*s.weights.shape, *after).astype(wide)
-        tables += [s.indices, weights, values.reshape(-1, *after).astype(wide)]
+        made, after = s.tables, (1,) * (rank - s.axis - 1)
+        values = np.zeros(s.outputs) if made.values is None else made.values
+        weights = made.weights.reshape(*made.weights.shape, *after).astype(wide)
+        tables += [made.indices, weights, values.reshape(-1, *after).astype(wide)]
     return host.run(_sampled(dtype, rank, axes, copies), [x, *tables])[0]
 
 

@@ -23,7 +23,7 @@ from clrt.kernels.spec import (
     pieces_per_group,
 )
 from clrt.kernels.variant import Lowering
-from clrt.ops.vision.sampling import AxisSampling
+from clrt.ops.vision.sampling import AxisSampling, SamplingTables
 
 # Elements to a work-item of a CPU, and, where each has memory of its own, work-items to a core.
 _SHARE = 16384
@@ -51,7 +51,7 @@ def sample_launches(
     for step in steps:
         before = tuple(dims)
         for sampling in step:
-            dims[sampling.axis] = len(sampling.indices)
+            dims[sampling.axis] = sampling.outputs
         last = step is steps[-1]
         kept = y.dtype if last or copies else DType.FLOAT32
         target = y if last else ctx.scratch(prod(dims), kept)
@@ -69,7 +69,11 @@ def sample_launches(
 
 def same_axis(axis: int, size: int = 1) -> AxisSampling:
     """What copies an axis as it is."""
-    return AxisSampling(axis, size, np.arange(size)[:, None], np.ones((size, 1)), None)
+    return AxisSampling(axis, size, size, 1, False, _all_rows)
+
+
+def _all_rows(size: int, outputs: int) -> SamplingTables:
+    return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,17 @@ class _Resampled:
 def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
     """One axis of x."""
     x, y, dims, (sampling,), macros = made.x, made.y, made.dims, made.step, made.macros
-    outputs, taps = sampling.indices.shape
+    outputs, taps = sampling.outputs, sampling.taps
     inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
     args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
     args |= by_rows("y", y, inner) | by_rows("x", x, inner)
-    args |= dict(rows=outer * outputs, indices=_table(sampling.indices, "indices"))
+    args |= dict(rows=outer * outputs, indices=_table(sampling, "indices"))
     copies = macros["COPY"]
     if not copies:
-        args |= dict(weights=_table(sampling.weights, "weights"), taps=taps)
-        if sampling.values is not None:
-            args["values"] = _table(sampling.values, "values")
-    extrapolate = int(sampling.values is not None)
+        args |= dict(weights=_table(sampling, "weights"), taps=taps)
+        if sampling.extrapolates:
+            args["values"] = _table(sampling, "values")
+    extrapolate = int(sampling.extrapolates)
     entry = "resize_copy" if copies else "resize"
     kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=extrapolate, **macros)
     grid: tuple[int, ...] = (outputs * inner, outer)
@@ -114,28 +118,41 @@ def _sample_planes(made: _Resampled, ctx: Lowering) -> Launch:
     axes = {s.axis: s for s in step}
     size, width = dims[-2] if rank > 1 else 1, dims[-1]
     down, across = axes.get(rank - 2, same_axis(rank - 2, size)), axes[rank - 1]
-    outputs_down, outputs = len(down.indices), len(across.indices)
+    outputs_down, outputs = down.outputs, across.outputs
     rows = prod(dims[:-2]) * outputs_down
     height = ceil_div(rows, ctx.caps.compute_units * _ITEMS)
     args: dict[str, Any] = dict(x=x, y=y, rows=rows, height=height, size=size, width=width)
     args |= dict(outputs_down=outputs_down, outputs=outputs)
-    args |= dict(down=_table(down.indices, "down"), across=_table(across.indices.T, "across"))
+    args |= dict(down=_table(down, "indices"), across=_table(across, "indices", by_taps=True))
     groups = ceil_div(rows, height)
     if not macros["COPY"]:
         args["lines"] = ctx.scratch(groups * width)
         for name, sampling in (("down", down), ("across", across)):
-            of_axis = sampling.weights if sampling is down else sampling.weights.T
-            args[f"{name}_weights"] = _table(of_axis, "weights")
-            args[f"{name}_taps"] = sampling.indices.shape[1]
-            values = np.zeros(len(sampling.indices)) if sampling.values is None else sampling.values
-            args[f"{name}_values"] = _table(values, "values")
+            by_taps = sampling is across
+            args[f"{name}_weights"] = _table(sampling, "weights", by_taps)
+            args[f"{name}_taps"] = sampling.taps
+            args[f"{name}_values"] = _table(sampling, "values")
     entry = "resize_planes_copy" if macros["COPY"] else "resize_planes"
     kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=0, **macros)
-    taps = down.indices.shape[1] * width + across.indices.shape[1] * outputs
+    taps = down.taps * width + across.taps * outputs
     return launch(kernel, (groups,), (1,), 2 * rows * taps, **args)
 
 
-def _table(array: Array, name: str) -> Value:
-    """A constant of the plan."""
-    data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
-    return Value(name, TensorType.of(data))
+def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
+    """A constant of the plan; outside, zeros are added where no output lies there.
+
+    Args:
+        kind: Which of the tables.
+        by_taps: Whether the first elements of all outputs come first.
+    """
+    dtype = DType.INT32 if kind == "indices" else DType.FLOAT32
+
+    def make(size: int, outputs: int) -> Array:
+        found = getattr(sampling.make(size, outputs), kind)
+        array = np.zeros(outputs) if found is None else found
+        return np.ascontiguousarray(array.T if by_taps else array, dtype.numpy)
+
+    shape = (sampling.outputs,) if kind == "values" else (sampling.outputs, sampling.taps)
+    shape = shape[::-1] if by_taps else shape
+    sizes = sampling.size, sampling.outputs
+    return Value(kind, TensorType.derived(dtype, shape, sizes, make))

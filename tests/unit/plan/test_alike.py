@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import DerivedElements, TensorType
 from clrt.ops.vision import sampling_launches
+from clrt.ops.vision.sampling import AxisSampling
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
@@ -71,14 +73,17 @@ def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatc
         return False
 
     sound = Templates(1 << 30)
-    # A table of the size is made by NumPy, so that a template holds for this size alone.
     assert [give(sound, n) for n in (5, 6, 7, 6, 7)] == [False, True, True, True, True]
     real = sampling_launches._table
     calls = []
 
-    def table(array: np.ndarray, name: str) -> object:
-        calls.append(name)
-        return real(array + len(calls), name)  # as if it were made of something that was lost
+    def table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
+        calls.append(kind)
+        known = real(sampling, kind, by_taps).type.known
+        array = known.array if isinstance(known, DerivedElements) else known
+        assert isinstance(array, np.ndarray)
+        # As if it were made of something that was lost.
+        return Value(kind, TensorType.of(array + len(calls)))
 
     monkeypatch.setattr(sampling_launches, "_table", table)
     unsound = Templates(1 << 30)

@@ -68,6 +68,28 @@ def test_constants_of_sizes() -> None:
     assert template_of(MASKED, 3, 20).derived
 
 
+RESIZED = """
+  const %half: float32[2] = [1.0, 0.5]
+  const %two: int64[1] = [2]
+  const %axes: int64[1] = [1]
+  const %zero: int64[1] = [0]
+  %small: float32[B,P] = Resize{mode="linear", antialias=1}(%x, _, %half)
+  %shape: int64[2] = Shape(%x)
+  %large: int64[2] = Mul(%shape, %two)
+  %wide: float32[Q,R] = Resize{mode="cubic"}(%small, _, _, %large)
+  %s: int64[1] = Gather(%shape, %axes)
+  %end: int64[1] = Sub(%s, %two)
+  %y: float32[Q,T] = Slice(%wide, %zero, %end, %axes)
+"""
+
+
+def test_tables_and_bounds_of_sizes() -> None:
+    graph = graph_of(RESIZED, X)
+    sizes = [{"B": 3, "S": s} for s in (20, 22, 41, 60)]
+    assert count_alike(graph, sizes) == len(sizes)
+    assert len(template_of(RESIZED, 3, 20).derived) > 4
+
+
 def test_the_arena_is_searched_anew_where_it_would_waste() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
     for b, s in ((40, 600), (500, 20), (300, 300), (64, 6000), (500, 20)):
