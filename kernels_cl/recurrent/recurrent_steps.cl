@@ -1,7 +1,12 @@
 // Steps of LSTM, GRU (whose candidate resets its product) or RNN on CPU devices, many in one launch.
 // A work-item has a direction, a stripe of `height` sequences and a part of the states, `span` blocks
-// of T_VW; it goes through the steps from `step` to `end`, for which it must have all blocks if there
-// are several: the states of a step are what y has of the step before. So nothing waits for others.
+// of T_VW; it goes through the steps from `step` to `end`: the states of a step are what y has of the
+// step before. For several steps it has all blocks, so that nothing waits for others, or S_TEAM is 1.
+//   S_TEAM    the parts of a stripe are a team, each of whose work-items takes a part of a step that
+//             nobody has taken: its own at once, so that its weights stay in the core's cache, that
+//             of another if this is late. It waits for parts that are taken, thus by a work-item that
+//             runs, so that one alone ends, too. The board of a team, zeros at first, has how many
+//             parts of steps are done, and of each part how often it was taken
 // Weights are packed as [direction][block][k][gate][T_VW], with zeros past state H (pack_gates): a
 // tile has all gates of T_MR sequences and T_VW states.
 //   GATES     of the op: LSTM 4 (i o f c), GRU 3 (z r h), RNN 1
@@ -16,6 +21,7 @@
 #define T_MR 2
 #define T_KS 2
 #define S_WHOLE 0
+#define S_TEAM 1
 #define F_BIAS 1
 #define F_LENS 1
 #define F_PEEPHOLE 1
@@ -68,18 +74,20 @@ static inline void multiply_one(F *tile, __global const float *a, const IDX_T de
   SETS(ADD_SET)
 }
 
-// Adds T_MR rows of A times a panel to the tile.
-__attribute__((always_inline))
-static inline void multiply_many(F *tile, __global const float *const *rows, const IDX_T depth,
-                                 __global const float *panel) {
-  ROWS(POINT_ROW)
-  ROWS(ZERO_ROW)
-  for (IDX_T k = 0; k < depth; ++k, panel += WIDTH) {
-    VECTORS(LOAD_B, 0)
-    ROWS(MULTIPLY_ROW)
+// Add rows of A times a panel to the tile.
+#define MULTIPLY_ROWS(name, EACH)                                                                   \
+  __attribute__((always_inline)) static inline void name(                                           \
+      F *tile, __global const float *const *rows, const IDX_T depth, __global const float *panel) { \
+    EACH(POINT_ROW)                                                                                 \
+    EACH(ZERO_ROW)                                                                                  \
+    for (IDX_T k = 0; k < depth; ++k, panel += WIDTH) {                                             \
+      VECTORS(LOAD_B, 0)                                                                            \
+      EACH(MULTIPLY_ROW)                                                                            \
+    }                                                                                               \
+    EACH(ADD_ROW)                                                                                   \
   }
-  ROWS(ADD_ROW)
-}
+MULTIPLY_ROWS(multiply_two, ROWS_2)
+MULTIPLY_ROWS(multiply_many, ROWS)
 
 #if S_WHOLE
 #define LOAD_STATES(p) LOAD_F(p)
@@ -130,6 +138,39 @@ static inline void multiply_many(F *tile, __global const float *const *rows, con
 #define FIRST_CELL_PARAM
 #endif
 
+#if S_TEAM
+#define BOARD_PARAM , INOUT(int, board)
+#define PATIENCE 2048  // looks at the board, some tens of microseconds, until another's part is late
+
+static inline bool takes_part(volatile __global int *board, const IDX_T s, const IDX_T part) {
+  return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
+}
+
+// Takes a part of a step; `parts` where all of them are done.
+static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
+                              const IDX_T parts) {
+  if (takes_part(board, s, own)) return own;
+  for (IDX_T looks = 1; atomic_add(board, 0) < (s + 1) * parts; ++looks) {
+    if (looks % PATIENCE) continue;
+    for (IDX_T part = 0; part < parts; ++part)
+      if (takes_part(board, s, part)) return part;
+  }
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  return parts;
+}
+
+static inline void finish_part(volatile __global int *board) {
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  atomic_inc(board);
+}
+#define FOR_PARTS(s)                                                                 \
+  for (IDX_T part = take_part(team, s, own, parts); part < parts; finish_part(team), \
+             part = take_part(team, s, own, parts))
+#else
+#define BOARD_PARAM
+#define FOR_PARTS(s) for (IDX_T part = own; part == own; ++part)
+#endif
+
 // Of the sum s of products, by gate: of x and of the states.
 #define X_SUM(k) (from_x[i * GATES + (k)] + BIAS(k))
 #define H_SUM(k) (from_h[i * GATES + (k)] + BIAS(GATES + (k)))
@@ -142,7 +183,7 @@ static inline IDX_T time_of(const IDX_T step, const IDX_T length, const bool bac
 __kernel SINGLE_ITEM
 void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(float, gx), IN(float, x),
                      IN(float, w), IN(float, r) BIAS_PARAM LENS_PARAM PEEPHOLE_PARAM HIDDEN_PARAM
-                         FIRST_CELL_PARAM, const IDX_T step, const IDX_T end, const IDX_T T,
+                         FIRST_CELL_PARAM BOARD_PARAM, const IDX_T step, const IDX_T end, const IDX_T T,
                      const IDX_T B, const IDX_T H, const IDX_T depth, const IDX_T reverse,
                      const IDX_T height, const IDX_T span, const IDX_T x_t, const IDX_T x_b,
                      const IDX_T state_d, const IDX_T state_b, const IDX_T y_t, const IDX_T y_d,
@@ -154,11 +195,14 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(float, g
   const IDX_T d = at / (parts * stripes);
   const IDX_T b_first = at / parts % stripes * height;
   const IDX_T b_end = i_min(b_first + height, B);
-  const IDX_T block_first = at % parts * span;
-  const IDX_T block_end = i_min(block_first + span, blocks);
+  const IDX_T own = at % parts;
   const bool backward = reverse || d == 1;
+#if S_TEAM
+  volatile __global int *const team = AT(board) + at / parts * (parts + 1);
+#endif
   for (IDX_T s = step; s < end; ++s) {
-    for (IDX_T block = block_first; block < block_end; ++block) {
+    FOR_PARTS(s)
+    for (IDX_T block = part * span; block < i_min(part * span + span, blocks); ++block) {
       const IDX_T h = block * VW;
 #if !S_WHOLE
       const IDX_T count = i_min(VW, H - h);
@@ -185,6 +229,9 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(float, g
         if (rows == 1) {
           multiply_one(from_h, states[0], states_depth, r_panel);
           multiply_one(from_x, inputs[0], depth, w_panel);
+        } else if (rows == 2) {
+          multiply_two(from_h, states, states_depth, r_panel);
+          multiply_two(from_x, inputs, depth, w_panel);
         } else {
           multiply_many(from_h, states, states_depth, r_panel);
           multiply_many(from_x, inputs, depth, w_panel);

@@ -44,12 +44,12 @@ KERNEL_TESTS = tuple(
 )
 
 
-def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
+def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Python with Oclgrind as its device. The exit code is 0 whatever it finds: see the log."""
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, **CHECKS, "OCLGRIND_LOG": str(log)},
+        env={**os.environ, **CHECKS, "OCLGRIND_LOG": str(log), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -79,6 +79,16 @@ def _shards() -> list[ParameterSet]:
 def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> None:
     tests = ("-p", "no:cacheprovider", *KERNEL_TESTS, "-k", kernels, "--shard", shard)
     run = _start(tmp_path / "log", "-m", "pytest", *tests)
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    assert (tmp_path / "log").read_text() == "", output
+
+
+def test_teams_are_clean(tmp_path: Path) -> None:
+    # What orders work-groups by atomics is a race to Oclgrind: one after the other, the first one
+    # does everything.
+    tests = ("-p", "no:cacheprovider", "tests/ops/test_recurrent_team.py")
+    run = _start(tmp_path / "log", "-m", "pytest", *tests, OCLGRIND_NUM_THREADS="1")
     output, _ = run.communicate()
     assert run.returncode == 0, output
     assert (tmp_path / "log").read_text() == "", output

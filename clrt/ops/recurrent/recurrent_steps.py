@@ -30,6 +30,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.ops.movement.movement import fill_launch
 from clrt.ops.ranges import check_launch
 from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.recurrent_walk import Walk
@@ -45,13 +46,13 @@ class StepShares(Thresholds):
     """How the steps of a recurrent op are shared out.
 
     Attributes:
-        core_kflop: Thousands of floating-point operations of a step on one core, from which on a
-            launch for each step, of all cores, takes less time.
+        part_kflop: Thousands of floating-point operations of a part of a step, at least, where
+            several cores share it.
         launch_mflop: Millions of a launch, about, at most: a run can end between two launches.
         inner_steps: Up to so many steps multiply their inputs themselves; else one product does.
     """
 
-    core_kflop: int
+    part_kflop: int
     launch_mflop: int
     inner_steps: int
 
@@ -68,6 +69,22 @@ class StepsWalk(Walk):
         self.depth = node.arg(0).dims[2]
         # Whether the kernel multiplies the inputs, too.
         self.inner = self.depth > 0 and self.time <= self.shares.inner_steps
+        self._share()
+
+    def _share(self) -> None:
+        """Sets the stripes of sequences, of `height`, the teams that have them, and their parts."""
+        cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
+        wide = self.op.gates * self.hidden
+        depth = self.depth if self.inner else 0
+        self.flops = max(2 * self.directions * self.batch * wide * (self.hidden + depth), 1)
+        blocks, tiles = ceil_div(self.hidden, self.tunables["T_VW"]), ceil_div(self.batch, rows)
+        stripes = clamp(ceil_div(cores, max(self.directions, 1)), 1, max(tiles, 1))
+        self.height = ceil_div(tiles, stripes) * rows
+        self.teams = self.directions * ceil_div(self.batch, max(self.height, 1))
+        many = self.flops // max(1000 * self.shares.part_kflop * self.teams, 1)
+        most = min(cores // max(self.teams, 1), many) if self.time > 1 else 1
+        self.span = ceil_div(blocks, max(most, 1))
+        self.parts = ceil_div(blocks, max(self.span, 1))
 
     def launches(self) -> list[Launch]:
         node, r = self.node, self.node.arg(2)
@@ -94,6 +111,7 @@ class StepsWalk(Walk):
             **op.features(),
             GATES=op.gates,
             T_KS=_SETS[op.gates],
+            S_TEAM=int(self.parts > 1),
             S_WHOLE=int(self.hidden % self.tunables["T_VW"] == 0),
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             FUNCTIONS=self.functions(),
@@ -136,30 +154,24 @@ class StepsWalk(Walk):
         return {"y": node.output, **made, **optional(**inputs)}
 
     def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
-        blocks = ceil_div(self.hidden, self.tunables["T_VW"])
-        tiles = ceil_div(self.batch, self.tunables["T_MR"])
-        cores = self.ctx.caps.compute_units
-        wide = self.op.gates * self.hidden
-        depth = self.depth if self.inner else 0
-        flops = 2 * self.directions * self.batch * wide * (self.hidden + depth)
-        stripes = clamp(ceil_div(cores, self.directions), 1, tiles)
-        busy = min(cores, self.directions * stripes)
-        span, steps = blocks, max(self.shares.launch_mflop * 1_000_000 // flops, 1)
-        if busy < cores and flops // busy >= 1000 * self.shares.core_kflop:
-            span, steps, stripes = ceil_div(blocks, cores), 1, 1
-        height = ceil_div(tiles, stripes) * self.tunables["T_MR"]
-        groups = self.directions * ceil_div(self.batch, height) * ceil_div(blocks, span)
-        sizes = {"depth": depth, "height": height, "span": span, **self.sizes}
+        steps = max(self.shares.launch_mflop * 1_000_000 // self.flops, 1)
+        sizes = {"depth": self.depth if self.inner else 0, "height": self.height, "span": self.span}
+        launches = []
+        if self.parts > 1:
+            elems = self.teams * (self.parts + 1)
+            board = BufferArg(self.ctx.scratch(elems, DType.INT32))
+            launches.append(fill_launch(board, DType.INT32, elems, 0, self.ctx.caps))
+            tensors = {**tensors, "board": board}
         starts = range(0, self.time, steps) if steps < self.time else (0,)
         ends = ((s, min(s + steps, self.time)) for s in starts)
-        launches = []
         for s, e in ends:
             part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
-            if depth == 0:
+            if not self.inner:
                 gates = (e - s) * self.state_elems * self.op.gates
                 part["gx"] = BufferArg(tensors["gx"], 0, gates)
-            args = {**tensors, **part, **sizes, "step": s, "end": e}
-            launches.append(launch(spec, (groups,), (1,), flops * (e - s), **args))
+            args = {**tensors, **part, **sizes, **self.sizes, "step": s, "end": e}
+            groups = self.teams * self.parts
+            launches.append(launch(spec, (groups,), (1,), self.flops * (e - s), **args))
         return launches
 
 

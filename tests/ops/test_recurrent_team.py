@@ -1,0 +1,95 @@
+"""Recurrent steps that several work-items share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clrt.ops.recurrent.gru import GRU
+from clrt.ops.recurrent.lstm import LSTM
+from clrt.ops.recurrent.recurrent import Recurrent
+from clrt.ops.recurrent.rnn import RNN
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.plan.steps import launches_of
+from clrt.runtime.devices import DeviceInfo
+from clrt.tuning.records import record_for
+from tests.harness import all_devices, name_of, run_plan, sample_graph, tolerance
+from tests.ops.samples import Sample, samples
+from tests.ops.samples.recurrent.recurrent import sample_inputs
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
+CORES = 24  # enough for teams of several sequences, also on a simulator
+CLASSES = (GRU, LSTM, RNN)
+
+
+def shared_plan(sample: Sample, device: DeviceInfo, part_kflop: int = 0) -> Plan:
+    caps = replace(device.caps, kind="cpu", compute_units=CORES)
+
+    def lookup(kernel: str) -> Mapping[str, int]:
+        found = record_for(kernel, caps)
+        return {**found, "part_kflop": part_kflop} if kernel == "recurrent_shares" else found
+
+    return make_plan(specialise(sample_graph(sample), {}), caps, lookup)
+
+
+def check(sample: Sample, device: DeviceInfo) -> None:
+    assert isinstance(sample.op, Recurrent)
+    plan = shared_plan(sample, device)
+    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+    found = run_plan(plan, feeds, device)
+    for name, expected in zip(found, sample.op.reference(*sample.inputs), strict=False):
+        limit = tolerance(sample.op, expected)
+        np.testing.assert_allclose(found[name], expected, limit, limit)
+
+
+def wide(cls: type[Recurrent]) -> Iterator[Sample]:
+    """Several blocks of states, so that they are shared: batches of rows of each kind of tile."""
+    for batch in (1, 2, 3, 5):
+        direction = "forward" if batch < 3 else "bidirectional"
+        op = (
+            GRU(direction=direction, linear_before_reset=1)
+            if cls is GRU
+            else cls(direction=direction)
+        )
+        yield Sample(op, sample_inputs(cls, (5, batch, 3, 51), op, (True,) * 5))
+
+
+@DEVICES
+@pytest.mark.parametrize("cls", CLASSES)
+def test_parts_make_what_one_makes(cls: type[Recurrent], device: DeviceInfo) -> None:
+    teams = 0
+    for sample in (*samples(cls), *wide(cls)):
+        first = sample.inputs[0]
+        assert first is not None
+        if first.dtype != np.float32:
+            continue
+        launches = launches_of(shared_plan(sample, device).steps)
+        teams += any(x.kernel.has("S_TEAM") for x in launches)
+        check(sample, device)
+    assert teams >= 4
+
+
+def test_small_steps_are_not_shared() -> None:
+    (sample, *_) = wide(GRU)
+    device = all_devices()[0]
+    assert not any(
+        x.kernel.has("S_TEAM") for x in launches_of(shared_plan(sample, device, 100).steps)
+    )
+
+
+@DEVICES
+def test_runs_of_a_team_are_alike(device: DeviceInfo) -> None:
+    if device.caps.simulator:
+        pytest.skip("its work-groups run one after the other")
+    op = LSTM(direction="forward")
+    sample = Sample(op, sample_inputs(LSTM, (64, 1, 8, 200), op, (True, False, True, True, True)))
+    plan = shared_plan(sample, device)
+    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+    first = run_plan(plan, feeds, device)
+    for _ in range(20):
+        again = run_plan(plan, feeds, device)
+        assert all((again[name] == first[name]).all() for name in first)
