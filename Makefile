@@ -55,10 +55,10 @@ test: lint
 # `make test test-all` runs each test once, too. In processes of its own: what the first ones came to
 # hold is let go.
 test-all: test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not longest"
 
 # Every kernel variant under a simulator that finds accesses out of bounds, data races and
-# uninitialised reads; a part of `make test-all`.
+# uninitialised reads; `make test-all` has the most of it, but of the costly ones a quarter.
 test-oclgrind: $(VENV)/.dev
 	$(PYTEST) tests/ops/test_oclgrind.py
 

@@ -56,22 +56,26 @@ def _start(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
     )
 
 
+LONGEST = (pytest.mark.slow, pytest.mark.longest)
 # The products, and an attention, that take as long as all the rest.
 COSTLY = "conv_gpu or gemm_gpu or gemm_unit or matrix_unit or FusedAttention-gpu"
 
 
 def _shards() -> list[ParameterSet]:
-    """A sample of the tests for `make test`, and the rest.
+    """A sample of the tests for `make test`, and the rest; most of the costly ones are left to
+    `make test-oclgrind`.
 
     In one process the simulator comes to hold 6 GB.
     """
     quick = [(f"not ({COSTLY})", index, 10) for index in range(0, 10, 5)]
     slow = [(f"not ({COSTLY})", index, 10) for index in range(10) if index % 5]
-    slow += [(COSTLY, index, 8) for index in range(8)]
-    marks = [()] * len(quick) + [pytest.mark.slow] * len(slow)
+    slow += [(COSTLY, index, 8) for index in range(0, 8, 4)]
+    longest = [(COSTLY, index, 8) for index in range(8) if index % 4]
+    marked = ((quick, ()), (slow, pytest.mark.slow), (longest, LONGEST))
     return [
-        pytest.param(kernels, f"{index}/{count}", marks=m)
-        for (kernels, index, count), m in zip(quick + slow, marks, strict=True)
+        pytest.param(kernels, f"{index}/{count}", marks=marks)
+        for shards, marks in marked
+        for kernels, index, count in shards
     ]
 
 
