@@ -128,6 +128,8 @@ class Resize(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        if not (given(inputs, 2) or given(inputs, 3)):
+            raise ShapeError("Resize: it has neither scales nor sizes.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         axes, dims = self._axes(len(x.shape)), list(x.shape)
@@ -169,6 +171,8 @@ class Resize(Op):
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
         scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
+        if not sizes and scales is None:
+            raise ShapeError("Resize: its scales and sizes are empty.")
         roi = _numbers(inputs, 1)
         crops = self.coordinate_transformation_mode == "tf_crop_and_resize"
         found = []
