@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from clrt.ir.op import Array
 from clrt.ops.recurrent.gru import GRU
 from clrt.ops.recurrent.lstm import LSTM
 from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.rnn import RNN
-from clrt.plan.plan import Plan, make_plan
-from clrt.plan.specialise import specialise
+from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
 from clrt.runtime.devices import DeviceInfo
-from clrt.tuning.records import record_for
-from tests.harness import all_devices, name_of, run_plan, sample_graph, tolerance
+from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import Sample, samples
 from tests.ops.samples.recurrent.recurrent import sample_inputs
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 CORES = 24  # enough for teams of several sequences, also on a simulator
 CLASSES = (GRU, LSTM, RNN)
+TILE = {"T_MR": 4, "T_VW": 16}
 
 
 def shared_plan(sample: Sample, device: DeviceInfo, part_kflop: int = 0) -> Plan:
     caps = replace(device.caps, kind="cpu", compute_units=CORES)
-
-    def lookup(kernel: str) -> Mapping[str, int]:
-        found = record_for(kernel, caps)
-        return {**found, "part_kflop": part_kflop} if kernel == "recurrent_shares" else found
-
-    return make_plan(specialise(sample_graph(sample), {}), caps, lookup)
+    return plan_graph(sample_graph(sample), caps, {"part_kflop": part_kflop, **TILE})
 
 
-def check(sample: Sample, device: DeviceInfo) -> None:
+def has_team(plan: Plan) -> bool:
+    return any(x.kernel.has("S_TEAM") for x in launches_of(plan.steps))
+
+
+def feeds_of(sample: Sample) -> dict[str, Array]:
+    return {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+
+
+def check(plan: Plan, sample: Sample, device: DeviceInfo) -> None:
     assert isinstance(sample.op, Recurrent)
-    plan = shared_plan(sample, device)
-    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
-    found = run_plan(plan, feeds, device)
+    found = run_plan(plan, feeds_of(sample), device)
     for name, expected in zip(found, sample.op.reference(*sample.inputs), strict=False):
         limit = tolerance(sample.op, expected)
         np.testing.assert_allclose(found[name], expected, limit, limit)
@@ -50,11 +51,7 @@ def wide(cls: type[Recurrent]) -> Iterator[Sample]:
     """Several blocks of states, so that they are shared: batches of rows of each kind of tile."""
     for batch in (1, 2, 3, 5):
         direction = "forward" if batch < 3 else "bidirectional"
-        op = (
-            GRU(direction=direction, linear_before_reset=1)
-            if cls is GRU
-            else cls(direction=direction)
-        )
+        op = cls(direction=direction, **({"linear_before_reset": 1} if cls is GRU else {}))
         yield Sample(op, sample_inputs(cls, (5, batch, 3, 51), op, (True,) * 5))
 
 
@@ -65,20 +62,17 @@ def test_parts_make_what_one_makes(cls: type[Recurrent], device: DeviceInfo) -> 
     for sample in (*samples(cls), *wide(cls)):
         first = sample.inputs[0]
         assert first is not None
-        if first.dtype != np.float32:
-            continue
-        launches = launches_of(shared_plan(sample, device).steps)
-        teams += any(x.kernel.has("S_TEAM") for x in launches)
-        check(sample, device)
+        if first.dtype == np.float32:
+            plan = shared_plan(sample, device)
+            teams += has_team(plan)
+            check(plan, sample, device)
     assert teams >= 4
 
 
 def test_small_steps_are_not_shared() -> None:
     (sample, *_) = wide(GRU)
     device = all_devices()[0]
-    assert not any(
-        x.kernel.has("S_TEAM") for x in launches_of(shared_plan(sample, device, 100).steps)
-    )
+    assert not has_team(shared_plan(sample, device, 100))
 
 
 @DEVICES
@@ -88,7 +82,7 @@ def test_runs_of_a_team_are_alike(device: DeviceInfo) -> None:
     op = LSTM(direction="forward")
     sample = Sample(op, sample_inputs(LSTM, (64, 1, 8, 200), op, (True, False, True, True, True)))
     plan = shared_plan(sample, device)
-    feeds = {f"x{i}": a for i, a in enumerate(sample.inputs) if a is not None}
+    feeds = feeds_of(sample)
     first = run_plan(plan, feeds, device)
     for _ in range(20):
         again = run_plan(plan, feeds, device)

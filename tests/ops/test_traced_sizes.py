@@ -7,14 +7,13 @@ from itertools import islice
 
 from clrt.errors import ClrtError
 from clrt.ir.dims import symbol
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
 from clrt.ir.traced import Trace
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op
 from clrt.ops.movement.movement import fresh_dims
 from clrt.plan.specialise import specialise_to_break
-from tests.ops.sample_plans import sample_values
+from tests.ops.sample_plans import sample_graph
 from tests.ops.samples import Sample, samples
 from tests.plans import plan
 
@@ -29,21 +28,16 @@ def sized_graph(sample: Sample) -> tuple[Graph, dict[str, int]] | None:
 
     None where the node reads elements of it to be planned.
     """
-    assert isinstance(sample.op, Op)
-    values = sample_values(sample)
-    first = values[0] if values else None
+    graph = sample_graph(sample)
+    first = graph.nodes[0].inputs[0] if graph.nodes[0].inputs else None
     if first is None or first.is_constant:
         return None
-    types = sample.op.infer_with_data([None if v is None else v.type for v in values])
     sizes = {f"d{i}": int(n) for i, n in enumerate(first.dims)}
-    names = tuple(symbol(name) for name in sizes)
-    values[0] = Value("x0", TensorType(first.dtype, names))
-    outputs = [
-        Value(f"y{i}", TensorType(t.dtype, None), symbolic=fresh_dims(t.rank or 0))
-        for i, t in enumerate(types)
-    ]
-    inputs = [v for v in values if v is not None and not v.is_constant]
-    return Graph("sample", inputs, outputs, [Node("node", sample.op, values, outputs)]), sizes
+    first.type = TensorType(first.dtype, tuple(map(symbol, sizes)))
+    for y in graph.outputs:
+        y.symbolic = fresh_dims(y.type.rank or 0)
+        y.type = TensorType(y.dtype, None)
+    return graph, sizes
 
 
 def sized_graphs() -> Iterator[tuple[str, Graph, dict[str, int]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,24 @@ class StepShares(Thresholds):
     group: ClassVar = "recurrent_shares"
 
 
+class _Sharing(NamedTuple):
+    """Who computes what of a step.
+
+    Attributes:
+        flops: Floating-point operations of a step.
+        height: Sequences of a stripe.
+        teams: Stripes of all directions.
+        span: Blocks of states of a part.
+        parts: Of a team, each for a work-item.
+    """
+
+    flops: int
+    height: int
+    teams: int
+    span: int
+    parts: int
+
+
 class StepsWalk(Walk):
     """The launches of a node by the kernel recurrent_steps."""
 
@@ -66,25 +84,23 @@ class StepsWalk(Walk):
         super().__init__(node, ctx, emit_cpu)
         self.shares = ctx.thresholds(StepShares)
         self.tunables = ctx.tunables(STEPS)
-        self.depth = node.arg(0).dims[2]
-        # Whether the kernel multiplies the inputs, too.
-        self.inner = self.depth > 0 and self.time <= self.shares.inner_steps
-        self._share()
+        depth = node.arg(0).dims[2]
+        # Columns of the inputs, where the kernel multiplies them, too.
+        self.depth = depth if self.time <= self.shares.inner_steps else 0
 
-    def _share(self) -> None:
-        """Sets the stripes of sequences, of `height`, the teams that have them, and their parts."""
+    @cached_property
+    def sharing(self) -> _Sharing:
+        """How it is shared out; of no use where there is nothing to compute."""
         cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
         wide = self.op.gates * self.hidden
-        depth = self.depth if self.inner else 0
-        self.flops = max(2 * self.directions * self.batch * wide * (self.hidden + depth), 1)
+        flops = 2 * self.directions * self.batch * wide * (self.hidden + self.depth)
         blocks, tiles = ceil_div(self.hidden, self.tunables["T_VW"]), ceil_div(self.batch, rows)
-        stripes = clamp(ceil_div(cores, max(self.directions, 1)), 1, max(tiles, 1))
-        self.height = ceil_div(tiles, stripes) * rows
-        self.teams = self.directions * ceil_div(self.batch, max(self.height, 1))
-        many = self.flops // max(1000 * self.shares.part_kflop * self.teams, 1)
-        most = min(cores // max(self.teams, 1), many) if self.time > 1 else 1
-        self.span = ceil_div(blocks, max(most, 1))
-        self.parts = ceil_div(blocks, max(self.span, 1))
+        height = ceil_div(tiles, clamp(ceil_div(cores, self.directions), 1, tiles)) * rows
+        teams = self.directions * ceil_div(self.batch, height)
+        many = flops // max(1000 * self.shares.part_kflop * teams, 1)
+        most = min(cores // teams, many) if self.time > 1 else 1
+        span = ceil_div(blocks, max(most, 1))
+        return _Sharing(flops, height, teams, span, ceil_div(blocks, span))
 
     def launches(self) -> list[Launch]:
         node, r = self.node, self.node.arg(2)
@@ -111,7 +127,7 @@ class StepsWalk(Walk):
             **op.features(),
             GATES=op.gates,
             T_KS=_SETS[op.gates],
-            S_TEAM=int(self.parts > 1),
+            S_TEAM=int(self.sharing.parts > 1),
             S_WHOLE=int(self.hidden % self.tunables["T_VW"] == 0),
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             FUNCTIONS=self.functions(),
@@ -120,7 +136,7 @@ class StepsWalk(Walk):
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
         """The products of x and W, or what the kernel needs for them."""
         x, w = self.node.arg(0), self.node.arg(1)
-        if self.inner:
+        if self.depth:
             packing, panels = self._packed(spec, w, self.depth)
             return packing, {"gx": unused(x), "x": x, "w": panels}
         gx, product = self.multiply_inputs()
@@ -154,11 +170,12 @@ class StepsWalk(Walk):
         return {"y": node.output, **made, **optional(**inputs)}
 
     def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
-        steps = max(self.shares.launch_mflop * 1_000_000 // self.flops, 1)
-        sizes = {"depth": self.depth if self.inner else 0, "height": self.height, "span": self.span}
+        shared = self.sharing
+        steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)
+        sizes = {"depth": self.depth, "height": shared.height, "span": shared.span}
         launches = []
-        if self.parts > 1:
-            elems = self.teams * (self.parts + 1)
+        if shared.parts > 1:
+            elems = shared.teams * (shared.parts + 1)
             board = BufferArg(self.ctx.scratch(elems, DType.INT32))
             launches.append(fill_launch(board, DType.INT32, elems, 0, self.ctx.caps))
             tensors = {**tensors, "board": board}
@@ -166,12 +183,12 @@ class StepsWalk(Walk):
         ends = ((s, min(s + steps, self.time)) for s in starts)
         for s, e in ends:
             part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
-            if not self.inner:
+            if not self.depth:
                 gates = (e - s) * self.state_elems * self.op.gates
                 part["gx"] = BufferArg(tensors["gx"], 0, gates)
             args = {**tensors, **part, **sizes, **self.sizes, "step": s, "end": e}
-            groups = self.teams * self.parts
-            launches.append(launch(spec, (groups,), (1,), self.flops * (e - s), **args))
+            groups = shared.teams * shared.parts
+            launches.append(launch(spec, (groups,), (1,), shared.flops * (e - s), **args))
         return launches
 
 
