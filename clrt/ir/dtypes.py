@@ -136,7 +136,8 @@ def _of_numpy(dtype: np.dtype[Any]) -> DType:
 
 
 # Floats that kernels read and write as vectors of float32 (common/widen.clh).
-WIDENED = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
+WIDENED = HALVES | {DType.FLOAT32}
 _ONNX_ORDER = (
     None, DType.FLOAT32, DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.INT32,
     DType.INT64, DType.STRING, DType.BOOL, DType.FLOAT16, DType.FLOAT64, DType.UINT32,

@@ -12,7 +12,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
-from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_defines
+from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_of
 from clrt.kernels.panels import PACKED_ROWS, Panels
 from clrt.kernels.product import MatrixView, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -106,6 +106,7 @@ class GemmKernel:
         b: B in panels.
         b_strides: By batch axis.
         setup: Launches that copy A or pack B.
+        unit: By what many rows go.
     """
 
     spec: KernelSpec
@@ -115,7 +116,7 @@ class GemmKernel:
     b_strides: tuple[int, int]
     setup: list[Launch]
     shares: GemmShares
-    unit_shares: UnitShares
+    unit: UnitShares | None
 
     @classmethod
     def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
@@ -131,17 +132,19 @@ class GemmKernel:
             copied, product = copy_a(product, ctx)
             setup += copied
         packing, b, b_strides = pack_b(product, width(tunables), ctx)
+        unit = unit_of(product, tunables, ctx.caps)
         macros = {
             **tunables,
             **product.epilogue.defines,
             "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
             **product.b_defines,
-            **unit_defines(tunables, ctx.caps),
+            **(unit.defines(ctx.caps) if unit else {}),
             **defines,
         }
         spec = KernelSpec.of("matmul/gemm_cpu.cl", "gemm_cpu", **macros)
         setup += packing
-        shares, unit_shares = ctx.thresholds(GemmShares), ctx.thresholds(UnitShares)
+        shares = ctx.thresholds(GemmShares)
+        unit_shares = None if unit is None else ctx.thresholds(unit)
         return cls(spec, tunables, product, b, b_strides, setup, shares, unit_shares)
 
     @classmethod
@@ -162,11 +165,6 @@ class GemmKernel:
         return kernel
 
     @property
-    def has_unit(self) -> bool:
-        """Whether it can go by a matrix unit."""
-        return self.spec.has("MATRIX_UNIT")
-
-    @property
     def blocks(self) -> int:
         """Of rows, in a matrix."""
         return ceil_div(self.product.m, self.tunables["T_MR"])
@@ -185,14 +183,14 @@ class GemmKernel:
         return replace(self, product=replace(self.product, a=a, k=k))
 
     def goes_by_unit(self, caps: DeviceCaps) -> bool:
-        """Whether there is a matrix unit, and enough for it to do."""
-        return self.has_unit and self.unit_shares.pays(self.product, caps)
+        """Whether there is a unit, and enough for it to do."""
+        return self.unit is not None and self.unit.pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
         """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
         caps = ctx.caps
-        if self.goes_by_unit(caps):
-            work = UnitWork.of(self.product, self.tunables, self.unit_shares, caps)
+        if self.unit is not None and self.goes_by_unit(caps):
+            work = UnitWork.of(self.product, self.tunables, self.unit, caps)
             more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
             return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
@@ -239,7 +237,7 @@ class GemmKernel:
             more: What ROW_INPUTS, NEXT_INPUTS and, for the matrix unit, UNIT_INPUTS declare.
         """
         product = self.product
-        if self.has_unit and "words" not in more:
+        if self.unit is not None and "words" not in more:
             more |= {"words": unused(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}

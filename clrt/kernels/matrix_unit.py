@@ -1,4 +1,8 @@
-"""How a product is shared out for a CPU's matrix unit (kernels_cl/common/unit_product.clh)."""
+"""How products of many rows are shared out where a CPU multiplies parts of A and B.
+
+By its matrix unit (kernels_cl/common/unit_product.clh), or by dots of whole numbers of 16 bits
+(kernels_cl/common/word_product.clh).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
+from clrt.device.caps import AMX_BFLOAT16, VNNI_INT8, DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
+from clrt.ir.dtypes import HALVES
 from clrt.kernels.product import Product
 from clrt.kernels.spec import ceil_div, round_up
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import width
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
-_LANES = 16  # of the vectors that tiles are made from
-_PAIR = 32  # rows of a pair of tiles of A, columns of one of B, and their depth
+_LANES = 16  # of the vectors that parts are made from
+_COLUMNS = 32  # of a pair of vectors of B
 _PARTS = 3  # numbers of bfloat16 for one of float32
 
 
@@ -27,9 +32,12 @@ class UnitShares(Thresholds):
     Attributes:
         most_rows: At once: their parts and those of some panels stay in the second-level cache.
         groups: Work-groups for each core, at most: each has memory for the parts.
-        splitting: Products of two pairs in the time that it takes to split one.
+        splitting: Products of parts of A and B in the time that it takes to split one.
+        least_rows, least_k, least_n: Of products for it.
         least_millions: Of multiply-adds for each core; MiniLM's products have 37 at 1 x 128, where
             it does not pay.
+        rows, depth: Of a part of A; of K, to which parts are padded.
+        macro: Which form of the kernel has it.
     """
 
     most_rows: int
@@ -41,12 +49,56 @@ class UnitShares(Thresholds):
     least_millions: int
 
     group: ClassVar = "matrix_unit_shares"
+    rows: ClassVar[int] = 32
+    depth: ClassVar[int] = 32
+    macro: ClassVar[str] = "MATRIX_UNIT"
 
     def pays(self, product: Product, caps: DeviceCaps) -> bool:
-        """Whether there is enough for the matrix unit to do."""
+        """Whether there is enough for it to do."""
         m, n, k = product.m, product.n, product.k
         enough = product.batches * m * n * k >= self.least_millions * 1_000_000 * caps.compute_units
         return enough and m >= self.least_rows and k >= self.least_k and n >= self.least_n
+
+    @classmethod
+    def words(cls, rows: int, depth: int) -> int:
+        """Of 4 bytes, for the parts of rows of A, or of columns of B."""
+        return _PARTS * rows * depth // 2
+
+    @classmethod
+    def defines(cls, _caps: DeviceCaps) -> dict[str, Define]:
+        """The macros of kernels that can go this way."""
+        return {cls.macro: 1}
+
+
+@dataclass(frozen=True)
+class WordShares(UnitShares):
+    """The same for dots of whole numbers: two to a word, and a scale for each `depth`."""
+
+    group: ClassVar = "word_unit_shares"
+    rows: ClassVar[int] = 8
+    depth: ClassVar[int] = 64
+    macro: ClassVar[str] = "WORD_UNIT"
+
+    @classmethod
+    def words(cls, rows: int, depth: int) -> int:
+        return rows * depth // 2 + rows * depth // cls.depth
+
+    @classmethod
+    def defines(cls, caps: DeviceCaps) -> dict[str, Define]:
+        return {cls.macro: 1, "DOTS": int(VNNI_INT8 in caps.matrix_shapes)}
+
+
+def unit_of(
+    product: Product, tunables: Mapping[str, int], caps: DeviceCaps
+) -> type[UnitShares] | None:
+    """By what products of many rows go whose shapes are like this one's, whatever the rows."""
+    if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
+        return None
+    if NEEDS.lacking(caps) is None:
+        return UnitShares
+    has_dots = VNNI_INT8 in caps.matrix_shapes or caps.simulator
+    halves = product.right in HALVES and product.a_dtype is not None
+    return WordShares if has_dots and halves else None
 
 
 @dataclass(frozen=True)
@@ -93,31 +145,20 @@ class UnitWork:
             return product.batches * ceil_div(m, shape[0]) * ceil_div(panels, shape[1])
 
         def time(shape: tuple[int, int]) -> int:
-            rows, columns = ceil_div(shape[0], _PAIR), ceil_div(shape[1] * panel, _PAIR)
+            rows, columns = ceil_div(shape[0], _COLUMNS), ceil_div(shape[1] * panel, _COLUMNS)
             of_one = rows * columns + shares.splitting * (rows + columns)
             return ceil_div(pieces(shape), units) * of_one
 
         fewest = ceil_div(m, shares.most_rows)
-        heights = {round_up(ceil_div(m, s), _PAIR) for s in range(fewest, fewest + 2 * units)}
+        heights = {round_up(ceil_div(m, s), shares.rows) for s in range(fewest, fewest + 2 * units)}
         spans = {ceil_div(panels, s) for s in range(1, 2 * units + 1)}
         shape = min(((h, s) for h in sorted(heights) for s in sorted(spans)), key=time)
         height, span = shape
-        group = round_up(at_once * panel, _PAIR)
-        depth = round_up(min(k, chunk), _PAIR)
-        b_at = _parts(height, depth)
-        sums_at = b_at + _parts(group, depth)
+        group = round_up(at_once * panel, _COLUMNS)
+        depth = round_up(min(k, chunk), shares.depth)
+        b_at = shares.words(height, depth)
+        sums_at = b_at + shares.words(group, depth)
         sums_row = ceil_div(span, at_once) * group if k > chunk else 0
-        slot = sums_at + (height * sums_row or _PAIR * group)
+        slot = sums_at + (height * sums_row or shares.rows * group)
         groups = min(pieces(shape), shares.groups * units)
         return cls(slot, b_at, sums_at, sums_row, pieces(shape), span * panel, height, groups)
-
-
-def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, Define]:
-    """The macro of kernels that can go by the matrix unit."""
-    usable = NEEDS.lacking(caps) is None and tunables["T_VW"] == _LANES and tunables["T_UP"]
-    return {"MATRIX_UNIT": 1} if usable else {}
-
-
-def _parts(rows: int, depth: int) -> int:
-    """Words for the parts of rows of A, or columns of B: two numbers to a word."""
-    return _PARTS * rows * depth // 2

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from clrt.errors import ClrtError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import HALVES, DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import TensorType
 from clrt.ops.base import Op
@@ -15,8 +15,6 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-
-_HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
 
 class WidenFloats(Pass):
@@ -26,7 +24,7 @@ class WidenFloats(Pass):
     16 bits where the model goes on computing with it. float32 is what the fast kernels compute in.
     Elementwise nodes and those that only move elements read every dtype; they are widened where
     their inputs are. Weights and caches stay as they lie where kernels read that (`narrow_inputs`).
-    A product with weights keeps the dtype of its A in mind, to which matrix units may round.
+    A product with weights keeps the dtype of its A in mind, to which kernels may round.
     """
 
     name = "widen_floats"
@@ -87,7 +85,7 @@ def _with_dtype(op: Op, node: Node) -> Op:
     if type(op) is not MatMul or not node.arg(1).is_constant:
         return op
     dtype = node.arg(0).dtype
-    return FusedMatMul(a_dtype=dtype) if dtype in _HALVES and dtype is node.arg(1).dtype else op
+    return FusedMatMul(a_dtype=dtype) if dtype in HALVES and dtype is node.arg(1).dtype else op
 
 
 def _stay(node: Node, op: Op) -> set[Value | None]:
@@ -96,12 +94,12 @@ def _stay(node: Node, op: Op) -> set[Value | None]:
         return set()
     given = range(len(node.inputs))
     return {
-        v for i in op.narrow_inputs if i in given and (v := node.inputs[i]) and v.dtype in _HALVES
+        v for i in op.narrow_inputs if i in given and (v := node.inputs[i]) and v.dtype in HALVES
     }
 
 
 def _is_narrow(value: Value, op: Op) -> bool:
-    if value.dtype in _HALVES:
+    if value.dtype in HALVES:
         return True
     unread = op.storages is not None and value.dtype.storage not in op.storages
     return value.dtype.is_float and unread
@@ -110,7 +108,7 @@ def _is_narrow(value: Value, op: Op) -> bool:
 def _wide_source(value: Value) -> Value | None:
     """The float32 value that a value is the rounding of."""
     cast = value.producer
-    if cast is None or not isinstance(cast.op, Cast) or value.dtype not in _HALVES:
+    if cast is None or not isinstance(cast.op, Cast) or value.dtype not in HALVES:
         return None
     return cast.arg(0) if cast.arg(0).dtype is DType.FLOAT32 else None
 

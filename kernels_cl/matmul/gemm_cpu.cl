@@ -9,7 +9,8 @@
 // are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
 // With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
 // the product that reads y (common/next_product.clh).
-// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh).
+// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh), with
+// WORD_UNIT by its dots of whole numbers (common/word_product.clh).
 //   y_pitch  from a row of y to the next: other tensors may lie between; N with NORM and NEXT
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   OPERANDS  these parameters as arguments
@@ -39,8 +40,14 @@
 #include "common/widen.clh"
 #include "common/panel_product.clh"
 #include "common/next_product.clh"
+#define HAS_UNIT (MATRIX_UNIT || WORD_UNIT)
+#if HAS_UNIT
+#include "common/unit_sums.clh"
 #if MATRIX_UNIT
 #include "common/unit_product.clh"
+#else
+#include "common/word_product.clh"
+#endif
 // Where `columns` is not 0, work-groups go through the `pieces` of y, of `height` rows by so many
 // columns. Each has `slot` words of memory: first for the parts of A, then for those of T_UP panels of
 // B and for sums, which are kept for a whole piece if K has several chunks of T_KC (sums_row).
@@ -62,7 +69,7 @@
 #define normalizes 0
 #endif
 
-#if MATRIX_UNIT
+#if HAS_UNIT
 // As a part of the kernel it would take registers from the loops of the other way: a call does not.
 __attribute__((noinline))
 static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
@@ -71,8 +78,8 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
                              const IDX_T b_s1, const IDX_T y_pitch INPUTS UNIT_INPUTS) {
   UNIT_START
   const IDX_T group = T_UP * PANEL_WIDTH;
-  __global uint *const a_pairs = AT(words) + (IDX_T)get_global_id(0) * slot;
-  __global uint *const b_pairs = a_pairs + b_at;
+  __global uint *const a_parts = AT(words) + (IDX_T)get_global_id(0) * slot;
+  __global uint *const b_parts = a_parts + b_at;
   const IDX_T stripes = (M + height - 1) / height;
   const IDX_T spans = (N + columns - 1) / columns;
   for (IDX_T piece = get_global_id(0); piece < pieces; piece += get_global_size(0)) {
@@ -88,26 +95,26 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
     for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
       const IDX_T depth = i_min(T_KC, K - k0);
       const IDX_T steps = (depth + UNIT_K - 1) / UNIT_K;
-      split_rows(a_pairs, a_rows + k0, a_row, rows, depth);
+      split_rows(a_parts, a_rows + k0, a_row, rows, depth);
       for (IDX_T n_group = n_first; n_group < n_end; n_group += group) {
         const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
         const IDX_T vectors = panels * T_NV;
         const IDX_T pairs = (vectors + 1) / 2;
-        const IDX_T wide = pairs * UNIT_PAIR;
-        split_panels(b_pairs, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
-        for (IDX_T m_pair = 0; m_pair < rows; m_pair += UNIT_PAIR) {
+        const IDX_T wide = pairs * UNIT_COLUMNS;
+        split_panels(b_parts, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
+        for (IDX_T m_part = 0; m_part < rows; m_part += UNIT_ROWS) {
           __global float *const sums =
-              (__global float *)(a_pairs + sums_at) +
-              (sums_row ? m_pair * sums_row + (n_group - n_first) * UNIT_PAIR : 0);
-          __global const uint *const a_pair = a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP;
-          multiply_pairs(sums, wide, a_pair, b_pairs, pairs, steps, k0 > 0 UNIT_USED);
+              (__global float *)(a_parts + sums_at) +
+              (sums_row ? m_part * sums_row + (n_group - n_first) * UNIT_ROWS : 0);
+          __global const uint *const a_part = a_parts + m_part / UNIT_ROWS * steps * UNIT_A_STEP;
+          multiply_pairs(sums, wide, a_part, b_parts, pairs, steps, k0 > 0 UNIT_USED);
           if (k0 + depth < K) continue;
-          const IDX_T end = i_min(m_pair + UNIT_PAIR, rows);
-          for (IDX_T first = m_pair; first < end; first += T_MR) {
+          const IDX_T end = i_min(m_part + UNIT_ROWS, rows);
+          for (IDX_T first = m_part; first < end; first += T_MR) {
             const IDX_T count = i_min(T_MR, end - first);
             for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
               F tile[T_MR * T_NV];
-              load_sums(tile, sums + (first - m_pair) * wide + n0 - n_group, wide, count);
+              load_sums(tile, sums + (first - m_part) * wide + n0 - n_group, wide, count);
               if (has_overflow(tile, count * T_NV)) {
                 __global const B_T *const panel = b_batch + n0 * K;
                 multiply_plainly(tile, a_rows + first * a_row, a_row, count, K, panel);
@@ -132,7 +139,7 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
               const IDX_T b_s1, const IDX_T y_pitch INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
-#if MATRIX_UNIT
+#if HAS_UNIT
   if (columns) {
     multiply_by_unit(y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
                      a_s0, a_s1, a_row, b_s0, b_s1, y_pitch OPERANDS, words_buffer, words_offset, slot,

@@ -51,7 +51,8 @@ EPSILON = float(np.finfo(np.float32).eps)
 def work_of(plan: Plan) -> list[int]:
     """How many pieces of each product go by the unit."""
     launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
-    products = [x for x in launches if x.kernel.has("MATRIX_UNIT")]
+    units = ("MATRIX_UNIT", "WORD_UNIT")
+    products = [x for x in launches if any(map(x.kernel.has, units))]
     numbers = [[a for a in x.args if not isinstance(a, BufferArg)][-2:] for x in products]
     return [int(pieces) for pieces, columns in numbers if columns]
 
@@ -73,14 +74,20 @@ def check(build: Build, device: DeviceInfo, products: int = 1) -> None:
 
 
 def product(
-    a: Array, b: Array, constant: bool = True, trans_a: int = 0, op: FusedMatMul | None = None
+    a: Array,
+    b: Array,
+    constant: bool = True,
+    trans_a: int = 0,
+    op: FusedMatMul | None = None,
+    a_dtype: DType | None = None,
 ) -> Build:
     build = Build()
     x, w = build.given("x", a), build.given("w", b, constant)
     operands = [] if op is None else [build.weight(int(b.shape[-1]))]
     if op is RESIDUAL:
         operands.append(build.given("r", floats(*a.shape[:-1], b.shape[-1])))
-    build.graph.outputs = [build.apply(op or FusedMatMul(trans_a=trans_a), x, w, *operands)]
+    product = replace(op or FusedMatMul(trans_a=trans_a), a_dtype=a_dtype)
+    build.graph.outputs = [build.apply(product, x, w, *operands)]
     return build
 
 

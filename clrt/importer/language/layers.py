@@ -16,7 +16,7 @@ from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.narrow import in_one_dtype
 from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import HALVES, DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, TensorType
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
@@ -102,10 +102,11 @@ class DecoderBuilder(Builder):
         return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
 
     def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
-        """x times the transpose of a matrix of that name."""
+        """x times the transpose of a matrix of that name, to whose 16 bits x may be rounded."""
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
-            return self(layer, FusedMatMul(trans_b=1), x, matrix)
+            a_dtype = matrix.dtype if matrix.dtype in HALVES else None
+            return self(layer, FusedMatMul(trans_b=1, a_dtype=a_dtype), x, matrix)
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
     def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:

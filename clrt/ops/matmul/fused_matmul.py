@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.dtypes import HALVES, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.ops.base import Accuracy, Types
@@ -25,7 +25,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     Attributes:
         trans_a: Swap the last two axes of A.
         trans_b: Swap the last two axes of B.
-        a_dtype: What A is in the model, where that has 16 bits: matrix units may round it to that.
+        a_dtype: Of 16 bits, to which kernels for many rows may round A: what A is in the model.
 
     Source: clrt.
     """
@@ -38,7 +38,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
-    narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
+    narrow = HALVES
     narrow_inputs = (1,)
     leading = 2
     # An element is read, computed and stored by one work-item; A and B are read by many.
