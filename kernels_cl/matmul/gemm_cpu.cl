@@ -42,12 +42,12 @@
 #include "common/next_product.clh"
 #define HAS_UNIT (MATRIX_UNIT || WORD_UNIT)
 #if HAS_UNIT
-#include "common/unit_sums.clh"
 #if MATRIX_UNIT
 #include "common/unit_product.clh"
 #else
 #include "common/word_product.clh"
 #endif
+#include "common/unit_sums.clh"
 // Where `columns` is not 0, work-groups go through the `pieces` of y, of `height` rows by so many
 // columns. Each has `slot` words of memory: first for the parts of A, then for those of T_UP panels of
 // B and for sums, which are kept for a whole piece if K has several chunks of T_KC (sums_row).
