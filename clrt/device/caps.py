@@ -12,7 +12,8 @@ class MatrixShape:
 
     Attributes:
         operands, sums: Dtypes.
-        instructions: By what kernels reach it: "amx", "vnni", and those of `clrt.device.units`.
+        instructions: By what kernels reach it: "amx", "vnni", "avx_vnni", "avx2", and those of
+            `clrt.device.units`.
     """
 
     rows: int
@@ -30,6 +31,11 @@ class MatrixShape:
 AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
 # A number of 8 bits without a sign by one with a sign, four of each at a time.
 VNNI_INT8 = MatrixShape(1, 16, 4, "int8", "int32", "vnni")
+# The same in vectors half as long, and that in two instructions: where there is nothing better.
+AVX_VNNI_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx_vnni")
+AVX2_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx2")
+# DOTS of common/dots.clh for each.
+_DOTS = {VNNI_INT8: 1, AVX2_INT8: 2, AVX_VNNI_INT8: 3}
 # Of a core, where each of them is counted: at least as many as any such device has.
 _SMALL_UNITS = 8
 
@@ -66,6 +72,11 @@ class DeviceCaps:
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
     quirks: frozenset[str] = frozenset()
+
+    @property
+    def byte_dots(self) -> int:
+        """By what bytes are multiplied, DOTS of common/dots.clh; 0: by no instruction for them."""
+        return next((n for shape, n in _DOTS.items() if shape in self.matrix_shapes), 0)
 
     @property
     def cores(self) -> int:

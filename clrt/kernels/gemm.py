@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from clrt.device import requires
-from clrt.device.caps import VNNI_INT8, DeviceCaps
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.cost import PLAIN, Work, work_of
@@ -81,8 +81,8 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
 
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_levels_cpu` does not hold: in C it is for simulators only."""
-    if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
-        return f"needs {VNNI_INT8}"
+    if not caps.byte_dots and not caps.simulator:
+        return "needs instructions that multiply bytes"
     return reject_but_float32(node, caps)
 
 
@@ -115,7 +115,7 @@ def emit_levels_cpu(
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
+        "DOTS": ctx.caps.byte_dots,
         "NORM": int(norm is not None),
     }
     if second is not None:

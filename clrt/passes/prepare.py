@@ -56,7 +56,7 @@ def _narrow_weights(caps: DeviceCaps) -> Pass | None:
 
 
 def _round_activations(caps: DeviceCaps) -> Pass | None:
-    return RoundActivations() if VNNI_INT8 in caps.matrix_shapes else None
+    return RoundActivations() if caps.byte_dots else None
 
 
 def _keep_scales(caps: DeviceCaps) -> Pass | None:

@@ -12,7 +12,6 @@ import onnx
 import pytest
 
 from clrt.decompositions.microsoft.nchwc import NCHWC
-from clrt.device.caps import VNNI_INT8
 from clrt.errors import ClrtError, UnsupportedError
 from clrt.functional import calls
 from clrt.functional.operators import DOMAINS, function_of, names_in
@@ -87,7 +86,7 @@ def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
 
 def as_run(op: IrOp, device: DeviceInfo) -> IrOp:
     """The op that a device runs in the place of another: see RoundActivations."""
-    if isinstance(op, QuantizedMatMul) and VNNI_INT8 in device.caps.matrix_shapes:
+    if isinstance(op, QuantizedMatMul) and device.caps.byte_dots:
         return replace(op, a_bits=ROUNDED_BITS)
     return op
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clrt.device.caps import VNNI_INT8
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Step
@@ -57,7 +56,7 @@ def layer(rows: int, k: int, n: int, form: str) -> Build:
 def test_matches_references(device: DeviceInfo, form: str, rows: int) -> None:
     if device.caps.simulator and rows > MOST_ROWS + 1:
         pytest.skip("it takes a simulator half a minute and has no other kernels")
-    has_dots = VNNI_INT8 in device.caps.matrix_shapes or device.caps.simulator
+    has_dots = device.caps.byte_dots or device.caps.simulator
     if form.startswith("Q") and not has_dots:
         pytest.skip("its products take A as it is")
     apart = form.startswith("float") and rows > MOST_ROWS

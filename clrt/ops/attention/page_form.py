@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import VNNI_INT8, DeviceCaps
+from clrt.device.caps import DeviceCaps
 from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -109,7 +109,7 @@ class LevelForm(PageForm):
             "ZERO": _ZERO,
             "MINIMA": 0,
             "SCALE_BYTES": _SCALE.itemsize,
-            "DOTS": int(VNNI_INT8 in caps.matrix_shapes),
+            "DOTS": caps.byte_dots,
         }
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:

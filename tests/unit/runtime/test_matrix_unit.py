@@ -1,4 +1,4 @@
-"""Whether kernels may use the CPU's matrix unit."""
+"""What kernels may use of a CPU to multiply bytes, and whether they may use its matrix unit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
+from clrt.device.caps import (
+    AMX_BFLOAT16,
+    AVX2_INT8,
+    AVX_VNNI_INT8,
+    VNNI_INT8,
+    DeviceCaps,
+    MatrixShape,
+)
 from clrt.device.quirks import quirks_of
 from clrt.runtime.matrix_unit import matrix_shapes
 
@@ -38,6 +45,21 @@ def test_the_cpu_has_it_and_the_system_agrees(answer: SimpleNamespace) -> None:
 def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
     answer.flags = flags
     assert matrix_shapes() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("avx avx2 fma", []),
+        ("avx2 fma f16c", [AVX2_INT8]),
+        ("avx2 fma f16c avx_vnni", [AVX_VNNI_INT8]),
+        ("avx2 fma f16c avx512f avx512bw avx512vl", [AVX2_INT8]),
+        ("avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni", [VNNI_INT8]),
+    ],
+)
+def test_the_best_dots(answer: SimpleNamespace, flags: str, expected: list[MatrixShape]) -> None:
+    answer.flags = flags
+    assert matrix_shapes() == set(expected)
 
 
 def test_the_system_refuses(answer: SimpleNamespace) -> None:
