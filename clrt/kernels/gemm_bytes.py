@@ -1,19 +1,30 @@
-"""Products of A, rounded to multiples of a scale, with a constant B of 8-bit integers."""
+"""Products of A in 8-bit integers, or rounded to such, with a constant B of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from clrt.device.caps import VNNI_INT8, DeviceCaps
+from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.gemm import LEVELS
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, Packed, ceil_div, clamp, launch, round_up
+from clrt.kernels.spec import (
+    KernelSpec,
+    Launch,
+    Packed,
+    ceil_div,
+    clamp,
+    launch,
+    optional,
+    round_up,
+)
 from clrt.kernels.tiles import is_whole
 from clrt.kernels.variant import Lowering
 
@@ -29,30 +40,18 @@ _GROUPS = 2
 
 @dataclass(frozen=True)
 class ByteWeights:
-    """A constant B: an element is (level - zero point of its column) * scale of its column.
+    """A constant B: an element is a level less the zero point of its column.
 
     Attributes:
         value: The levels, int8 or uint8, `[K, N]`, or `[N, K]` where `transposed`.
-        zeros: Of the columns, `[N]`, of the levels' dtype.
-        scales: Of the columns, float32 `[N]`.
-        a_scale: What the levels of A are multiplied by.
-        low, high: The least and the largest level of A: at most 255 apart.
+        zeros: Of the columns, `[N]` or one for all, of the levels' dtype; None: 0.
     """
 
     k: int
     n: int
     transposed: bool
     value: Value
-    zeros: Value
-    scales: Value
-    a_scale: float
-    low: int
-    high: int
-
-    @property
-    def middle(self) -> int:
-        """What is subtracted from levels of A to make them 8 bits with a sign."""
-        return self.low + 128
+    zeros: Value | None
 
     @property
     def depth(self) -> int:
@@ -68,23 +67,28 @@ class ByteWeights:
     def packed(self) -> Packed:
         """The panels: bytes of levels, starts, zero points, scales."""
         order = ":transposed" if self.transposed else ""
-        about = f"{self.a_scale!r}:{self.middle}:{self.scales.name}:{self.zeros.name}"
-        name = f"bytes:{self.k}x{self.n}{order}:{about}"
+        name = f"bytes:{self.k}x{self.n}{order}:{self.about}"
         return Packed(self.value, name, self._pack, ceil_div(self.n, WIDTH) * self.record)
+
+    @property
+    def about(self) -> str:
+        """Tells the panels from others of the same levels."""
+        return "" if self.zeros is None else self.zeros.name
+
+    def scale_columns(self, columns: Array) -> None:
+        """What stands behind the levels of `[3, N]` columns: starts, zero points, scales."""
 
     def _pack(self, array: Array) -> Array:
         panels, groups = ceil_div(self.n, WIDTH), self.depth // _PLACES
         levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
         levels[: self.n, : self.k] = _unsigned(array if self.transposed else array.T)
         columns = np.zeros((3, panels * WIDTH), np.int32)
-        zeros = self.zeros.numbers
-        scales = self.scales.numbers
-        assert zeros is not None and scales is not None
-        columns[1, : self.n] = _unsigned(zeros)
+        zeros = np.zeros(1, array.dtype) if self.zeros is None else self.zeros.numbers
+        assert zeros is not None
+        columns[1, : self.n] = _unsigned(zeros.reshape(-1))
         sums = levels.sum(axis=1, dtype=np.int64)
-        columns[0] = self.middle * (sums - self.k * columns[1].astype(np.int64))
-        with np.errstate(over="ignore"):  # a file may have any
-            columns[2].view(np.float32)[: self.n] = scales * np.float32(self.a_scale)
+        columns[0] = sums - self.k * columns[1].astype(np.int64)
+        self.scale_columns(columns[:, : self.n])
         records = np.empty((panels, self.record), np.uint8)
         fours = levels.reshape(panels, WIDTH, groups, _PLACES).swapaxes(1, 2)
         records[:, : WIDTH * self.depth] = fours.reshape(panels, -1)
@@ -94,35 +98,97 @@ class ByteWeights:
         return records
 
 
+@dataclass(frozen=True)
+class ScaledBytes(ByteWeights):
+    """A constant B beside an A that is rounded: its elements are multiplied by a scale besides.
+
+    Attributes:
+        scales: Of the columns, float32 `[N]`.
+        a_scale: What the levels of A are multiplied by.
+        low, high: The least and the largest level of A: at most 255 apart.
+    """
+
+    scales: Value
+    a_scale: float
+    low: int
+    high: int
+
+    @property
+    def middle(self) -> int:
+        """What is subtracted from levels of A to make them 8 bits with a sign."""
+        return self.low + 128
+
+    @property
+    def about(self) -> str:
+        return f"{self.a_scale!r}:{self.middle}:{self.scales.name}:{super().about}"
+
+    def scale_columns(self, columns: Array) -> None:
+        scales = self.scales.numbers
+        assert scales is not None
+        columns[0] *= self.middle
+        with np.errstate(over="ignore"):  # a file may have any
+            columns[2] = (scales * np.float32(self.a_scale)).view(np.int32)
+
+
 def _unsigned(levels: Array) -> Array:
     """Levels of 8 bits from 0 on."""
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 
-def emit_bytes(product: Product, weights: ByteWeights, ctx: Lowering) -> list[Launch]:
-    """The launch; A is whole rows.
+def emit_bytes(product: Product, weights: ScaledBytes, ctx: Lowering) -> list[Launch]:
+    """The launch; A is whole rows of float32.
 
     Raises:
         UnsupportedError: An operand of the epilogue is not float32, or walks too many axes.
     """
     product.epilogue.check_vectors()
+    levels = {"scale": weights.a_scale, "low": float(weights.low), "high": float(weights.high)}
+    return _emit(product, weights, ctx, {}, levels)
+
+
+def emit_integers(
+    product: Product, weights: ByteWeights, zero: Value | None, ctx: Lowering
+) -> list[Launch]:
+    """The launch of sums in int32.
+
+    Args:
+        product: A is whole rows of 8-bit integers.
+        zero: Its zero point.
+
+    Raises:
+        UnsupportedError: As `emit_bytes`.
+    """
+    signed = product.dtype is DType.INT8
+    defines = {"A_T": product.dtype.cl, "A_MIDDLE": 0 if signed else 128}
+    return _emit(product, weights, ctx, defines, optional(a_zero=zero))
+
+
+def _emit(
+    product: Product,
+    weights: ByteWeights,
+    ctx: Lowering,
+    defines: Mapping[str, Define],
+    levels: Mapping[str, Any],
+) -> list[Launch]:
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
     tunables = ctx.tunables(LEVELS)
     height, columns = _shares(product, ctx.caps)
     groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
-    defines = {
+    macros = {
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
         "MOST_ROWS": _MOST_ROWS,
+        **defines,
     }
-    kernel = KernelSpec.of("matmul/gemm_bytes_cpu.cl", "gemm_bytes_cpu", **defines)
+    if "a_zero" in levels:
+        macros["A_ZERO"] = 1
+    kernel = KernelSpec.of("matmul/gemm_bytes_cpu.cl", "gemm_bytes_cpu", **macros)
     records = ctx.scratch(groups * height * weights.depth, DType.UINT8)
     args = product.args | product.epilogue.args | {"b": weights.packed, "records": records}
-    levels = {"scale": weights.a_scale, "low": float(weights.low), "high": float(weights.high)}
     args |= {"height": height, "columns": columns, **levels}
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 

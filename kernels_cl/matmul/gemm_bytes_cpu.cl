@@ -3,6 +3,9 @@
 // low to high, and lie as level - middle; MIDDLE is low + 128. Levels of B are unsigned. Behind the bytes of
 // a panel of B lie, for each of its 32 columns, MIDDLE times the sum of its levels less its zero point, its
 // zero point, and the scale of its sums (clrt/kernels/gemm_bytes.py).
+// With A_T, char or uchar, A has levels already, around one zero point, and y is the sums; MIDDLE is 1 then.
+//   A_MIDDLE  of levels of A_T: 0, or 128 if they are unsigned
+//   A_ZERO    A has a zero point, and not 0
 // A work-group has `height` rows, at most MOST_ROWS, and `columns` columns of y: it rounds its rows
 // once, into its part of `records`, and goes through its panels of B tile by tile.
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
@@ -23,6 +26,22 @@
 #include "common/finish.clh"
 #define TILE_ROWS 8
 typedef CAT(char, VW) CHARS;
+#ifdef A_T
+#ifdef A_ZERO
+#define A_LEVELS , IN(A_T, a_zero)
+#define SHIFT ((I)(A_MIDDLE - (int)*AT(a_zero)))
+#else
+#define A_LEVELS
+#define SHIFT ((I)(A_MIDDLE))
+#endif
+#define Y_T int
+#define OF_COLUMN(sum, j) AS_F(sum + SHIFT * starts[j])
+#else
+#define A_T float
+#define A_LEVELS , const float scale, const float low, const float high
+#define Y_T float
+#define OF_COLUMN(sum, j) (WIDE_AS(float, sum + starts[j]) * scales[j])
+#endif
 
 BYTE_TILE(bytes_1, 1)
 BYTE_TILE(bytes_2, 2)
@@ -34,7 +53,37 @@ static inline IDX_T tile_rows(const IDX_T left) {
   return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+// Up to VW levels, as bytes, into the records of a tile of `rows`, `count` of which are the row's.
+static inline void keep_places(__global uchar *to, const IDX_T rows, const CHARS bytes, const IDX_T count) {
+  const IDX_T words = (count + BYTE_PLACES - 1) / BYTE_PLACES;
+  for (IDX_T w = 0; w < words; ++w) ((__global int *)to)[w * rows] = ((const int *)&bytes)[w];
+}
+
+static inline int sum_of(const I sums) {
+  int sum = 0;
+  for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
+  return sum;
+}
+
 // K elements of a row into the records of a tile of `rows`; 0 behind the last one. Gives their sum.
+#ifdef A_MIDDLE
+#define ROW_LEVELS
+static inline int round_row(__global uchar *to, const IDX_T rows, __global const A_T *x, const IDX_T K) {
+  I sums = (I)(0);
+  for (IDX_T k = 0; k < K; k += VW) {
+    const IDX_T count = i_min(K - k, VW);
+    CHARS bytes = (CHARS)((char)0);
+    if (count == VW)
+      bytes = *(__global const WIDE_CHARS *)(x + k) ^ (char)A_MIDDLE;
+    else
+      for (IDX_T lane = 0; lane < count; ++lane) ((char *)&bytes)[lane] = x[k + lane] ^ (char)A_MIDDLE;
+    sums += WIDE_AS(int, bytes);
+    keep_places(to + k * rows, rows, bytes, count);
+  }
+  return sum_of(sums);
+}
+#else
+#define ROW_LEVELS , scale, low, high
 static inline int round_row(__global uchar *to, const IDX_T rows, __global const float *x, const IDX_T K,
                             const float scale, const float low, const float high) {
   const I middle = (I)((int)low + 128);
@@ -47,21 +96,17 @@ static inline int round_row(__global uchar *to, const IDX_T rows, __global const
     levels -= middle;
     for (IDX_T lane = count; lane < VW; ++lane) ((int *)&levels)[lane] = 0;
     sums += levels;
-    const CHARS bytes = WIDE_AS(char, levels);
-    const IDX_T words = (count + BYTE_PLACES - 1) / BYTE_PLACES;
-    __global int *const place = (__global int *)(to + k * rows);
-    for (IDX_T w = 0; w < words; ++w) place[w * rows] = ((const int *)&bytes)[w];
+    keep_places(to + k * rows, rows, WIDE_AS(char, levels), count);
   }
-  int sum = 0;
-  for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
-  return sum;
+  return sum_of(sums);
 }
+#endif
 
 __kernel SINGLE_ITEM
-void gemm_bytes_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
+void gemm_bytes_cpu(OUT(Y_T, y), IN(A_T, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
                     const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
-                    const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
-                    const float scale, const float low, const float high INPUTS) {
+                    const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+                    const IDX_T a_row A_LEVELS INPUTS) {
   const IDX_T groups = (K + BYTE_PLACES - 1) / BYTE_PLACES, depth = groups * BYTE_PLACES;
   const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
   const IDX_T at = get_group_id(0);
@@ -69,13 +114,13 @@ void gemm_bytes_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, record
   const IDX_T m_first = at / spans % stripes * height, n_first = at % spans * columns;
   const IDX_T rows = i_min(height, M - m_first), n_end = i_min(n_first + columns, N);
   __global uchar *const own = AT(records) + at * height * depth;
-  __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
+  __global const A_T *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
   int row_sums[MOST_ROWS];
   for (IDX_T r = 0; r < rows;) {
     const IDX_T count = tile_rows(rows - r);
     for (IDX_T i = 0; i < count; ++i)
-      row_sums[r + i] = round_row(own + r * depth + i * BYTE_PLACES, count, a_rows + (r + i) * a_row, K,
-                                  scale, low, high);
+      row_sums[r + i] =
+          round_row(own + r * depth + i * BYTE_PLACES, count, a_rows + (r + i) * a_row, K ROW_LEVELS);
     r += count;
   }
   for (IDX_T n0 = n_first; n0 < n_end; n0 += BYTE_WIDTH) {
@@ -99,12 +144,12 @@ void gemm_bytes_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, record
       for (IDX_T i = 0; i < count; ++i) {
         const IDX_T m = m_first + r + i;
         const I row_sum = (I)(row_sums[r + i]);
-        __global float *const y_row = AT(y) + (batch * M + m) * N;
+        __global float *const y_row = (__global float *)AT(y) + (batch * M + m) * N;
         for (int j = 0; j < T_NV; ++j) {
           const IDX_T n = n0 + j * T_VW;
           if (n >= N) break;
-          const I sum = tile[i * T_NV + j] - zeros[j] * row_sum + starts[j];
-          FINISH_VECTOR(WIDE_AS(float, sum) * scales[j])
+          const I sum = tile[i * T_NV + j] - zeros[j] * row_sum;
+          FINISH_VECTOR(OF_COLUMN(sum, j))
         }
       }
       r += count;

@@ -8,12 +8,14 @@ from math import prod
 import numpy as np
 
 from clrt.device import requires
+from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
 from clrt.kernels.cost import PLAIN
+from clrt.kernels.gemm_bytes import ByteWeights, emit_integers
 from clrt.kernels.product import Product
 from clrt.kernels.quantized import BlockWalk
 from clrt.kernels.spec import Launch
@@ -78,6 +80,26 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return [*launches, *made, *gemm_integer.emit_cpu(product, ctx)]
 
 
+def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
+    k, n = node.arg(1).dims
+    weights = ByteWeights(k, n, False, node.arg(1), node.input(3))
+    return emit_integers(lower_product(node), weights, node.input(2), ctx)
+
+
+def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `_emit_bytes` does not hold: in C it is for simulators only."""
+    if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
+        return f"needs {VNNI_INT8}"
+    b, a_zero, b_zeros = node.arg(1), node.input(2), node.input(3)
+    if not (b.is_constant and b.has_numbers and len(b.dims) == 2 and b.dims[0]):
+        return "for a constant matrix B"
+    if a_zero is not None and prod(a_zero.dims) != 1:
+        return "for one zero point of A"
+    if b_zeros is not None and b_zeros.numbers is None:
+        return "for constant zero points of B"
+    return None
+
+
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
@@ -98,6 +120,7 @@ class MatMulInteger(MatrixProduct):
 
     accuracy = Accuracy.EXACT
     variants = (
+        Variant("gemm_bytes", _emit_bytes, _reject_bytes, requires.CPU),
         Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
         Variant("gemm_integer_any", _emit_any, speed=PLAIN),
     )

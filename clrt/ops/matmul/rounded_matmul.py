@@ -12,7 +12,7 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm_bytes import ByteWeights, emit_bytes
+from clrt.kernels.gemm_bytes import ScaledBytes, emit_bytes
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
@@ -42,7 +42,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     right = MatrixView(BufferArg(node.arg(1)), (*(0 for _ in rows[:-1]), n, 1))
     sizes = (rows[:-1], rows[-1], n, k)
     product = Product(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
-    weights = ByteWeights(
+    weights = ScaledBytes(
         k,
         n,
         bool(op.trans_b),
