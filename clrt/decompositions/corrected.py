@@ -49,19 +49,6 @@ def _of_unit_variance(body: Body, centred: Value, axes: Value | None) -> Value:
     return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
 
 
-@expands("", "DynamicQuantizeLinear")
-def _dynamic_quantize_linear(body: Body) -> None:
-    """ONNX's divides by a scale of 0 where every element is 0; ONNX Runtime's scale is 1 there."""
-    x, zero, most = body.inputs[0], body.floats(0.0), body.floats(255.0)
-    low = body("Min", body("ReduceMin", x, keepdims=0), zero)
-    high = body("Max", body("ReduceMax", x, keepdims=0), zero)
-    step = body("Div", body("Sub", high, low), most)
-    scale = body("Where", body("Equal", low, high), body.floats(1.0), step)
-    point = body("Clip", body("Sub", zero, body("Div", low, scale)), zero, most)
-    point = body.cast(body("Round", point), DType.UINT8)
-    body.outputs = [body("QuantizeLinear", x, scale, point), scale, point]
-
-
 @expands("", "CenterCropPad")
 def _center_crop_pad(body: Body) -> None:
     """ONNX's takes no shape of int32."""

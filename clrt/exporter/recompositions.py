@@ -1,9 +1,8 @@
-"""Recomposes ONNX ops that the importer decomposed, so that ONNX Runtime's kernels run them."""
+"""Puts ONNX ops together of what models write out, so that ONNX Runtime's kernels run them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,10 +10,9 @@ from clrt.errors import ClrtError
 from clrt.ir.dims import Expr, Undecidable, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Op, Types
-from clrt.ops.checks import need
+from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
+from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 
 # The most nodes that may compute the scale and the zero point.
@@ -22,20 +20,8 @@ _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
 
-@dataclass(frozen=True)
-class DynamicQuantizeLinear(Op):
-    """x as uint8, with the scale and the zero point of its own range. Source: ONNX, opset 11."""
-
-    name = "DynamicQuantizeLinear"
-
-    def infer(self, inputs: Types) -> list[TensorType]:
-        shape = need(inputs, 0, self).shape
-        parameters = TensorType(DType.FLOAT32, ()), TensorType(DType.UINT8, ())
-        return [TensorType(DType.UINT8, shape), *parameters]
-
-
 def recompose(graph: Graph) -> None:
-    """Replaces the parts of DynamicQuantizeLinear by the op."""
+    """Replaces what is DynamicQuantizeLinear, written out, by the op."""
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
