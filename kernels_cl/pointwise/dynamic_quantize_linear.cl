@@ -36,6 +36,7 @@ static inline float2 range_of(__global const float *x, const IDX_T n) {
 __kernel ITEM
 void range_parts(OUT(float, parts), IN(float, x), const IDX_T n, const IDX_T chunk) {
   const IDX_T p = get_global_id(0), first = p * chunk;
+  if (first >= n) return;
   const float2 range = range_of(AT(x) + first, i_min(chunk, n - first));
   AT(parts)[2 * p] = range.s0;
   AT(parts)[2 * p + 1] = range.s1;
