@@ -302,7 +302,8 @@ def test_terminate_ends_a_run() -> None:
     size, whole_s = 256, 0.0
     while whole_s < 0.3:
         size = size * 3 // 2
-        feed = {"a0": normal(1, size, size), "w": normal(2, size, size) / size}
+        # Products keep their size: Intel's CPUs take twenty times as long for subnormal numbers.
+        feed = {"a0": normal(1, size, size), "w": normal(2, size, size) / np.float32(size**0.5)}
         made.run(None, feed)
         start = time.perf_counter()
         expected = made.run(None, feed)
