@@ -17,8 +17,7 @@ from tests.harness import all_devices, run_plan
 from tests.ops.test_matrix_unit import ALWAYS, product, work_of
 from tests.ops.test_split_product import CPU, GELU, RESIDUAL, floats, kernels_of, planned
 
-# The simulator has the dots in C.
-WITH_DOTS = [d for d in all_devices() if VNNI_INT8 in d.caps.matrix_shapes or d.caps.simulator]
+WITH_DOTS = [d for d in all_devices() if VNNI_INT8 in d.caps.matrix_shapes]
 DEVICES = pytest.mark.parametrize("device", WITH_DOTS, ids=lambda d: d.platform.split()[0])
 HALVES = pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 DOTS = replace(CPU, float_lanes=16, matrix_shapes=frozenset({VNNI_INT8}), compute_units=2)
