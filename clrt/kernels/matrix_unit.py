@@ -96,7 +96,7 @@ def unit_of(
         return None
     if NEEDS.lacking(caps) is None:
         return UnitShares
-    has_dots = VNNI_INT8 in caps.matrix_shapes
+    has_dots = VNNI_INT8 in caps.matrix_shapes or caps.simulator
     halves = product.right in HALVES and product.a_dtype is not None
     return WordShares if has_dots and halves else None
 
