@@ -27,6 +27,7 @@ from clrt.runtime.saver import Saver
 
 # Drivers print warnings, and no user can act on one.
 _NO_WARNINGS = "-w"
+_EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"
 # Programs that stay in memory when no model uses them any more, for the next that does.
 _KEPT = 16
 # Of the largest entry that is read.
@@ -181,7 +182,14 @@ class ProgramCache:
         """The compiler's options; see the quirk "simulator", and those of `_MACROS`."""
         simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
         macros = (f"-D{macro}" for quirk, macro in _MACROS.items() if quirk in self.caps.quirks)
-        return (*spec.build_options, _NO_WARNINGS, *simulated, *macros)
+        exact = (_EXACT,) if self._divides_exactly else ()
+        return (*spec.build_options, _NO_WARNINGS, *exact, *simulated, *macros)
+
+    @cached_property
+    def _divides_exactly(self) -> bool:
+        """Whether it is a GPU that rounds as NumPy does where it is asked to; CPUs do anyway."""
+        exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        return not self.caps.is_cpu and bool(self.device.single_fp_config & exact)
 
     def _store(self, key: str, program: cl.Program) -> None:
         """Writes an entry atomically; that no binary can be had is no error.

@@ -6,7 +6,9 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +20,9 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime import programs
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
-from clrt.runtime.programs import _KEPT, ProgramCache
+from clrt.runtime.programs import _EXACT, _KEPT, ProgramCache
 from clrt.runtime.saver import Saver
-from tests.harness import all_devices
+from tests.harness import all_devices, quick_device
 
 SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
 
@@ -291,3 +293,15 @@ def test_sources_expand_includes_once() -> None:
     assert "#include" not in text
     assert text.count("Conventions of every clrt kernel") == 1
     assert SPEC.text.startswith("#define VW 1\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "asks"), [("gpu", 191, True), ("gpu", 63, False), ("cpu", 191, False)]
+)
+def test_gpus_are_asked_to_divide_exactly(
+    kind: str, config: int, asks: bool, tmp_path: Path
+) -> None:
+    """NVIDIA's compiler else gives quotients that are a bit off, and steps of quantised tensors."""
+    caps = replace(quick_device().caps, kind=kind)
+    cache = ProgramCache(None, SimpleNamespace(single_fp_config=config), caps, tmp_path)
+    assert (_EXACT in cache._options(SPEC)) is asks
