@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clrt.errors import InputError
 from clrt.ir.graph import Graph
 from clrt.passes.driver import PassReport
 from clrt.plan import memory as sizes
+from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.runs.runner import Runner
@@ -92,15 +94,23 @@ class PlannedModel:
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
 
     def bind(
-        self, shapes: Mapping[str, Sequence[int]], tunables: Mapping[str, Mapping[str, int]]
+        self,
+        shapes: Mapping[str, Sequence[int]],
+        tunables: Mapping[str, Mapping[str, int]],
+        contract: Contract = HOST_ONLY,
     ) -> BoundPlan:
         """A plan of its own for given input shapes, as the tuner compares them.
 
+        No result takes the place of an input, so that its launches can be repeated.
+
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+            contract: What may be written to all the same, and which outputs stay on the device.
         """
         given = self._shapes(shapes)
-        plan, _ = self._runner.planner.plan(self._graph, given, tunables=tunables)
+        contract = replace(contract, device_inputs=frozenset(given))
+        planner = self._runner.planner
+        plan, _ = planner.plan(self._graph, given, contract=contract, tunables=tunables)
         # Others pack weights in other ways, which nobody reads once this plan is gone.
         return self._runner.room.bind(plan, own=bool(tunables))
 

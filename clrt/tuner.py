@@ -74,9 +74,7 @@ class Tuner:
 
     def run(self) -> list[Tuned]:
         """The best tunables of each kernel that the model uses and that has choices."""
-        bound = [self.model.bind(s, {}) for s in self.shapes]
-        for plan, shapes in zip(bound, self.shapes, strict=True):
-            self._fill(plan, shapes)
+        bound = self._bind({})
         wanted = [e for e, kernel in TUNED.items() if kernel.choices and e not in self.kept]
         used = [e for e in wanted if _uses(bound, e)]
         used.sort(key=lambda entry: -sum(b.seconds(entry) for b in bound))
@@ -85,7 +83,7 @@ class Tuner:
     def _tune(self, kernel: TunedKernel, share: float) -> Tuned:
         caps = self.model.device.caps
         before = best = kernel.with_record(record_for(kernel.entry, caps))
-        bound = self._bind(kernel.entry, best)
+        bound = self._bind({kernel.entry: best})
         ratio, improved = 1.0, True
         tried = [best]
         while improved:
@@ -106,9 +104,12 @@ class Tuner:
                     best, bound, ratio, improved = candidate, plans, ratio * gain, True
         return Tuned(kernel.entry, before, best, ratio)
 
-    def _bind(self, entry: str, tunables: Mapping[str, int]) -> list[BoundPlan]:
-        """A plan for each set of shapes, with weights packed for these tunables."""
-        return [self.model.bind(shapes, {entry: tunables}) for shapes in self.shapes]
+    def _bind(self, tunables: Mapping[str, Mapping[str, int]]) -> list[BoundPlan]:
+        """A plan for each set of shapes, with weights packed for these tunables; run once."""
+        plans = [self.model.bind(shapes, tunables) for shapes in self.shapes]
+        for plan, shapes in zip(plans, self.shapes, strict=True):
+            self._fill(plan, shapes)
+        return plans
 
     def _compare(
         self, entry: str, candidate: Mapping[str, int], best: Sequence[BoundPlan]
@@ -119,7 +120,7 @@ class Tuner:
         """
         ratios = []
         try:
-            plans = self._bind(entry, candidate)
+            plans = self._bind({entry: candidate})
             for ours, theirs in zip(plans, best, strict=True):
                 entries = {entry, *_moved(ours, theirs)}
                 times = [

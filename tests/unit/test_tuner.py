@@ -16,7 +16,7 @@ from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import record_for, user_file
-from tests.harness import all_devices
+from tests.harness import all_devices, quick_device
 
 
 @pytest.fixture(autouse=True)
@@ -158,3 +158,10 @@ def test_work_that_moves_to_another_kernel_counts(monkeypatch: pytest.MonkeyPatc
         assert asked == {entry}
         tuner._compare(entry, {"T_VW": 4 if lanes != 4 else 8}, [same])
     assert asked == {entry, "gemm_cpu"}
+
+
+def test_launches_of_a_bound_plan_leave_inputs_alone() -> None:
+    """They can be repeated."""
+    with _layer(quick_device()) as model:
+        plan = model.bind(_shapes(model)[0], {}).plan
+    assert {s.name for s in model.inputs} <= {v.name for v in plan.external}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from benchmark.lab import Lab
 from benchmark.turns import time_turn
+from gpus.decoders import SOUND_PLACES, TEXT_PLACES
 from gpus.models import MODELS
 
 from clrt.ops.attention.page_form import PAGE
@@ -17,7 +18,7 @@ from clrt.ops.attention.page_form import PAGE
 from .state import Found, Item, Place
 from .torch_peer import time_model
 
-_SECONDS = 1.0
+_SECONDS = 0.5
 
 
 def items() -> Iterator[Item]:
@@ -39,7 +40,7 @@ def measure(place: Place, title: str) -> Found:
     loaded = lab.load(graph)
     shapes = {spec.name: model.shapes(graph)[spec.name] for spec in loaded.inputs}
     feeds = sample_feeds(loaded, shapes)
-    bound = loaded.bind(shapes, {})
+    bound = loaded.bind(shapes, {}, model.contract)
     lab.fill(bound, feeds)
     found: Found = {
         "launches": bound.plan.launches,
@@ -56,12 +57,17 @@ def measure(place: Place, title: str) -> Found:
 
 
 def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Inputs of a model: of a decoder one sequence, whose last token stands where its pages end."""
+    """Inputs of a model: of a decoder one text, whose last token stands where its pages end.
+
+    With an encoder the other row of the table has the sound, and the text as many places as it may.
+    """
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for spec in model.inputs:
         shape, dtype = shapes[spec.name], spec.dtype.numpy
-        if np.dtype(dtype).kind == "f":
+        if spec.name == "settings":
+            feeds[spec.name] = np.zeros(shape, dtype)  # the best token
+        elif np.dtype(dtype).kind == "f":
             feeds[spec.name] = rng.standard_normal(shape, np.float32).astype(dtype)
         elif spec.name == "allowed":  # a bit for each token
             feeds[spec.name] = np.full(shape, np.iinfo(dtype).max, dtype)
@@ -69,10 +75,18 @@ def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, An
             feeds[spec.name] = np.ones(shape, dtype)
         elif spec.name == "table":
             feeds[spec.name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
-        elif spec.name == "step":
-            end, tokens = PAGE * shapes["table"][1], shape[0]
+        elif spec.name in ("step", "cross", "writes"):
             feeds[spec.name] = np.zeros(shape, dtype)
-            feeds[spec.name][:, 2] = np.arange(end - tokens, end)
+            if spec.name == "step":
+                hears, tokens = "cross" in shapes, shape[0]
+                end = TEXT_PLACES if hears else PAGE * shapes["table"][1]
+                feeds[spec.name][:, 2] = np.arange(end - tokens, end)
+            else:
+                feeds[spec.name][..., 1] = 1
+                places = np.arange(shape[1]) if spec.name == "writes" else SOUND_PLACES - 1
+                feeds[spec.name][..., 2] = places
+        elif spec.name == "lengths":
+            feeds[spec.name] = np.full(shape, SOUND_PLACES, dtype)
         else:
             feeds[spec.name] = np.zeros(shape, dtype)
     return feeds

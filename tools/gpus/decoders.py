@@ -57,7 +57,9 @@ _KEPT = frozenset(f"slab{s}" for s in range(SLABS))
 # The cache stays on the device, and is written in place.
 CONTRACT = Contract(_KEPT, _KEPT, frozenset(f"kept{s}" for s in range(SLABS)))
 # Pages of 32 tokens that a sequence has: those of 512, or of the places of Whisper's sound.
-_PAGES, _SOUND_PAGES, _SOUND_PLACES = 16, 47, 1500
+_PAGES, _SOUND_PAGES = 16, 47
+# Of Whisper.
+SOUND_PLACES, TEXT_PLACES = 1500, 448
 
 
 @dataclass(frozen=True)
@@ -168,15 +170,15 @@ def _whisper(folder: Path) -> Decoder:
         kv_heads=8,
         head_size=64,
         intermediate=2048,
-        context=448,
+        context=TEXT_PLACES,
         norm="layer",
         epsilon=1e-5,
         activation="gelu",
         gated=False,
-        places=448,
+        places=TEXT_PLACES,
     )
     encoder = replace(decoder, family="whisper_encoder", features=80, stride=2)
-    encoder = replace(encoder, context=_SOUND_PLACES, places=_SOUND_PLACES)
+    encoder = replace(encoder, context=SOUND_PLACES, places=SOUND_PLACES)
     return replace(decoder, encoder=encoder)
 
 
@@ -206,7 +208,7 @@ def step_shapes(run: Run, graph: Graph) -> Mapping[str, tuple[int, ...]]:
     sizes = {"tokens": run.tokens, "pages": pages, "pages0": pages, "history": 0, "biases": 0}
     sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
     if hears:
-        places = _SOUND_PLACES if run.sounds else 1
+        places = SOUND_PLACES if run.sounds else 1
         sizes |= {"sequences": 2, "pages0": 2 * pages, "batch": run.sounds, "places": places}
     bindings = {name: sizes.get(name, 1) for name in names}
     return {n: tuple(int(substitute(d, bindings)) for d in s) for n, s in shapes.items()}
