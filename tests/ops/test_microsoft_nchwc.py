@@ -145,7 +145,8 @@ def test_blocks_of_other_cpus(block: int, device: DeviceInfo) -> None:
         found = loaded.run({"x": x})[z]
         moved = [n.op.name for n in loaded._graph.nodes if n.op.name in ("Transpose", "Pad")]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    assert moved == ["Transpose"]  # of what goes out; what comes in is an image, read as it lies
+    # Of what goes out; what comes in is an image, read as it lies. GPUs have all as ONNX has it.
+    assert moved == (["Transpose"] if device.caps.is_cpu else [])
 
 
 def _sizes(*convolutions: tuple[int, int], channels: int = 0) -> onnx.ModelProto:

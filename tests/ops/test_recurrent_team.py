@@ -20,7 +20,8 @@ from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_gra
 from tests.ops.samples import Sample, samples
 from tests.ops.samples.recurrent.recurrent import sample_inputs
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
+CPUS = [d for d in all_devices() if d.caps.is_cpu]
+DEVICES = pytest.mark.parametrize("device", CPUS, ids=name_of)
 CORES = 24  # enough for teams of several sequences, also on a simulator
 CLASSES = (GRU, LSTM, RNN)
 TILE = {"T_MR": 4, "T_VW": 16}

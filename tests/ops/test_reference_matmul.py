@@ -251,8 +251,9 @@ def test_images_in_parts(
     np.testing.assert_allclose(results["y0"], expected, rtol=0, atol=tolerance(op, expected))
     two = tuple(a[:2] if len(a) == 5 else a for a in arrays)
     pair = plan_graph(sample_graph(Sample(op, two)), device.caps, tile)
-    assert plan.launches == 3 * pair.launches
-    assert _scratch_bytes(plan) == _scratch_bytes(pair)
+    if device.caps.is_cpu:  # on GPUs no columns are made
+        assert plan.launches == 3 * pair.launches
+        assert _scratch_bytes(plan) == _scratch_bytes(pair)
 
 
 def _scratch_bytes(plan: Plan) -> int:
