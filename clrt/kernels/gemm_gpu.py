@@ -12,7 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.traced import pure
-from clrt.kernels.product import Epilogue, Product, merge
+from clrt.kernels.product import OCTET, Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
@@ -28,15 +28,16 @@ GPU = tuned(
 )
 SIDE = 16
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
-JOIN_CYCLES = 6000
+JOIN_CYCLES = 10_000
 """What `join_launch` takes, as a choice of parts counts it."""
 _PAD = 4  # elements that rows of a slice are apart besides
 _LEAST = 2  # rows and columns of a work-item
 # Work-groups that a core should have, and that it should have of few rows, so that enough of B is
 # on the way; and how much of K a part has at least, or the launch that joins the parts costs more
-# than they save.
+# than they save: an NVIDIA H200 takes 7 us for one, in which a work-group of few rows is through so
+# much of K.
 _GROUPS, _FEW_GROUPS = 2, 4
-_PART_K = 256
+PART_K, FEW_PART_K = 512, 1024
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
 # As many rows as a work-group has slices, which is as many as it takes at once.
 FEW = tuned("few_rows_gpu", T_LANES=32, T_SLICES=8)
@@ -57,6 +58,23 @@ class TileKernel:
     local: tuple[int, int, int]
 
 
+@dataclass(frozen=True)
+class FewRowsWay:
+    """What the kernels for few rows of a product and of its parts have in common.
+
+    Attributes:
+        a_wide, b_wide: See `MatrixView.is_wide`.
+    """
+
+    items: Mapping[str, int]
+    a_wide: bool
+    b_wide: bool
+
+    def arguments(self, product: Product) -> dict[str, Any]:
+        """Those that are not the product's: rows that lie apart may be unaligned."""
+        return {"a": product.a.buffer} if self.a_wide else {}
+
+
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     """Tiles in local memory, or few rows against all of B; A and B are read in place.
 
@@ -72,22 +90,26 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
-    items = ctx.tunables(FEW)
+    items = FewRowsWay(ctx.tunables(FEW), product.a.is_wide, product.b.is_wide)
     made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
     kernels = _kernels(product, tiles, made, items)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
     # Parts leave no unit idle, in the smallest tiles at that.
-    shared = ((kernels[-1], _FEW_GROUPS * units), (kernels[-2], _GROUPS * units))
+    shared = (
+        (kernels[-1], _FEW_GROUPS * units, FEW_PART_K),
+        (kernels[-2], _GROUPS * units, PART_K),
+    )
     parts = _parts(product, *shared[0 if few else 1])
     most = max(_parts(replace(product, m=1), *each) for each in shared)
-    launches += tile_launches(product, kernels, taken if parts == 1 else None)
+    own = items.arguments(product)
+    launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
         kernels = _kernels(share, tiles, made, items)
-        launches += tile_launches(share, kernels, None if parts == 1 else taken)
+        launches += tile_launches(share, kernels, None if parts == 1 else taken, **own)
         launches.append(join_launch(product, sums, parts))
     return launches
 
@@ -154,18 +176,19 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
     return 4 * depth * sum(SIDE * r + _PAD for r in tile)
 
 
-def _parts(product: Product, kernel: TileKernel, wanted: int) -> int:
+def _parts(product: Product, kernel: TileKernel, wanted: int, least: int) -> int:
     """Into how many parts K goes: as many as make so many work-groups."""
     if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    return parts_of(product.k, wanted // groups)
+    step = OCTET if product.a.is_wide or product.b.is_wide else 1
+    return parts_of(product.k, wanted // groups, step, least)
 
 
 @pure
-def parts_of(k: int, wanted: int, step: int = 1) -> int:
-    """The most parts of one size, up to `wanted`, that are deep enough and a multiple of `step`."""
-    fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= _PART_K)
+def parts_of(k: int, wanted: int, step: int, least: int) -> int:
+    """The most parts of one size, up to `wanted`, of at least so much, and a multiple of `step`."""
+    fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= least)
     return next(fitting, 1)
 
 
@@ -183,7 +206,7 @@ def _kernels(
     product: Product,
     tiles: Sequence[tuple[int, int]],
     made: Sequence[Mapping[str, Define]],
-    items: Mapping[str, int],
+    few: FewRowsWay,
 ) -> list[TileKernel]:
     """One for each tile, and last the one for few rows."""
     rows_of_b = product.level_rows
@@ -198,17 +221,25 @@ def _kernels(
     for (rows, columns), tile in zip(tiles, made, strict=True):
         spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
         found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
-    lanes, slices = items["T_LANES"], items["T_SLICES"]
+    lanes, slices = few.items["T_LANES"], few.items["T_SLICES"]
     if rows_of_b is not None:
         defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **items)
+    else:
+        wide = {"S_A_WIDE": few.a_wide, "S_B_WIDE": few.b_wide}
+        k_last = {"S_A_WIDE": product.a.strides[-1] == 1, "S_B_WIDE": not in_lines}
+        defines |= {name: int(wide[name] and k_last[name]) for name in wide}
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **few.items)
     local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
     return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
-def few_rows_kernel(product: Product, ctx: Lowering) -> TileKernel:
-    """The one for up to FEW_ROWS rows."""
-    return _kernels(product, (), (), ctx.tunables(FEW))[-1]
+def few_rows_kernel(product: Product, ctx: Lowering, a_wide: bool, b_wide: bool) -> TileKernel:
+    """The one for up to FEW_ROWS rows.
+
+    Args:
+        a_wide, b_wide: See `MatrixView.is_wide`, of the whole product.
+    """
+    return _kernels(product, (), (), FewRowsWay(ctx.tunables(FEW), a_wide, b_wide))[-1]
 
 
 def tile_launches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
@@ -13,11 +13,13 @@ from clrt.device.requires import Requires
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import WIDENED, DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.ir.traced import pure
 from clrt.kernels.gemm_gpu import (
+    FEW_PART_K,
     FEW_ROWS,
     JOIN_CYCLES,
+    PART_K,
     TileKernel,
     few_rows_kernel,
     join_launch,
@@ -25,19 +27,28 @@ from clrt.kernels.gemm_gpu import (
     share_of_k,
     tile_launches,
 )
-from clrt.kernels.product import Epilogue, MatrixView, Product, merge
+from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
-# T_M, T_N: rows and columns of the largest tile. T_ITEMS: work-items of a work-group.
-UNIT = tuned("gemm_unit_gpu", T_M=128, T_N=128, T_ITEMS=256)
+# T_M, T_N: rows and columns of the largest tile. T_ITEMS, T_SPLIT_ITEMS: work-items of a group,
+# of numbers that the unit takes as they are and of those that are split.
+UNIT = tuned(
+    "gemm_unit_gpu",
+    {"T_ITEMS": (128, 256), "T_SPLIT_ITEMS": (128, 256)},
+    T_M=128,
+    T_N=128,
+    T_ITEMS=256,
+    T_SPLIT_ITEMS=256,
+)
+_ITEMS = "T_ITEMS", "T_SPLIT_ITEMS"
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
 _DEPTH = 32  # of a slice
+_SLICES = 2  # in local memory, of numbers that are not split
 _GROUPS = 2  # that a unit of the device should have
 _LEAST_ROWS = 32  # of a tile: those of all waves below each other
-_OCTET = 8  # numbers that are read at a time
 # Bringing a row or a column of a tile takes as long as so many of its sums, about.
 _LINE_COST = 32
 # Rows up to which the kernel for few rows is thought of: it reads B again for each FEW_ROWS.
@@ -123,7 +134,7 @@ def bytes_in_flight(kernel: KernelSpec) -> float:
     defines = dict(kernel.defines)
     lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
     nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)
-    return nbytes * _DEPTH / int(defines["T_ITEMS"])
+    return nbytes * _DEPTH / int(defines[_ITEMS[defines["PARTS_A"] != "1"]])
 
 
 def _products(parts: tuple[int, int]) -> int:
@@ -155,43 +166,48 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     sizes = way.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))
-    ctx.require(Requires(local_mem_bytes=2 * _DEPTH * lines))
+    slices = _SLICES if way.products == 1 else 1
+    ctx.require(Requires(local_mem_bytes=2 * _DEPTH * lines * slices))
     launches, product = merge(product, ctx)
-    made = _Made(way, tunables["T_ITEMS"], _is_wide(product.a), _is_wide(product.b))
+    items = {name: tunables[name] for name in _ITEMS}
+    made = _Made(way, items, product.a.is_wide, product.b.is_wide)
     kernels = [made.kernel(product, tile) for tile in tiles]
     taken = best_of(product.m, product.n, product.batches, device_units, *sizes)
     floats = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
     own = made.arguments(product)
     parts = most = 1
     if floats:
-        kernels.append(few_rows_kernel(product, ctx))
+        kernels.append(few_rows_kernel(product, ctx, made.a_wide, made.b_wide))
         few = _takes_few(product, kernels, way, ctx)
         taken = len(tiles) if few else taken
         # Parts leave no unit idle, in the smallest tiles at that.
-        parts = _parts(product, kernels[-1 if few else -2].size, device_units)
-        least = replace(product, m=1)
-        most = max(_parts(least, k.size, device_units) for k in kernels[-2:])
+        shared = (kernels[-1].size, FEW_PART_K), (kernels[-2].size, PART_K)
+        parts = _parts(product, device_units, *shared[0 if few else 1])
+        most = max(_parts(replace(product, m=1), device_units, *each) for each in shared)
     launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
         kernels = [made.kernel(share, tile) for tile in tiles]
-        kernels.append(few_rows_kernel(share, ctx))
+        kernels.append(few_rows_kernel(share, ctx, made.a_wide, made.b_wide))
         launches += tile_launches(share, kernels, None if parts == 1 else taken, **own)
         launches.append(join_launch(product, sums, parts))
     return launches
 
 
-def _parts(product: Product, size: tuple[int, int], cores: int) -> int:
+def _parts(product: Product, cores: int, size: tuple[int, int], least: int) -> int:
     """Into how many parts K goes, for a kernel whose work-groups have so many rows and columns."""
-    return _parts_of(product.m, product.n, product.k, product.batches, cores, *size)
+    return _parts_of(product.m, product.n, product.k, product.batches, cores, *size, least)
 
 
-def _parts_of(m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int) -> int:
-    """As many parts of whole slices as give each core work."""
+def _parts_of(
+    m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int, least: int
+) -> int:
+    """As many parts of whole slices, of at least so much of K, as give each core work."""
     if batches > 1:
         return 1
-    return parts_of(k, _GROUPS * cores // (ceil_div(m, rows) * ceil_div(n, columns)), _DEPTH)
+    groups = ceil_div(m, rows) * ceil_div(n, columns)
+    return parts_of(k, _GROUPS * cores // groups, _DEPTH, least)
 
 
 def _takes_few(product: Product, kernels: Sequence[TileKernel], way: UnitWay, ctx: Lowering) -> int:
@@ -234,16 +250,18 @@ def few_is_best(
     if not FEW_ROWS < m <= _MOST_FEW:
         return int(m <= FEW_ROWS)
 
-    def groups_and_cycles(rows: int, columns: int, depth: int, cycles: int) -> tuple[int, int]:
-        parts = _parts_of(m, n, k, batches, cores, rows, columns)
+    def groups_and_cycles(
+        rows: int, columns: int, least: int, depth: int, cycles: int
+    ) -> tuple[int, int]:
+        parts = _parts_of(m, n, k, batches, cores, rows, columns, least)
         groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * parts
         each = max(ceil_div(groups, cores) * cycles, _WAIT)
         return groups, ceil_div(k, parts * depth) * each + (JOIN_CYCLES if parts > 1 else 0)
 
     read = _READ * items
     few_cycles = read * FEW_ROWS * _FEW_COST // _PER_CYCLE
-    groups, by_tile = groups_and_cycles(below, beside, _DEPTH, cycles)
-    _, by_few = groups_and_cycles(FEW_ROWS, columns, read // columns, few_cycles)
+    groups, by_tile = groups_and_cycles(below, beside, PART_K, _DEPTH, cycles)
+    _, by_few = groups_and_cycles(FEW_ROWS, columns, FEW_PART_K, read // columns, few_cycles)
     return int(groups < cores and by_few < by_tile)
 
 
@@ -308,12 +326,12 @@ class _Made:
     """What the kernels of a product have in common.
 
     Attributes:
-        items: Of a work-group.
-        a_wide, b_wide: See `_is_wide`.
+        items: Of a work-group, by the tunable.
+        a_wide, b_wide: See `MatrixView.is_wide`.
     """
 
     way: UnitWay
-    items: int
+    items: Mapping[str, int]
     a_wide: bool = False
     b_wide: bool = False
 
@@ -334,12 +352,13 @@ class _Made:
             "S_B_WIDE": int(self.b_wide),
             "T_M": tile[0],
             "T_N": tile[1],
-            "T_ITEMS": self.items,
+            **self.items,
         }
         spec = KernelSpec.of("matmul/gemm_unit_gpu.cl", UNIT.entry, **defines)
         spec = spec.compiled(spec.opencl_c, *self.way.options)
         lanes = self.way.lanes
-        return TileKernel(spec, tile, (lanes, self.items // lanes, 1))
+        items = self.items[_ITEMS[self.way.products > 1]]
+        return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
     def arguments(self, product: Product) -> dict[str, object]:
         """Those that are not the product's: rows that lie apart may be unaligned."""
@@ -350,17 +369,4 @@ def plain_kernel(product: Product, way: UnitWay) -> TileKernel:
     """The kernel of the smallest tile, for operands anywhere."""
     tunables = UNIT.defaults
     tile = tiles_of(way.products, tunables["T_M"], tunables["T_N"])[-1]
-    return _Made(way, tunables["T_ITEMS"]).kernel(product, tile)
-
-
-def _is_wide(view: MatrixView) -> bool:
-    """Whether the axis whose elements are neighbours has whole octets, aligned, at every shape."""
-    *leads, rows, columns = view.strides
-    value, offset = view.buffer.buffer, view.buffer.offset
-    if not isinstance(value, Value) or offset % _OCTET or 1 not in (rows, columns):
-        return False
-    # The axis is the last one of the tensor: else a step to another row is no multiple of it.
-    width = (value.symbolic or value.dims)[-1]
-    if not isinstance(width, int) or width % _OCTET:
-        return False
-    return not any(s % width for s in (*leads, rows if columns == 1 else columns))
+    return _Made(way, {name: tunables[name] for name in _ITEMS}).kernel(product, tile)

@@ -19,6 +19,8 @@ from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, number_inp
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
+OCTET = 8
+"""Numbers that kernels for GPUs read at a time."""
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -47,6 +49,19 @@ class MatrixView:
     strides: tuple[int, ...]
     in_panels: bool = False
     by_rows: bool = False
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the axis whose elements are neighbours has whole octets, aligned at all shapes."""
+        *leads, rows, columns = self.strides
+        value, offset = self.buffer.buffer, self.buffer.offset
+        if not isinstance(value, Value) or offset % OCTET or 1 not in (rows, columns):
+            return False
+        # The axis is the last one of the tensor: else a step to another row is no multiple of it.
+        width = (value.symbolic or value.dims)[-1]
+        if not isinstance(width, int) or width < 1 or width % OCTET:
+            return False
+        return not any(s % width for s in (*leads, rows if columns == 1 else columns))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 // Work-group (x, y, z): columns, ROWS rows, batch. Arguments, defines and B of few bits as in
 // gemm_gpu.cl.
 //   S_K_WHOLE  K is whole words of B in few bits, so that rows of A are whole vectors
+//   S_A_WIDE, S_B_WIDE  K is the last axis, and has whole octets, which are aligned
 #ifndef BODY
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
@@ -19,6 +20,10 @@
 #endif
 #ifndef S_K_WHOLE
 #define S_K_WHOLE 0
+#endif
+#ifndef S_A_WIDE
+#define S_A_WIDE 0
+#define S_B_WIDE 0
 #endif
 #define VW 1
 #include "common/base.clh"
@@ -47,6 +52,28 @@
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 // Rows that there are not are passed over by all work-items alike.
 #define EACH_ROW(r) UNROLLED(r, ROWS) if (r < rows)
+
+#if S_B_WIDE
+// Numbers of B in a vector of 16 bytes.
+#define WIDTH (16 / (IDX_T)sizeof(B_T))
+// Elements of a row of A times those of a vector of B.
+static inline float times_vector(__global const float *from, const IDX_T step, const float *w) {
+  float sum = 0.0f;
+  UNROLLED(i, WIDTH / 4) {
+#if S_A_WIDE
+    const float4 x = *(__global const float4 *)(from + 4 * i);
+#else
+    const float4 x = (float4)(from[4 * i * step], from[(4 * i + 1) * step],
+                              from[(4 * i + 2) * step], from[(4 * i + 3) * step]);
+#endif
+    sum += x.s0 * w[4 * i];
+    sum += x.s1 * w[4 * i + 1];
+    sum += x.s2 * w[4 * i + 2];
+    sum += x.s3 * w[4 * i + 3];
+  }
+  return sum;
+}
+#endif
 
 #ifdef BITS
 // Elements of a row of A times those of a word of B.
@@ -107,6 +134,23 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
       }
     }
   }
+#elif S_B_WIDE
+  __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * b_n;
+  // RUN vectors at once. The load of one past the end reads the last one.
+  for (IDX_T k0 = lane * WIDTH; k0 < K; k0 += RUN * LANES * WIDTH) {
+    uint4 vectors[RUN];
+    UNROLLED(u, RUN) {
+      vectors[u] = *(__global const uint4 *)(with + i_min(k0 + u * LANES * WIDTH, K - WIDTH));
+    }
+    UNROLLED(u, RUN) {
+      const IDX_T k = k0 + u * LANES * WIDTH;
+      if (k < K) {
+        float w[WIDTH];
+        UNROLLED(i, WIDTH) w[i] = LOAD_AS(B_STORAGE, (const B_T *)&vectors[u], i);
+        EACH_ROW(r) acc[r] += times_vector(from + r * a_row + k * A_K, A_K, w);
+      }
+    }
+  }
 #else
   __global const B_T *const with = AT(b) + i0 * b_s0 + i1 * b_s1 + column * (S_B_N_LAST ? 1 : b_n);
   // RUN places of K at once. Those past the end read the last one, and count as 0 times 0.
@@ -118,11 +162,21 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
       const float v = LOAD_AS(B_STORAGE, with, i_min(k, K - 1) * b_k);
       w[u] = k < K ? v : 0.0f;
     }
+#if S_A_WIDE && S_B_N_LAST
+    EACH_ROW(r) {
+      const float4 x = *(__global const float4 *)(from + r * a_row + k0);
+      acc[r] += x.s0 * w[0];
+      acc[r] += x.s1 * w[1];
+      acc[r] += x.s2 * w[2];
+      acc[r] += x.s3 * w[3];
+    }
+#else
     EACH_ROW(r) UNROLLED(u, RUN) {
       const IDX_T k = k0 + u * next;
       const float x = from[r * a_row + i_min(k, K - 1) * A_K];
       acc[r] += (k < K ? x : 0.0f) * w[u];
     }
+#endif
   }
 #endif
   EACH_ROW(r) parts[r][slice][lane] = acc[r];

@@ -1,4 +1,4 @@
-// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of T_ITEMS makes a tile of
+// y = epilogue(A B) by a GPU's matrix unit (common/gpu_unit.clh): a work-group of ITEMS makes a tile of
 // T_M x T_N sums. It brings slices of A and B, UNIT_K deep, into local memory; the next slice is on its
 // way into registers meanwhile. Each wave has a rectangle of the tile.
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
@@ -13,6 +13,7 @@
 #define T_M 64
 #define T_N 64
 #define T_ITEMS 128
+#define T_SPLIT_ITEMS 128
 #endif
 #ifndef PARTS_A
 #define PARTS_A 1
@@ -45,10 +46,10 @@
 #include "common/operands.clh"
 #include "common/gpu_unit.clh"
 
-#define ITEMS T_ITEMS
+#define ITEMS (PARTS_A == 1 ? T_ITEMS : T_SPLIT_ITEMS)
 #define WAVES (ITEMS / UNIT_LANES)
 // Waves below each other, of a power of two, and beside each other.
-#define WAVES_M (WAVES >= 16 ? 4 : WAVES >= 4 ? 2 : 1)
+#define WAVES_M (WAVES >= 16 || (WAVES >= 8 && PARTS_A > 1 && T_M >= 64) ? 4 : WAVES >= 4 ? 2 : 1)
 #define WAVES_N (WAVES / WAVES_M)
 // Blocks of sums of a wave.
 #define BLOCKS_M (T_M / (WAVES_M * UNIT_ROWS))
@@ -106,22 +107,44 @@ static inline uint split(float *v, const int part) {
 #define WIDE S_B_WIDE
 #include "common/unit_slice.inc"
 
+#define LOAD_A(part) unit_load_a(a_part[part], a_tile, (part) * T_M + own_m + i * UNIT_ROWS, lane);
+#define LOAD_B(to, part)   \
+  UNIT_EACH(j, BLOCKS_N)   \
+    unit_load_b((to)[j], b_tile, (part) * T_N + own_n + j * UNIT_COLUMNS, lane);
+// Of a row of blocks. What the unit does one after the other is of another block each time, since it
+// takes long until a sum can be added to again.
+#define MULTIPLY(to, left, right)                                                            \
+  UNIT_EACH(step, 2) UNIT_EACH(j, BLOCKS_N) {                                                \
+    UNIT_STEP((to)[j], (left) + step * (UNIT_A / 2), (right)[j] + step * (UNIT_B / 2)) \
+  }
+// Parts of B that stay in registers for all rows of blocks.
+#define KEPT_B (PARTS_B > 2 ? 2 : PARTS_B)
 #if PARTS_A == 1
-#define PRODUCTS UNIT_MULTIPLY(sums[i][j], a_part[0], b_part[j][0])
+#define PRODUCTS LOAD_A(0) MULTIPLY(sums[i], a_part[0], b_part[0])
 #else
-#define TIMES(p, q) UNIT_MULTIPLY(of_slice, a_part[p], b_part[j][q])
+#define TIMES(p, q) MULTIPLY(of_slice, a_part[p], b_part[q])
+// Parts come when they are needed: registers are scarce.
 #if PARTS_B == 1
-#define ALL_TIMES TIMES(2, 0) TIMES(1, 0) TIMES(0, 0)
-#elif PARTS_B == 2
-#define ALL_TIMES TIMES(1, 1) TIMES(2, 0) TIMES(0, 1) TIMES(1, 0) TIMES(0, 0)
+#define ALL_TIMES LOAD_A(2) TIMES(2, 0) LOAD_A(1) TIMES(1, 0) LOAD_A(0) TIMES(0, 0)
 #else
-#define ALL_TIMES TIMES(0, 2) TIMES(1, 1) TIMES(2, 0) TIMES(0, 1) TIMES(1, 0) TIMES(0, 0)
+#define LARGER_TIMES LOAD_A(2) TIMES(2, 0) LOAD_A(1) TIMES(1, 1) TIMES(0, 1) TIMES(1, 0) TIMES(0, 0)
+#if PARTS_B == 2
+#define ALL_TIMES LOAD_A(0) LARGER_TIMES
+#else
+#define ALL_TIMES                          \
+  LOAD_A(0) {                              \
+    uint b_last[BLOCKS_N][UNIT_B];         \
+    LOAD_B(b_last, 2)                      \
+    MULTIPLY(of_slice, a_part[0], b_last)  \
+  }                                        \
+  LARGER_TIMES
 #endif
-#define PRODUCTS                                          \
-  float of_slice[UNIT_SUMS];                              \
-  UNIT_EACH(e, UNIT_SUMS) of_slice[e] = 0.0f;             \
-  ALL_TIMES                                               \
-  UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] += of_slice[e];
+#endif
+#define PRODUCTS                                                                   \
+  float of_slice[BLOCKS_N][UNIT_SUMS];                                             \
+  UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS) of_slice[j][e] = 0.0f;            \
+  ALL_TIMES                                                                        \
+  UNIT_EACH(j, BLOCKS_N) UNIT_EACH(e, UNIT_SUMS) sums[i][j][e] += of_slice[j][e];
 #endif
 
 // A sum by multiply-adds.
@@ -145,12 +168,33 @@ static inline float plain_sum(__global const A_T *a, __global const B_T *b, cons
     }                                                                   \
   }
 
+// Slices in local memory: of two one is filled while waves multiply the other.
+#define SLICES (PARTS_A == 1 ? 2 : 1)
+#define A_TILE (PARTS_A * T_M * OCTETS)
+#define B_TILE (PARTS_B * T_N * OCTETS)
+#define FETCH(k)                                               \
+  a_fetch(&a_ahead, a_from, m0, M, a_row, k, K, A_K, item);    \
+  b_fetch(&b_ahead, b_from, n0, N, B_N, k, K, b_k, item);
+// The slice at k, which is in registers, goes into local memory, and the next one is fetched.
+#define PUT(slice, k)                                          \
+  {                                                            \
+    if ((k) + UNIT_K > K) {                                    \
+      a_clear(&a_ahead, k, K, item);                           \
+      b_clear(&b_ahead, k, K, item);                           \
+    }                                                          \
+    a_put(a_tiles + (slice) * A_TILE, &a_ahead, item);         \
+    b_put(b_tiles + (slice) * B_TILE, &b_ahead, item);         \
+    if ((k) + UNIT_K < K) {                                    \
+      FETCH((k) + UNIT_K)                                      \
+    }                                                          \
+  }
+
 __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(UNIT_LANES, WAVES, 1)))
 void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                    const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                    const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
                    const IDX_T b_k, const IDX_T b_n INPUTS) {
-  __local uint4 a_tile[PARTS_A * T_M * OCTETS], b_tile[PARTS_B * T_N * OCTETS];
+  __local uint4 a_tiles[SLICES * A_TILE], b_tiles[SLICES * B_TILE];
   const IDX_T lane = get_local_id(0), wave = get_local_id(1), item = wave * UNIT_LANES + lane;
   UNIT_LOCAL(WAVES)
   const IDX_T n0 = (IDX_T)(get_global_id(0) / UNIT_LANES) * T_N;
@@ -167,37 +211,31 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
   a_start(&a_ahead, m0, M, a_row, item);
   b_start(&b_ahead, n0, N, B_N, item);
   if (K > 0) {
-    a_fetch(&a_ahead, a_from, m0, M, a_row, 0, K, A_K, item);
-    b_fetch(&b_ahead, b_from, n0, N, B_N, 0, K, b_k, item);
+    FETCH(0)
+#if SLICES == 2
+    PUT(0, 0)
+#endif
   }
-  for (IDX_T k0 = 0; k0 < K; k0 += UNIT_K) {
-    if (k0 + UNIT_K > K) {
-      a_clear(&a_ahead, k0, K, item);
-      b_clear(&b_ahead, k0, K, item);
-    }
-    a_put(a_tile, &a_ahead, item);
-    b_put(b_tile, &b_ahead, item);
+#if SLICES == 2
+  barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+  for (IDX_T k0 = 0, slice = 0; k0 < K; k0 += UNIT_K) {
+#if SLICES == 2
+    if (k0 + UNIT_K < K) PUT(1 - slice, k0 + UNIT_K)
+#else
+    PUT(0, k0)
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (k0 + UNIT_K < K) {
-      a_fetch(&a_ahead, a_from, m0, M, a_row, k0 + UNIT_K, K, A_K, item);
-      b_fetch(&b_ahead, b_from, n0, N, B_N, k0 + UNIT_K, K, b_k, item);
-    }
-    uint b_part[BLOCKS_N][PARTS_B][UNIT_B];
-    UNIT_EACH(j, BLOCKS_N) UNIT_EACH(part, PARTS_B) {
-      const IDX_T line = part * T_N + own_n + j * UNIT_COLUMNS;
-      unit_load_b(b_part[j][part], b_tile, line, lane);
-    }
+#endif
+    TILE a_tile = a_tiles + slice * A_TILE;
+    TILE b_tile = b_tiles + slice * B_TILE;
+    uint b_part[KEPT_B][BLOCKS_N][UNIT_B];
+    UNIT_EACH(part, KEPT_B) LOAD_B(b_part[part], part)
     UNIT_EACH(i, BLOCKS_M) {
       uint a_part[PARTS_A][UNIT_A];
-      UNIT_EACH(part, PARTS_A) {
-        const IDX_T line = part * T_M + own_m + i * UNIT_ROWS;
-        unit_load_a(a_part[part], a_tile, line, lane);
-      }
-      UNIT_EACH(j, BLOCKS_N) {
-        PRODUCTS
-      }
+      PRODUCTS
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+    if (SLICES == 2) slice = 1 - slice;
   }
   // Infinity, NaN, or parts whose products overflow, where the sum may be neither.
   bool plainly = false;

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clrt.ir.dtypes import DType
 from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -67,14 +68,14 @@ def check(build: Build, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("op", [None, GELU, RESIDUAL], ids=["alone", "gelu", "residual"])
-@pytest.mark.parametrize(("m", "entry"), [(3, "few_rows_gpu"), (19, "gemm_gpu")])
-def test_parts_of_a_deep_product(m: int, entry: str, op: FusedMatMul | None) -> None:
+@pytest.mark.parametrize(("m", "parts", "entry"), [(3, 4, "few_rows_gpu"), (19, 8, "gemm_gpu")])
+def test_parts_of_a_deep_product(m: int, parts: int, entry: str, op: FusedMatMul | None) -> None:
     """Few work-groups would leave units idle: several have parts of K, which are joined."""
-    build = product(floats(m, 1024), floats(1024, 50), op=op)
+    build = product(floats(m, 4096), floats(4096, 50) / 8, op=op)
     plan = gpu_plan(build)
     share, joined = launches_of(plan.steps)
     assert (share.kernel.entry, joined.kernel.entry) == (entry, "join_parts")
-    assert share.global_size[2] == 4
+    assert share.global_size[2] == parts
     # Kernels for the sizes of later calls: of parts, and of the whole product.
     products = {share.kernel, *(k for k in plan.also if k != joined.kernel)}
     assert len(products) == (len(tiles_from(8, 8)) + 1) * (1 if op is None else 2)
@@ -101,6 +102,25 @@ def test_few_rows(m: int, last: str) -> None:
     plan = gpu_plan(build)
     (launch,) = launches_of(plan.steps)
     assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
+    check(build, plan)
+
+
+@pytest.mark.parametrize("stored", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16], ids=str)
+@pytest.mark.parametrize("k", [8, 600, 2048])
+@pytest.mark.parametrize("trans_a", [0, 1])
+def test_few_rows_in_vectors(stored: DType, k: int, trans_a: int) -> None:
+    """K has whole octets; in parts where it is long."""
+    build, m = Build(), 3
+    rows = floats(m, k)
+    rows[0, -1] = np.inf
+    x = build.given("x", rows.T.copy() if trans_a else rows)
+    w = build.given("w", floats(45, k).astype(stored.numpy))
+    build.graph.outputs = [build.apply(FusedMatMul(trans_a=trans_a, trans_b=1), x, w)]
+    plan = gpu_plan(build)
+    launch = launches_of(plan.steps)[0]
+    defines = dict(launch.kernel.defines)
+    assert launch.kernel.entry == "few_rows_gpu"
+    assert (defines["S_A_WIDE"], defines["S_B_WIDE"]) == (str(1 - trans_a), "1")
     check(build, plan)
 
 

@@ -53,7 +53,8 @@ def skip_simulator(device: DeviceInfo, unless: bool = False) -> None:
 
 def tunables(unit: MatrixShape, waves: int = 1) -> dict[str, Mapping[str, int]]:
     lanes = {"mfma": 64, "dpas_8": 8, "dpas_16": 16}.get(unit.instructions, 32)
-    tile = {**SMALL, "T_ITEMS": lanes * waves}
+    items = lanes * waves
+    tile = {**SMALL, "T_ITEMS": items, "T_SPLIT_ITEMS": items}
     return {"gemm_unit_gpu": tile, "gpu_unit_gains": ALWAYS}
 
 
@@ -176,7 +177,7 @@ def test_a_probe_runs_what_it_asks_for() -> None:
     # A CPU's compiler knows no builtin of AMD's, and no mma.sync. Operands "f" of assembler
     # are the stack of x87 there, with which PoCL, 3.0 and 6.0, ends the process.
     assert not gpu_units.works(device.handle, WMMA[0])
-    if device.platform != "Portable Computing Language":
+    if device.caps.is_cpu and device.platform != "Portable Computing Language":
         assert not gpu_units.works(device.handle, MMA[0])
 
 
@@ -243,12 +244,16 @@ def test_the_unit_is_taken_where_it_is_faster(
         assert "gemm_unit_gpu" not in entries(build, caps, percent)
 
 
+def test_products_without_depth() -> None:
+    entries(product(floats(40, 0), floats(0, 24)), GPU)
+
+
 def test_few_rows_and_parts_of_k() -> None:
     op = FusedMatMul(a_dtype=DType.FLOAT16)
-    half = floats(1024, 64).astype(DType.FLOAT16.numpy)
-    for m, entry in ((FEW_ROWS, "few_rows_gpu"), (19, "few_rows_gpu"), (100, "gemm_unit_gpu")):
-        assert entries(product(floats(m, 1024), half, op), GPU) == [entry, "join_parts"]
-    halves = floats(19, 1024).astype(DType.FLOAT16.numpy)
+    half = floats(4096, 64).astype(DType.FLOAT16.numpy)
+    for m, entry in ((FEW_ROWS, "few_rows_gpu"), (19, "gemm_unit_gpu"), (100, "gemm_unit_gpu")):
+        assert entries(product(floats(m, 4096), half, op), GPU) == [entry, "join_parts"]
+    halves = floats(19, 4096).astype(DType.FLOAT16.numpy)
     assert entries(product(halves, half), GPU) == ["gemm_unit_gpu"]
 
 

@@ -112,7 +112,14 @@ def test_products_of_a_unit_are_predicted_by_its_rate() -> None:
 
 def _unit_kernel(parts: int) -> KernelSpec:
     storage = DType.FLOAT32.storage
-    macros = {"T_M": 32, "T_N": 64, "T_ITEMS": 256, "PARTS_A": parts, "PARTS_B": parts}
+    macros = {
+        "T_M": 32,
+        "T_N": 64,
+        "T_ITEMS": 256,
+        "T_SPLIT_ITEMS": 256,
+        "PARTS_A": parts,
+        "PARTS_B": parts,
+    }
     macros |= {"A_STORAGE": storage, "B_STORAGE": storage}
     return KernelSpec.of("matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", **macros)
 
