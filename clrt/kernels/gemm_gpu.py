@@ -63,16 +63,23 @@ class FewRowsWay:
     """What the kernels for few rows of a product and of its parts have in common.
 
     Attributes:
+        sub_group: The macro for the size of sub-groups.
         a_wide, b_wide: See `MatrixView.is_wide`.
     """
 
     items: Mapping[str, int]
+    sub_group: Mapping[str, Define]
     a_wide: bool
     b_wide: bool
 
+    @classmethod
+    def of(cls, ctx: Lowering, a_wide: bool, b_wide: bool) -> FewRowsWay:
+        """With the macros for a device."""
+        return cls(ctx.tunables(FEW), sub_group_of(ctx.caps), a_wide, b_wide)
+
     def arguments(self, product: Product) -> dict[str, Any]:
-        """Those that are not the product's: rows that lie apart may be unaligned."""
-        return {"a": product.a.buffer} if self.a_wide else {}
+        """Those that are not the product's."""
+        return {"a": product.a_in_octets} if self.a_wide else {}
 
 
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
@@ -90,9 +97,9 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
-    items = FewRowsWay(ctx.tunables(FEW), product.a.is_wide, product.b.is_wide)
+    way = FewRowsWay.of(ctx, product.a.is_wide, product.b.is_wide)
     made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
-    kernels = _kernels(product, tiles, made, items)
+    kernels = _kernels(product, tiles, made, way)
     few = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
     taken = len(tiles) if few else tile
@@ -103,13 +110,13 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     )
     parts = _parts(product, *shared[0 if few else 1])
     most = max(_parts(replace(product, m=1), *each) for each in shared)
-    own = items.arguments(product)
+    own = way.arguments(product)
     launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, made, items)
-        launches += tile_launches(share, kernels, None if parts == 1 else taken, **own)
+        kernels = _kernels(share, tiles, made, way)
+        launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
 
@@ -228,7 +235,8 @@ def _kernels(
         wide = {"S_A_WIDE": few.a_wide, "S_B_WIDE": few.b_wide}
         k_last = {"S_A_WIDE": product.a.strides[-1] == 1, "S_B_WIDE": not in_lines}
         defines |= {name: int(wide[name] and k_last[name]) for name in wide}
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **defines, **few.items)
+    macros = {**defines, **few.items, **few.sub_group}
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **macros)
     local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
     return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
@@ -239,7 +247,7 @@ def few_rows_kernel(product: Product, ctx: Lowering, a_wide: bool, b_wide: bool)
     Args:
         a_wide, b_wide: See `MatrixView.is_wide`, of the whole product.
     """
-    return _kernels(product, (), (), FewRowsWay(ctx.tunables(FEW), a_wide, b_wide))[-1]
+    return _kernels(product, (), (), FewRowsWay.of(ctx, a_wide, b_wide))[-1]
 
 
 def tile_launches(

@@ -46,7 +46,7 @@ UNIT = tuned(
 _ITEMS = "T_ITEMS", "T_SPLIT_ITEMS"
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
 _DEPTH = 32  # of a slice
-_SLICES = 2  # in local memory, of numbers that are not split
+_SLICES = 2  # in local memory of NVIDIA's, of numbers that are not split
 _GROUPS = 2  # that a unit of the device should have
 _LEAST_ROWS = 32  # of a tile: those of all waves below each other
 # Bringing a row or a column of a tile takes as long as so many of its sums, about.
@@ -166,7 +166,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     sizes = way.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
     lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))
-    slices = _SLICES if way.products == 1 else 1
+    slices = _SLICES if way.products == 1 and way.unit in units.MMA else 1
     ctx.require(Requires(local_mem_bytes=2 * _DEPTH * lines * slices))
     launches, product = merge(product, ctx)
     items = {name: tunables[name] for name in _ITEMS}
@@ -190,7 +190,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
         share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
         kernels = [made.kernel(share, tile) for tile in tiles]
         kernels.append(few_rows_kernel(share, ctx, made.a_wide, made.b_wide))
-        launches += tile_launches(share, kernels, None if parts == 1 else taken, **own)
+        launches += tile_launches(share, kernels, None if parts == 1 else taken)
         launches.append(join_launch(product, sums, parts))
     return launches
 
@@ -361,8 +361,8 @@ class _Made:
         return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
     def arguments(self, product: Product) -> dict[str, object]:
-        """Those that are not the product's: rows that lie apart may be unaligned."""
-        return {"a": product.a.buffer} if self.a_wide else {}
+        """Those that are not the product's."""
+        return {"a": product.a_in_octets} if self.a_wide else {}
 
 
 def plain_kernel(product: Product, way: UnitWay) -> TileKernel:

@@ -52,7 +52,7 @@ class MatrixView:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the axis whose elements are neighbours has whole octets, aligned at all shapes."""
+        """Whether the axis whose elements are neighbours has aligned octets alone, at any shape."""
         *leads, rows, columns = self.strides
         value, offset = self.buffer.buffer, self.buffer.offset
         if not isinstance(value, Value) or offset % OCTET or 1 not in (rows, columns):
@@ -212,6 +212,12 @@ class Product:
         strides = {"a_s0": a_s0, "a_s1": a_s1, "a_row": a_row}
         rows = _rows(self.k, strides) if self.a.by_rows else None
         return {"y": self.result, "a": replace(self.a.buffer, rows=rows), **sizes, **strides}
+
+    @property
+    def a_in_octets(self) -> BufferArg:
+        """The argument for A of kernels that read it in octets."""
+        a: BufferArg = self.args["a"]
+        return a if a.rows is None else replace(a, rows=replace(a.rows, octets=True))
 
     @property
     def b_defines(self) -> dict[str, Define]:

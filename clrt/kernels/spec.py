@@ -205,10 +205,12 @@ class TensorRows:
             and the launch reads or writes no further than to the end of that row.
         strides: The arguments that are counted in rows: each is a multiple of `width`, which
             becomes one of the step from a row to the next.
+        octets: Whether rows must begin at multiples of eight elements.
     """
 
     width: int
     strides: tuple[str, ...]
+    octets: bool = False
 
 
 @dataclass(frozen=True)

@@ -333,6 +333,8 @@ class _Fit:
 def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     """How an argument leads to where a value lies, or what the launch cannot do with."""
     wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
+    if rows is not None and rows.octets and (place.offset % 8 or (wide != step and step % 8)):
+        return "needs aligned"
     if wide != step and rows is not None and rows.width == wide:
         return _Fit(place.offset + at // wide * step + at % wide, True)
     if wide != step and prod(value.dims) != wide:

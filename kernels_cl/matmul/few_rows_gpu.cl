@@ -32,6 +32,8 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/operands.clh"
+#include "common/pairs.clh"
+#include "common/sub_group.clh"
 
 #ifndef T_LANES
 #define T_LANES 32
@@ -55,7 +57,13 @@
 
 #if S_B_WIDE
 // Numbers of B in a vector of 16 bytes.
-#define WIDTH (16 / (IDX_T)sizeof(B_T))
+#if CAT(IS_, B_STORAGE)
+#define WIDTH 8
+#define NUMBER(word, i) CAT(float_of_, B_STORAGE)((word)[(i) / 2], (i) % 2)
+#else
+#define WIDTH 4
+#define NUMBER(word, i) as_float((word)[i])
+#endif
 // Elements of a row of A times those of a vector of B.
 static inline float times_vector(__global const float *from, const IDX_T step, const float *w) {
   float sum = 0.0f;
@@ -95,7 +103,7 @@ static inline float times_word(__global const float *from, const IDX_T k, const 
 }
 #endif
 
-__kernel __attribute__((reqd_work_group_size(LANES, SLICES, 1)))
+__kernel SUB_GROUP __attribute__((reqd_work_group_size(LANES, SLICES, 1)))
 void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const IDX_T M,
                   const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                   const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
@@ -146,7 +154,8 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) LEVEL_INPUTS, const ID
       const IDX_T k = k0 + u * LANES * WIDTH;
       if (k < K) {
         float w[WIDTH];
-        UNROLLED(i, WIDTH) w[i] = LOAD_AS(B_STORAGE, (const B_T *)&vectors[u], i);
+        const uint word[4] = {vectors[u].x, vectors[u].y, vectors[u].z, vectors[u].w};
+        UNROLLED(i, WIDTH) w[i] = NUMBER(word, i);
         EACH_ROW(r) acc[r] += times_vector(from + r * a_row + k * A_K, A_K, w);
       }
     }

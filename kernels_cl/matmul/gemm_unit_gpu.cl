@@ -45,6 +45,7 @@
 #include "common/scalar.clh"
 #include "common/operands.clh"
 #include "common/gpu_unit.clh"
+#include "common/pairs.clh"
 
 #define ITEMS (PARTS_A == 1 ? T_ITEMS : T_SPLIT_ITEMS)
 #define WAVES (ITEMS / UNIT_LANES)
@@ -59,16 +60,6 @@
 #endif
 #define A_K (S_A_K_LAST ? 1 : a_k)
 #define B_N (S_B_N_LAST ? 1 : b_n)
-
-// How elements lie: OPERAND of those that the unit takes as they are. A number of two in a word.
-#define IS_plain 0
-#define IS_half 1
-#define IS_bfloat16 2
-#define float_of_bfloat16(word, upper) as_float((upper) ? (word) & 0xffff0000u : (word) << 16)
-static inline float float_of_half(const uint word, const int upper) {
-  const ushort bits = (ushort)(upper ? word >> 16 : word);
-  return vload_half(0, (const half *)&bits);
-}
 
 // A float as the unit's operand, to the nearest, ties to even.
 static inline uint rounded(const float v) {
@@ -108,21 +99,20 @@ static inline uint split(float *v, const int part) {
 #include "common/unit_slice.inc"
 
 #define LOAD_A(part) unit_load_a(a_part[part], a_tile, (part) * T_M + own_m + i * UNIT_ROWS, lane);
-#define LOAD_B(to, part)   \
-  UNIT_EACH(j, BLOCKS_N)   \
-    unit_load_b((to)[j], b_tile, (part) * T_N + own_n + j * UNIT_COLUMNS, lane);
+#define LOAD_B(to_j, part) \
+  UNIT_EACH(j, BLOCKS_N) unit_load_b(to_j, b_tile, (part) * T_N + own_n + j * UNIT_COLUMNS, lane);
 // Of a row of blocks. What the unit does one after the other is of another block each time, since it
 // takes long until a sum can be added to again.
-#define MULTIPLY(to, left, right)                                                            \
-  UNIT_EACH(step, 2) UNIT_EACH(j, BLOCKS_N) {                                                \
-    UNIT_STEP((to)[j], (left) + step * (UNIT_A / 2), (right)[j] + step * (UNIT_B / 2)) \
+#define MULTIPLY(to, left, right_j)                                             \
+  UNIT_EACH(step, UNIT_STEPS) UNIT_EACH(j, BLOCKS_N) {                          \
+    UNIT_STEP((to)[j], (left) + step * STEP_A, (right_j) + step * STEP_B)       \
   }
 // Parts of B that stay in registers for all rows of blocks.
 #define KEPT_B (PARTS_B > 2 ? 2 : PARTS_B)
 #if PARTS_A == 1
-#define PRODUCTS LOAD_A(0) MULTIPLY(sums[i], a_part[0], b_part[0])
+#define PRODUCTS LOAD_A(0) MULTIPLY(sums[i], a_part[0], b_part[j][0])
 #else
-#define TIMES(p, q) MULTIPLY(of_slice, a_part[p], b_part[q])
+#define TIMES(p, q) MULTIPLY(of_slice, a_part[p], b_part[j][q])
 // Parts come when they are needed: registers are scarce.
 #if PARTS_B == 1
 #define ALL_TIMES LOAD_A(2) TIMES(2, 0) LOAD_A(1) TIMES(1, 0) LOAD_A(0) TIMES(0, 0)
@@ -134,8 +124,8 @@ static inline uint split(float *v, const int part) {
 #define ALL_TIMES                          \
   LOAD_A(0) {                              \
     uint b_last[BLOCKS_N][UNIT_B];         \
-    LOAD_B(b_last, 2)                      \
-    MULTIPLY(of_slice, a_part[0], b_last)  \
+    LOAD_B(b_last[j], 2)                      \
+    MULTIPLY(of_slice, a_part[0], b_last[j])  \
   }                                        \
   LARGER_TIMES
 #endif
@@ -169,13 +159,13 @@ static inline float plain_sum(__global const A_T *a, __global const B_T *b, cons
   }
 
 // Slices in local memory: of two one is filled while waves multiply the other.
-#define SLICES (PARTS_A == 1 ? 2 : 1)
+#define SLICES (PARTS_A == 1 && UNIT == UNIT_MMA ? 2 : 1)
 #define A_TILE (PARTS_A * T_M * OCTETS)
 #define B_TILE (PARTS_B * T_N * OCTETS)
 #define FETCH(k)                                               \
   a_fetch(&a_ahead, a_from, m0, M, a_row, k, K, A_K, item);    \
   b_fetch(&b_ahead, b_from, n0, N, B_N, k, K, b_k, item);
-// The slice at k, which is in registers, goes into local memory, and the next one is fetched.
+// The slice at k, which is in registers, goes into local memory.
 #define PUT(slice, k)                                          \
   {                                                            \
     if ((k) + UNIT_K > K) {                                    \
@@ -184,9 +174,6 @@ static inline float plain_sum(__global const A_T *a, __global const B_T *b, cons
     }                                                          \
     a_put(a_tiles + (slice) * A_TILE, &a_ahead, item);         \
     b_put(b_tiles + (slice) * B_TILE, &b_ahead, item);         \
-    if ((k) + UNIT_K < K) {                                    \
-      FETCH((k) + UNIT_K)                                      \
-    }                                                          \
   }
 
 __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(UNIT_LANES, WAVES, 1)))
@@ -214,6 +201,9 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
     FETCH(0)
 #if SLICES == 2
     PUT(0, 0)
+    if (UNIT_K < K) {
+      FETCH(UNIT_K)
+    }
 #endif
   }
 #if SLICES == 2
@@ -224,12 +214,20 @@ void gemm_unit_gpu(OUT(Y_T, y), IN(A_T, a), IN(B_T, b), const IDX_T M, const IDX
     if (k0 + UNIT_K < K) PUT(1 - slice, k0 + UNIT_K)
 #else
     PUT(0, k0)
+#endif
+#if UNIT != UNIT_MMA
+    barrier(CLK_LOCAL_MEM_FENCE);  // else AMD's compiler waits for what is fetched
+#endif
+    if (k0 + SLICES * UNIT_K < K) {
+      FETCH(k0 + SLICES * UNIT_K)
+    }
+#if UNIT == UNIT_MMA && SLICES == 1
     barrier(CLK_LOCAL_MEM_FENCE);
 #endif
     TILE a_tile = a_tiles + slice * A_TILE;
     TILE b_tile = b_tiles + slice * B_TILE;
-    uint b_part[KEPT_B][BLOCKS_N][UNIT_B];
-    UNIT_EACH(part, KEPT_B) LOAD_B(b_part[part], part)
+    uint b_part[BLOCKS_N][KEPT_B][UNIT_B];
+    UNIT_EACH(part, KEPT_B) LOAD_B(b_part[j][part], part)
     UNIT_EACH(i, BLOCKS_M) {
       uint a_part[PARTS_A][UNIT_A];
       PRODUCTS

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from clrt.kernels.gemm_unit import products_of
 from clrt.kernels.spec import KernelSpec
 
 from .compiling import Results, describe
@@ -17,6 +18,8 @@ from .targets import TARGETS
 # Steps of a loop in one work-item, above which a launch may last too long for a watchdog.
 MOST_STEPS = 4096
 _FLOAT_BYTES = 4
+# Multiply-adds of a unit's instruction for each of its work-items, at least.
+_UNIT_SHARE = 64
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,9 @@ _LARGE = {"T_RM": "8", "T_RN": "8"}
 FLOORS = (Floor("gemm_gpu", _LARGE, ("sm_", "gfx1100", "gfx1201"), 0.8),)
 # Why launches of kernels leave cores idle for longer than a launch takes.
 REASONS: Mapping[str, str] = {
-    "gemm_gpu": "smaller tiles read more for each product, and parts of K have 256 at least",
+    "gemm_gpu": "smaller tiles read more for each product, and parts of K have 512 at least",
+    "gemm_unit_gpu": "smaller tiles read more for each product, and parts of K have 512 at least",
+    "few_rows_gpu": "parts of K have 1,024 at least, or the launch that joins them takes longer",
     "conv_gpu": "smaller tiles read more for each product, and parts are whole slices",
     "layer_normalization_group": "a work-group has a row, and a token is one",
     "paged_attention_gpu": "a work-group takes 64 keys at a time, of which a sequence has no more",
@@ -157,5 +162,7 @@ def steps_of(work: Work, loop: Loop | None) -> int:
     """
     items = max(1.0, work.groups * work.items)
     if loop is not None and work.flops:
-        return round(work.flops / (2 * items * max(1, loop.multiplied)))
+        products = products_of(work.kernel)
+        flops = work.flops * products / _UNIT_SHARE if products else work.flops
+        return round(flops / (2 * items * max(1, loop.multiplied)))
     return round(work.nbytes / (_FLOAT_BYTES * items))
