@@ -39,9 +39,10 @@ DEVICES = """\
 
 *units* are compute units as the device's OpenCL runtime counts them, and *cores* what work-groups
 run on: eight units on Intel's, one elsewhere. *local* is local memory of a work-group, *buffer* the
-largest one. None of it was read from a device here, and *launch*, which no vendor publishes, is
-assumed. Where compilers here do not know a device, its target is the nearest one: `gfx90a` for
-RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for B580.
+largest one. None of it was read from a device here but the H200's, and *launch*, which no vendor
+publishes, is assumed for the others. Where compilers here do not know a device, its target is the
+nearest one: `gfx90a` for RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for
+B580.
 """
 
 SOURCES = """\
