@@ -1,0 +1,24 @@
+"""Where arguments may lie in rows that are apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import TensorType
+from clrt.kernels.spec import BufferArg, TensorRows
+from clrt.plan.parts import _Fit, _fit, _PartPlace
+
+
+@pytest.mark.parametrize(
+    ("octets", "offset", "pitch", "fits"),
+    [(False, 3, 21, True), (True, 8, 24, True), (True, 4, 24, False), (True, 8, 20, False)],
+)
+def test_kernels_that_read_octets_need_rows_at_octets(
+    octets: bool, offset: int, pitch: int, fits: bool
+) -> None:
+    value = Value("x", TensorType(DType.FLOAT32, (3, 16)))
+    arg = BufferArg(value, rows=TensorRows(16, ("a_row",), octets))
+    found = _fit(arg, _PartPlace(offset, 16, pitch), value)
+    assert found == (_Fit(offset, True) if fits else "needs aligned")
