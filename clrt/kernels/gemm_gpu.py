@@ -12,8 +12,8 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.traced import pure
-from clrt.kernels.product import OCTET, Epilogue, Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
+from clrt.kernels.product import Epilogue, Product, merge
+from clrt.kernels.spec import OCTET, KernelSpec, Launch, Scratch, ceil_div, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering

@@ -15,12 +15,10 @@ from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
 from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import DotWeights
-from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
+from clrt.kernels.spec import OCTET, BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
-OCTET = 8
-"""Numbers that kernels for GPUs read at a time."""
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4

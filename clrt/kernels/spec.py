@@ -196,6 +196,10 @@ class Counter(Status):
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"
 
 
+OCTET = 8
+"""Elements that kernels for GPUs read at a time."""
+
+
 @dataclass(frozen=True)
 class TensorRows:
     """That a launch goes through a tensor row by row, so that the rows may lie apart.
@@ -205,7 +209,7 @@ class TensorRows:
             and the launch reads or writes no further than to the end of that row.
         strides: The arguments that are counted in rows: each is a multiple of `width`, which
             becomes one of the step from a row to the next.
-        octets: Whether rows must begin at multiples of eight elements.
+        octets: Whether rows must begin at multiples of OCTET elements.
     """
 
     width: int

@@ -16,7 +16,7 @@ from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.parts import TensorPart
-from clrt.kernels.spec import ALIGNMENT_BYTES, BufferArg, Launch, i32
+from clrt.kernels.spec import ALIGNMENT_BYTES, OCTET, BufferArg, Launch, i32
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
 from clrt.plan.fuse_launches import by_edges
@@ -333,7 +333,11 @@ class _Fit:
 def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     """How an argument leads to where a value lies, or what the launch cannot do with."""
     wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
-    if rows is not None and rows.octets and (place.offset % 8 or (wide != step and step % 8)):
+    if (
+        rows is not None
+        and rows.octets
+        and (place.offset % OCTET or (wide != step and step % OCTET))
+    ):
         return "needs aligned"
     if wide != step and rows is not None and rows.width == wide:
         return _Fit(place.offset + at // wide * step + at % wide, True)

@@ -75,16 +75,14 @@ def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, An
             feeds[spec.name] = np.ones(shape, dtype)
         elif spec.name == "table":
             feeds[spec.name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
-        elif spec.name in ("step", "cross", "writes"):
+        elif spec.name == "step":
+            end = TEXT_PLACES if "cross" in shapes else PAGE * shapes["table"][1]
             feeds[spec.name] = np.zeros(shape, dtype)
-            if spec.name == "step":
-                hears, tokens = "cross" in shapes, shape[0]
-                end = TEXT_PLACES if hears else PAGE * shapes["table"][1]
-                feeds[spec.name][:, 2] = np.arange(end - tokens, end)
-            else:
-                feeds[spec.name][..., 1] = 1
-                places = np.arange(shape[1]) if spec.name == "writes" else SOUND_PLACES - 1
-                feeds[spec.name][..., 2] = places
+            feeds[spec.name][:, 2] = np.arange(end - shape[0], end)
+        elif spec.name in ("cross", "writes"):  # of the other row: its last place, and all
+            places = np.arange(shape[1]) if spec.name == "writes" else SOUND_PLACES - 1
+            feeds[spec.name] = np.zeros(shape, dtype)
+            feeds[spec.name][..., 1], feeds[spec.name][..., 2] = 1, places
         elif spec.name == "lengths":
             feeds[spec.name] = np.full(shape, SOUND_PLACES, dtype)
         else:
