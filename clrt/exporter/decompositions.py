@@ -34,6 +34,7 @@ from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Flatten, Identity, Reshape, Unsqueeze
 from clrt.ops.norm.group_normalization import GroupNormalization
 from clrt.ops.norm.softmax import LogSoftmax, Softmax
+from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.pointwise import (
@@ -89,6 +90,12 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
 @decomposes(RoundToScale, audience=Audience.EXPORT)
 def _round_to_scale(node: Node, make: Maker) -> Sequence[Value]:
     return [make.on_scale(*(node.arg(i) for i in range(4)))]
+
+
+@decomposes(Swish, audience=Audience.EXPORT)
+def _swish(node: Node, make: Maker) -> Sequence[Value]:
+    assert isinstance(node.op, Swish)
+    return [make.swish(node.op, node.arg(0))]
 
 
 @decomposes(RoundedMatMul, audience=Audience.EXPORT)

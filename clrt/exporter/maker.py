@@ -14,8 +14,20 @@ from clrt.ir.graph import Names, Node, Value
 from clrt.ir.op import IrOp, Step
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import And, Div, Greater, Less, Mul, Not, Or, Round, Where
+from clrt.ops.pointwise.pointwise import (
+    And,
+    Div,
+    Greater,
+    Less,
+    Mul,
+    Not,
+    Or,
+    Round,
+    Sigmoid,
+    Where,
+)
 from clrt.ops.pointwise.round_to_scale import RoundToScale
 
 
@@ -53,6 +65,8 @@ class Maker(Builder):
                 values.append(self.choice(*(values[a] for a in step.args)))
             elif isinstance(step.op, RoundToScale):
                 values.append(self.on_scale(*(values[a] for a in step.args)))
+            elif isinstance(step.op, Swish):
+                values.append(self.swish(step.op, values[step.args[0]]))
             else:
                 values.append(self(step.op, *(values[a] for a in step.args)))
         return values[-1]
@@ -70,6 +84,11 @@ class Maker(Builder):
         levels = self(Where(), self(Greater(), levels, low), levels, low)
         levels = self(Where(), self(Less(), levels, high), levels, high)
         return self(Mul(), self(Round(), levels), scale)
+
+    def swish(self, op: Swish, x: Value) -> Value:
+        """Swish of opsets before 24, of which ONNX Runtime has more kernels."""
+        scaled = x if op.alpha == 1 else self(Mul(), x, self.numbers(op.alpha, x.dtype))
+        return self(Mul(), x, self(Sigmoid(), scaled))
 
     def columns(self, value: Value, start: int, width: int) -> Value:
         """Some places of the last axis; the value itself where these are all."""

@@ -24,6 +24,7 @@ from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.fuse_rounding import FuseRoundedMatmul, FuseRounding
+from clrt.passes.fuse_swish import FuseSwish
 from clrt.passes.inline_graphs import InlineGraphs
 from clrt.passes.join_split import JoinSplit
 from clrt.passes.lower_attention import LowerAttention
@@ -94,6 +95,7 @@ FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
     FuseGelu(),  # before epilogues take in its parts
+    FuseSwish(),
     FuseRotary(),  # attention then reads what it writes
     FuseAttention(),
     LowerAttention(),  # where the exporter kept it whole (opset 23)

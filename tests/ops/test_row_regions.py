@@ -9,6 +9,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Step
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.matmul.row_regions import MOST_ROWS
 from clrt.ops.norm.rms_normalization import RMSNormalization
@@ -29,18 +30,25 @@ def product(build: Build, x: Value, n: int, form: str, *extras: Value) -> Value:
     if form.startswith("Q"):
         raw = build.given(f"w{len(build.known)}", quantised(rng, form, n, k), True)
         return build.apply(QuantizedMatMul(form, k, n, 8, steps), x, raw, *extras[:1])
+    if form == "MatMulNBits":
+        op = MatMulNBits(k, n, 4, 32, a_bits=8, steps=steps)
+        levels = rng.integers(0, 256, (n, op.blocks, 16)).astype(np.uint8)
+        packed = build.given(f"w{len(build.known)}", levels, True)
+        scales = rng.uniform(0.01, 0.1, (n, op.blocks)).astype(np.float32)
+        given = packed, build.given(f"w{len(build.known)}", scales, True)
+        return build.apply(op, x, *given, None, None, None, *extras[:1])
     weight = build.weight(n, k, dtype=DType(form))
     return build.apply(FusedMatMul(trans_b=1, steps=steps), x, weight, *extras[:1])
 
 
 rng = np.random.default_rng(17)
-FORMS = pytest.mark.parametrize("form", ["float32", "float16", "Q4_0", "Q8_0"])
+FORMS = pytest.mark.parametrize("form", ["float32", "float16", "Q4_0", "Q8_0", "MatMulNBits"])
 
 
-def layer(rows: int, k: int, n: int, form: str) -> Build:
+def layer(rows: int, k: int, n: int, form: str, lead: tuple[int, ...] = ()) -> Build:
     """What a decoder has between its attentions, and behind it a projection."""
     build = Build()
-    x = build.given("x", floats(rows, k))
+    x = build.given("x", floats(*lead, rows, k))
     h = build.apply(RMSNormalization(), x, build.weight(k))
     up = product(build, h, n, form)
     gated = product(build, h, n, form, up)
@@ -57,7 +65,7 @@ def test_matches_references(device: DeviceInfo, form: str, rows: int) -> None:
     if device.caps.simulator and rows > MOST_ROWS + 1:
         pytest.skip("it takes a simulator half a minute and has no other kernels")
     has_dots = device.caps.byte_dots or device.caps.simulator
-    if form.startswith("Q") and not has_dots:
+    if not form.startswith("float") and not has_dots:
         pytest.skip("its products take A as it is")
     apart = form.startswith("float") and rows > MOST_ROWS
     check(layer(rows, 64, 96, form), device, 6 if apart else 3)
@@ -69,6 +77,20 @@ def test_a_tile_of_eight_rows(device: DeviceInfo, form: str) -> None:
     tiles = {"gemm_cpu": {"T_MR": 8, "T_NV": 2, "T_VW": 4}}
     for rows in (5, 7, 8):
         check(layer(rows, 19, 13, form), device, 3, tiles)
+
+
+@DEVICES
+@pytest.mark.parametrize("form", ["float32", "Q4_0", "MatMulNBits"])
+def test_a_stack_of_one(device: DeviceInfo, form: str) -> None:
+    if not (form == "float32" or device.caps.byte_dots or device.caps.simulator):
+        pytest.skip("its products take A as it is")
+    for rows in (1, MOST_ROWS):
+        check(layer(rows, 64, 96, form, (1,)), device, 3)
+
+
+@DEVICES
+def test_a_stack_of_more_is_normalised_apart(device: DeviceInfo) -> None:
+    check(layer(3, 32, 24, "float32", (2,)), device, 5)
 
 
 @DEVICES

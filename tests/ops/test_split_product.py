@@ -61,13 +61,13 @@ class Build:
     def weight(self, *dims: int, dtype: DType = DType.FLOAT32) -> Value:
         return self.given(f"w{len(self.known)}", floats(*dims).astype(dtype.numpy), True)
 
-    def apply(self, op: IrOp, *inputs: Value) -> Value:
+    def apply(self, op: IrOp, *inputs: Value | None) -> Value:
         assert isinstance(op, Op)
-        (type_,) = op.infer([v.type for v in inputs])
+        (type_,) = op.infer([v and v.type for v in inputs])
         name = f"n{len(self.graph.nodes)}"
         node = Node(name, op, list(inputs), [Value(name, type_)])
         self.graph.nodes.append(node)
-        (self.known[node.output],) = op.reference(*(self.known[v] for v in inputs))
+        (self.known[node.output],) = op.reference(*(v and self.known[v] for v in inputs))
         return node.output
 
     def joined(self, heads: Value, residual: Value, stored: DType) -> Value:

@@ -1,4 +1,4 @@
-"""LayerNorm and GELU written out."""
+"""LayerNorm, GELU and Swish written out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpres
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
+from clrt.passes.fuse_swish import FuseSwish
 from clrt.passes.simplify_algebra import SimplifyAlgebra
 from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
 
@@ -195,3 +196,56 @@ def test_gelu_after_algebra() -> None:
 )
 def test_almost_gelu(terms: str, reason: str) -> None:
     check_miss(FuseGelu(), "%x: float32[B,S,8]", gelu_of(terms), reason)
+
+
+@pytest.mark.parametrize(
+    ("argument", "product", "expected"),
+    [
+        ("%x", "Mul(%x, %s)", "Swish(%x)"),
+        ("%x", "Mul(%s, %x)", "Swish(%x)"),
+        ("%a", "Mul(%x, %s)", "Swish{alpha=1.5}(%x)"),
+        ("%d", "Mul(%s, %x)", "Swish{alpha=0.5}(%x)"),
+    ],
+    ids=["silu", "other order", "scaled", "divided"],
+)
+def test_swish(argument: str, product: str, expected: str) -> None:
+    check(
+        [EliminateDead(), FuseSwish()],
+        "%x: float32[B,S,8]",
+        swish_of(argument, product),
+        f"%y: float32[B,S,8] = {expected}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "product"),
+    [("%x", "Mul(%x, %a)"), ("%t", "Mul(%x, %s)"), ("%x", "Mul(%s, %s)"), ("%v", "Mul(%x, %s)")],
+    ids=["no sigmoid", "of something else", "squared", "shifted"],
+)
+def test_no_swish(argument: str, product: str) -> None:
+    graph = graph_of(swish_of(argument, product), "%x: float32[B,S,8]")
+    before = canonical(graph)
+    apply([FuseSwish()], graph)
+    assert canonical(graph) == before
+
+
+def test_a_gate_that_others_read_stays() -> None:
+    graph = graph_of(
+        "%s: float32[B,S,8] = Sigmoid(%x) %p: float32[B,S,8] = Mul(%x, %s)\n"
+        "%y: float32[B,S,8] = Add(%p, %s)",
+        "%x: float32[B,S,8]",
+    )
+    before = canonical(graph)
+    apply([FuseSwish()], graph)
+    assert canonical(graph) == before
+
+
+def swish_of(argument: str, product: str) -> str:
+    return f"""const %c: float32[] = 1.5
+    const %two: float32[] = 2.0
+    %a: float32[B,S,8] = Mul(%x, %c)
+    %d: float32[B,S,8] = Div(%x, %two)
+    %t: float32[B,S,8] = Tanh(%x)
+    %v: float32[B,S,8] = Sub(%x, %two)
+    %s: float32[B,S,8] = Sigmoid({argument})
+    %y: float32[B,S,8] = {product}"""

@@ -62,8 +62,8 @@ def _exact(reject: RejectReason) -> RejectReason:
     return lambda node, caps: _rounds(node, False) or reject(node, caps)
 
 
-def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
-    """B as the kernels of 8-bit dot products read it."""
+def levels_product(node: Node) -> Product:
+    """A node as a product of the kernel of 8-bit dot products."""
     op, scales, zero = node.op, node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits) and scales.numbers is not None
     numbers = None if zero is None else zero.numbers
@@ -82,7 +82,11 @@ def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
     names = f"{scales.name}:{zero.name if zero is not None else ''}"
     sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, middle)
     weights = DotWeights(*sizes, zero is not None, wide, node.arg(1), names, rows)
-    return gemm.emit_levels_cpu(replace(_product(node), levels=weights), ctx)
+    return replace(_product(node), levels=weights)
+
+
+def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
+    return gemm.emit_levels_cpu(levels_product(node), ctx)
 
 
 def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:

@@ -7,6 +7,7 @@ itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from clrt.errors import UnsupportedError
@@ -26,9 +27,11 @@ from clrt.kernels.product import Product
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.base import Op
+from clrt.ops.matmul import matmul_nbits, quantized_matmul
 from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.matmul.product_regions import gemm_cpu_product, normalised_product, takes_norm
-from clrt.ops.matmul.quantized_matmul import QuantizedMatMul, levels_product
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.norm.layer_normalization import row_norm
 from clrt.ops.norm.rms_normalization import RMSNormalization
 
@@ -68,8 +71,16 @@ def _product(node: Node, ctx: Lowering) -> Product | None:
     return found
 
 
+_LEVELS: dict[type[Op], Callable[[Node], Product]] = {
+    QuantizedMatMul: quantized_matmul.levels_product,
+    MatMulNBits: matmul_nbits.levels_product,
+}
+
+
 def _found_product(node: Node, ctx: Lowering) -> Product | None:
-    if isinstance(node.op, QuantizedMatMul):
+    assert isinstance(node.op, MatrixProduct)
+    levels_product = _LEVELS.get(type(node.op))
+    if levels_product is not None:
         runs_as("gemm_levels_cpu", node.op.variants, node, ctx.caps)
         return levels_product(node)
     return gemm_cpu_product(node, ctx.caps) if takes_norm(node) else None
