@@ -40,7 +40,7 @@ class Leases:
         contract = self.plan.contract
         for root in self.plan.external:
             feed = feeds[root.name] if root.name in contract.device_inputs else None
-            if isinstance(feed, DeviceTensor) and feed.nbytes:
+            if isinstance(feed, DeviceTensor):
                 lease = feed.held()
                 if root.name in contract.donated:
                     self._donated.append((feed, lease))
