@@ -80,17 +80,12 @@ def test_a_tile_of_eight_rows(device: DeviceInfo, form: str) -> None:
 
 
 @DEVICES
-@pytest.mark.parametrize("form", ["float32", "Q4_0", "MatMulNBits"])
-def test_a_stack_of_one(device: DeviceInfo, form: str) -> None:
-    if not (form == "float32" or device.caps.byte_dots or device.caps.simulator):
+@pytest.mark.parametrize("form", ["Q4_0", "MatMulNBits"])
+def test_stacks(device: DeviceInfo, form: str) -> None:
+    if not (device.caps.byte_dots or device.caps.simulator):
         pytest.skip("its products take A as it is")
-    for rows in (1, MOST_ROWS):
-        check(layer(rows, 64, 96, form, (1,)), device, 3)
-
-
-@DEVICES
-def test_a_stack_of_more_is_normalised_apart(device: DeviceInfo) -> None:
-    check(layer(3, 32, 24, "float32", (2,)), device, 5)
+    for rows, lead in ((1, (1,)), (MOST_ROWS, (1,)), (3, (2,)), (2, (2, 1))):
+        check(layer(rows, 64, 96, form, lead), device, 3)
 
 
 @DEVICES

@@ -5,7 +5,6 @@ from __future__ import annotations
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node, Value
-from clrt.ir.traced import is_traced
 from clrt.kernels.fusion import (
     FusionMatch,
     LaunchFusion,
@@ -34,8 +33,7 @@ def takes_norm(node: Node | None) -> bool:
     if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
         return False
     a, b = node.arg(0), node.arg(1)
-    is_matrix = len(a.dims) >= 2 and not any(is_traced(d) or d != 1 for d in a.dims[:-2])
-    return b.is_constant and a is not b and is_matrix and len(b.dims) == 2
+    return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
 
 
 def normalised_product(norm: Node, makers: Makers) -> Node | None:
