@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -85,7 +86,14 @@ def pytest_runtest_logstart(nodeid: str) -> None:
         Path(f"{_noted}.test").write_text(nodeid, "utf-8")
 
 
+# The generators of random numbers that modules of tests share, and how they were left by imports.
+_drawn: list[tuple[np.random.Generator, Any]] = []
+
+
 def pytest_collection_finish() -> None:
+    modules = [vars(x) for name, x in sys.modules.items() if name.startswith("tests.")]
+    shared = {id(x): x for m in modules for x in m.values() if isinstance(x, np.random.Generator)}
+    _drawn[:] = [(x, x.bit_generator.state) for x in shared.values()]
     gc.collect()
     gc.freeze()  # tests and ONNX's cases stay: later collections pass over them
 
@@ -119,8 +127,13 @@ _reported = MOST_BYTES
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Lets go of what tests left. What the last one was given is gone by now."""
+    """Lets go of what tests left, so that none depends on which ran before it.
+
+    What the last one was given is gone by now.
+    """
     global _held
+    for generator, state in _drawn:
+        generator.bit_generator.state = state
     held = _resident_bytes()
     if held > _held + LEFT_BYTES:
         let_go()

@@ -21,6 +21,7 @@ from tests.ops.test_split_product import DEVICES, Build, check, floats
 
 GATE = (Step(Swish(), (0,)), Step(Mul(), (2, 1)))
 RESIDUAL = (Step(Add(), (0, 1)),)
+rng = np.random.default_rng(17)
 ROWS = (1, 2, 5, MOST_ROWS, MOST_ROWS + 1, 40)
 
 
@@ -39,18 +40,6 @@ def product(build: Build, x: Value, n: int, form: str, *extras: Value) -> Value:
         return build.apply(op, x, *given, None, None, None, *extras[:1])
     weight = build.weight(n, k, dtype=DType(form))
     return build.apply(FusedMatMul(trans_b=1, steps=steps), x, weight, *extras[:1])
-
-
-rng = np.random.default_rng(17)
-
-
-@pytest.fixture(autouse=True)
-def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same numbers for a case in any order of tests: one in a hundred draws has an element of A
-    so near to the middle of two levels of 8 bits that an ulp of its norm decides.
-    """
-    monkeypatch.setattr("tests.ops.test_row_regions.rng", np.random.default_rng(17))
-    monkeypatch.setattr("tests.ops.test_split_product.rng", np.random.default_rng(7))
 
 
 FORMS = pytest.mark.parametrize("form", ["float32", "float16", "Q4_0", "Q8_0", "MatMulNBits"])
