@@ -12,7 +12,7 @@ from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.devices import devices as find_devices
-from clrt.runtime.icd import install_hint
+from clrt.runtime.icd import install_hint, load_failure
 from clrt.units import format_bytes
 
 
@@ -24,6 +24,8 @@ def devices() -> None:
         stderr().print(Text(text, style="yellow"), soft_wrap=True)
         raise typer.Exit(1)
     stdout().print(device_table(found))
+    if failure := load_failure():
+        stderr().print(Text(failure.strip(), style="yellow"), soft_wrap=True)
     if not any(d.is_default for d in found):
         stderr().print(Text("None of them is chosen unless asked for by name.", style="yellow"))
 

@@ -32,8 +32,6 @@ from clrt.runtime.matrix_unit import matrix_shapes
 from clrt.runtime.pages import drop_code, mapped_files
 from clrt.runtime.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
 
-# CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
-_NO_PLATFORM = -1001
 _KNOWN_AS = {"pocl": "portable computing language"}
 _LINKER_NOTE = (
     "PoCL needs the linker `ld`: apt-get install binutils (or your system's package); an "
@@ -186,12 +184,7 @@ def _handles() -> Sequence[cl.Device]:
     found: list[cl.Device] = []
     whole, mapped = True, mapped_files()
     with Guard("The OpenCL loader"):
-        try:
-            platforms = find_platforms()
-        except cl.Error as error:
-            if error.code != _NO_PLATFORM:
-                raise
-            return ()
+        platforms = find_platforms()
     for platform in platforms:
         try:
             found += platform.get_devices()

@@ -10,15 +10,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import TracebackType
+
+import pyopencl as cl
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
-from clrt.runtime.icd import register_intel_cpu
-
-register_intel_cpu()
-
-import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
+from clrt.runtime.icd import intel_platforms, remove_old_icd
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
 __all__ += ["find_platforms", "load_drivers", "never_release", "new_context", "note_use"]
@@ -47,6 +46,8 @@ NO_BUILD = frozenset(
     }
 )
 _GONE = frozenset({_CODES.DEVICE_NOT_AVAILABLE, _CODES.DEVICE_NOT_FOUND, _CODES.INVALID_DEVICE})
+# CL_PLATFORM_NOT_FOUND_KHR: the loader found no implementation.
+_NO_PLATFORM = -1001
 _SMALLER = "Use a smaller batch or close models that are not needed."
 
 
@@ -190,18 +191,28 @@ def load_drivers() -> None:
     Other threads run meanwhile, which pyopencl's own call does not let them.
     """
     library = _library()
+    remove_old_icd(Path(cl.__file__).parent)
     if library is not None:
         library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
+    intel_platforms()
 
 
 def find_platforms() -> list[cl.Platform]:
-    """Every OpenCL implementation.
+    """Returns every OpenCL implementation: the loader's, and Intel's runtime if pip installed it.
 
     Raises:
-        cl.Error: There is none, or the loader fails.
+        cl.Error: The loader fails.
     """
     load_drivers()
-    return list(cl.get_platforms())
+    try:
+        found = list(cl.get_platforms())
+    except cl.Error as error:
+        if error.code != _NO_PLATFORM:
+            raise
+        found = []
+    known = {platform.int_ptr for platform in found}
+    added = [handle for handle in intel_platforms().handles if handle not in known]
+    return found + [cl.Platform.from_int_ptr(handle) for handle in added]
 
 
 def sub_group_sizes(device: cl.Device) -> frozenset[int]:

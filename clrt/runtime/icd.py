@@ -1,92 +1,151 @@
-"""Makes OpenCL implementations that pip installed visible to the ICD loader."""
+"""OpenCL implementations that pip installed and that the ICD loader does not find by itself."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import platform
+import site
 import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from clrt.errors import InputError
-from clrt.files import replacing
+import clrt
 
-# What the loader of Windows reads besides the registry, which only administrators write. It leaves
-# the variable unread in their processes.
-_WINDOWS_ICDS = "OCL_ICD_FILENAMES"
-
-
-def register_intel_cpu() -> None:
-    """Tells the loader of Intel's pip package; call this before pyopencl is imported."""
-    library = _intel_library()
-    if not library.exists():
-        return
-    if sys.platform == "win32":
-        _name_library(library)
-    else:
-        _write_icd(library)
+# Folder of Intel's runtime in a frozen application, beside clrt's modules. Its libraries look for
+# each other in `$ORIGIN/../lib`, so the last part of the name is fixed.
+SHIPPED_INTEL = "shipped/intel/lib"
+# Variable by which users restrict the ICD loaders of Linux to one library or folder.
+_LOADER_CHOICE = "OCL_ICD_VENDORS"
+_SUCCESS = 0
 
 
-def _name_library(library: Path) -> None:
-    """Names a library to the loader of Windows, in the environment of this process.
+@dataclass(frozen=True)
+class IcdPlatforms:
+    """OpenCL platforms of a library that was loaded without the ICD loader.
 
-    It is loaded here, too: the loader does not look for what it needs in its own folder.
+    Attributes:
+        handles: Each `cl_platform_id`, as an integer.
+        failure: Why the library has none; "" if it loaded.
     """
-    with contextlib.suppress(OSError):  # see `load_failure`
-        ctypes.CDLL(str(library))
-    named = os.environ.get(_WINDOWS_ICDS, "").split(os.pathsep)
-    if str(library) not in named:
-        os.environ[_WINDOWS_ICDS] = os.pathsep.join([*filter(None, named), str(library)])
+
+    handles: tuple[int, ...] = ()
+    failure: str = ""
 
 
-def _write_icd(library: Path) -> None:
-    """Writes the .icd file that Intel's pip package gets wrong, beside pyopencl's own.
+def intel_platforms() -> IcdPlatforms:
+    """Loads Intel's CPU runtime if pip installed it, and returns its platforms.
 
-    The file shipped by `intel-opencl-rt` names a path of Intel's build machine. Nothing is written
-    where the folder belongs to someone else.
+    Nothing is registered: objects of an implementation with `cl_khr_icd` carry their own table of
+    functions, so any ICD loader dispatches calls to them, also if it did not find the library.
+    The package's own .icd file names a path of Intel's build machine.
     """
-    spec = importlib.util.find_spec("pyopencl")
-    if spec is None or spec.origin is None:
-        return
-    folder = Path(spec.origin).parent / ".libs"
-    target = folder / "intel-cpu.icd"
-    text = f"{library}\n"
+    library = intel_library()
+    if library is None or _is_restricted():
+        return IcdPlatforms()
+    return _load_platforms(str(library))
+
+
+def remove_old_icd(pyopencl_folder: Path) -> None:
+    """Removes the .icd file that clrt 0.1 wrote beside pyopencl's, if it names another library.
+
+    The loader would load whatever lies at that path now.
+    """
+    written = pyopencl_folder / ".libs" / "intel-cpu.icd"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if written.read_text("utf-8").strip() != str(intel_library()):
+            written.unlink()
+
+
+def intel_library() -> Path | None:
+    """Returns the path of Intel's runtime, in the application or where pip puts it, or None."""
+    windows = sys.platform == "win32"
+    name = "intelocl64.dll" if windows else "libintelocl.so"
+    shipped = Path(clrt.__file__).parent / SHIPPED_INTEL / name
+    if shipped.is_file():
+        return shipped
+    if getattr(sys, "frozen", False) or "__compiled__" in vars(clrt):
+        return None  # a frozen application loads its own libraries only
+    for root in _data_folders():
+        path = Path(root, "Library/bin" if windows else "lib", name)
+        if path.is_file():
+            return path
+    return None
+
+
+def _data_folders() -> list[str]:
+    """Folders below which pip installs the data files of packages."""
+    folders = [sys.prefix, sysconfig.get_path("data")]
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getuserbase())
+    return folders
+
+
+def _is_restricted() -> bool:
+    """Whether the user told the ICD loader to show one library only."""
+    chosen = os.environ.get(_LOADER_CHOICE, "")
+    return bool(chosen) and not os.path.isdir(chosen)
+
+
+@cache
+def _load_platforms(path: str) -> IcdPlatforms:
     try:
-        if folder.is_dir() and (not target.exists() or target.read_text("utf-8") != text):
-            with replacing(target, sync=False) as stream:  # another process may be reading it
-                stream.write(text.encode())
-    except (OSError, InputError):
-        return
+        library = _load_library(path)
+        find = library.clGetExtensionFunctionAddress
+    except (OSError, AttributeError) as error:
+        return IcdPlatforms(failure=str(error))
+    find.restype = ctypes.c_void_p
+    address = find(b"clIcdGetPlatformIDsKHR")
+    if not address:
+        return IcdPlatforms(failure="it has no clIcdGetPlatformIDsKHR")
+    prototype = ctypes.CFUNCTYPE(
+        ctypes.c_int32, ctypes.c_uint32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint32)
+    )
+    list_platforms, count = prototype(address), ctypes.c_uint32()
+    code = list_platforms(0, None, ctypes.byref(count))
+    found = (ctypes.c_void_p * count.value)()
+    if code == _SUCCESS and count.value:
+        code = list_platforms(count.value, ctypes.addressof(found), None)
+    handles = tuple(handle for handle in found if handle)
+    if code != _SUCCESS or not handles:
+        return IcdPlatforms(failure=f"it lists no platform, status {code}")
+    return IcdPlatforms(handles)
+
+
+def _load_library(path: str) -> ctypes.CDLL:
+    """Loads a library; other threads run meanwhile, which `ctypes.CDLL(path)` does not let them.
+
+    Raises:
+        OSError: It does not load.
+    """
+    if sys.platform == "win32":
+        return ctypes.CDLL(path)  # looks for what it needs in its own folder, too
+    opener = ctypes.CDLL(None).dlopen
+    opener.restype = ctypes.c_void_p
+    handle = opener(os.fsencode(path), ctypes.c_int(os.RTLD_LAZY | os.RTLD_LOCAL))
+    return ctypes.CDLL(path, handle=handle) if handle else ctypes.CDLL(path)
 
 
 def load_failure() -> str:
-    """Why Intel's library, which is installed, does not load; empty where it loads or is absent.
+    """Returns a sentence on why Intel's installed library does not load; "" if it does.
 
-    The ICD loader leaves such an implementation out without a word. One reason is the order of
-    imports: a process has one TBB, and the one that OpenVINO brings is too old for Intel's runtime.
+    One reason is the order of imports: a process has one TBB, and the one that OpenVINO brings is
+    too old for Intel's runtime.
     """
-    library = _intel_library()
-    if library.exists():
-        try:
-            ctypes.CDLL(str(library))
-        except OSError as error:
-            return (
-                f" Intel's CPU runtime is installed but does not load ({error}); where another "
-                "package has loaded an older TBB, load a model with clrt before importing that."
-            )
-    return ""
-
-
-def _intel_library() -> Path:
-    if sys.platform == "win32":
-        return Path(sys.prefix) / "Library" / "bin" / "intelocl64.dll"
-    return Path(sys.prefix) / "lib" / "libintelocl.so"
+    failure = intel_platforms().failure
+    if not failure:
+        return ""
+    return (
+        f" Intel's CPU runtime is installed but does not load ({failure}); where another "
+        "package has loaded an older TBB, load a model with clrt before importing that."
+    )
 
 
 def install_hint() -> str:
-    """What gives this system an OpenCL device."""
+    """Returns a sentence on what gives this system an OpenCL device."""
     if sys.platform == "darwin":
         return (
             "macOS has its own, but most virtual machines have no GPU for it; with pyopencl from "
@@ -95,7 +154,7 @@ def install_hint() -> str:
     if sys.platform == "win32":
         runtime = "Intel's runtime for CPUs: pip install intel-opencl-rt intel-cmplr-lib-rt"
     elif platform.machine() == "x86_64":
-        runtime = "the CPU implementation: pip install 'clrt[pocl]'"
+        runtime = 'the CPU implementation: pip install "pyopencl[pocl]"'
     else:
         runtime = "the CPU implementation: apt-get install pocl-opencl-icd (or your system's PoCL)"
     return f"Install a GPU vendor's driver, or {runtime}."

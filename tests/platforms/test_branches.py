@@ -96,7 +96,7 @@ def test_a_file_that_stays_open_is_kept(
 @pytest.mark.parametrize(
     ("system", "machine", "remedy"),
     [
-        ("linux", "x86_64", r"pip install 'clrt\[pocl\]'"),
+        ("linux", "x86_64", r'pip install "pyopencl\[pocl\]"'),
         ("linux", "aarch64", "apt-get install pocl-opencl-icd"),
         ("win32", "AMD64", "pip install intel-opencl-rt intel-cmplr-lib-rt"),
         ("darwin", "arm64", "ocl_icd_wrapper_apple"),
@@ -107,27 +107,24 @@ def test_what_to_install_where_there_is_no_device(
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    monkeypatch.setattr(icd, "_data_folders", list)
     monkeypatch.setattr(devices, "devices", list)
     with pytest.raises(DeviceError, match=remedy):
         choose_device()
 
 
-def test_intels_runtime_is_named_to_the_loader_of_windows(
+def test_intel_library_is_searched_where_pip_puts_it(
     windows: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setenv("OCL_ICD_FILENAMES", "other.dll")
-    icd.register_intel_cpu()
-    assert os.environ["OCL_ICD_FILENAMES"] == "other.dll"
-    assert not icd.load_failure()
+    monkeypatch.setattr(icd, "_data_folders", lambda: ["/nowhere", str(tmp_path)])
+    assert icd.intel_library() is None and not icd.load_failure()
     library = tmp_path / "Library" / "bin" / "intelocl64.dll"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"damaged")
-    for _ in range(2):
-        icd.register_intel_cpu()
-    assert os.environ["OCL_ICD_FILENAMES"] == os.pathsep.join(["other.dll", str(library)])
+    assert icd.intel_library() == library
     assert "does not load" in icd.load_failure()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert icd.intel_library() is None  # an application takes what it brings
 
 
 def test_what_the_cpu_has_is_asked_on_linux_alone(monkeypatch: pytest.MonkeyPatch) -> None:
