@@ -159,6 +159,11 @@ class Model(PlannedModel, Reloadable):
         return self._runner.planner.host_nodes
 
     @property
+    def properties(self) -> Mapping[str, str]:
+        """What the exporter wrote into the file besides the graph: an ONNX file's metadata."""
+        return self._graph.properties
+
+    @property
     def memory_limit(self) -> int | None:
         """Bytes that it may allocate on the device; None for what there is."""
         return self._runner.room.own_limit

@@ -42,10 +42,9 @@ def embed_images(
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} does not go with --image; leave one of them out.")
     with ImageEncoder(model, device=device, batch_size=batch_size) as encoder:
+        words = [encoder.encode_text(texts, normalize)] if texts else []
         found = []
         for start in range(0, len(images), batch_size):
             group = [p for _, p in each_picture(images[start : start + batch_size])]
             found.append(encoder.encode_pictures(group, normalize))
-        if texts:
-            found.append(encoder.encode_text(texts, normalize))
-        return [*images, *texts], np.concatenate(found), encoder.model.device.name
+        return [*images, *texts], np.concatenate([*found, *words]), encoder.model.device.name

@@ -11,6 +11,7 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.layouts`) |
 | `shapes` | JSON: the input shapes it was made for |
 | `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
+| `properties` | JSON: texts by name, which the exporter of an ONNX file wrote; may be absent |
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
 There is no code in it, and no pickle. Everything it says is checked before it is used. Weights are
@@ -113,6 +114,8 @@ def write_compiled(
             "extras": _dump(model.extras),
         }
     )
+    if model.graph.properties:
+        table.metadata["properties"] = _dump(model.graph.properties)
     digest = xxhash.xxh3_128()
     for value, key in kept.items():
         for part in table.add(key, _stored(value, forms)):
@@ -163,6 +166,8 @@ def read_compiled(source: Path | Header) -> CompiledModel:
         for inner in graphs:
             _check_graph(inner, told)
         shapes = _input_shapes(graph, _load(header, "shapes"))
+        if "properties" in header.metadata:
+            graph.properties = _typed(header, "properties", lambda v: _is_object(v, str))
     except OutOfMemoryError:
         raise
     except ClrtError as error:

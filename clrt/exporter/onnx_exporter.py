@@ -119,6 +119,7 @@ def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
     context = _ExportContext(plain, store, opset)
     proto = _GraphExporter(context, graph, None).main()
     model = helper.make_model(proto, producer_name="clrt", opset_imports=imports)
+    helper.set_model_props(model, dict(graph.properties))
     model.ir_version = helper.find_min_ir_version_for(imports, ignore_unknown=True)
     if not all(o.type.tensor_type.HasField("shape") for o in proto.output):
         _declare_outputs(model)

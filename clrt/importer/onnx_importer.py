@@ -58,7 +58,12 @@ def import_read(
     context = Context(model, tensors, given, values)
     if context.functions:
         _ = context.most_visits  # refuses what grows without bound
-    return main_graph(context)
+    graph = main_graph(context)
+    texts = {p.key: p.value for p in model.metadata_props}
+    # protobuf gives a text that is no UTF-8 as bytes.
+    both = {k: v for k, v in texts.items() if isinstance(k, str) and isinstance(v, str)}
+    graph.properties = both
+    return graph
 
 
 def main_graph(context: Context) -> Graph:

@@ -134,6 +134,7 @@ class Graph:
     Attributes:
         nodes: In topological order.
         output_names: What the user calls the outputs; kept when a pass replaces their values.
+        properties: The `metadata_props` of the ONNX file, as exporters write them.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Graph:
     outputs: list[Value]
     nodes: list[Node] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.output_names = self.output_names or [v.name for v in self.outputs]
@@ -260,7 +262,8 @@ class Graph:
             for n in self.nodes
         ]
         outputs = [clone(v) for v in self.outputs]
-        return Graph(self.name, inputs, outputs, nodes, list(self.output_names))
+        names = list(self.output_names)
+        return Graph(self.name, inputs, outputs, nodes, names, self.properties)
 
     def over(self, inputs: Sequence[Value | None], bindings: Substitutes | None = None) -> Graph:
         """A copy that reads other values in place of the inputs, with dims bound where given."""

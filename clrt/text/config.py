@@ -46,6 +46,8 @@ class TextConfig:
         default_prompt_name: The prompt where the caller names none; None is no prompt.
         pad_token: The tokenizer's padding token, "" where no file names it.
         truncation_side: "right" or "left"; "" where only tokenizer.json may say.
+        padding_side: The same of padding.
+        pads_left: Whether the kind of tokenizer pads at the left where no file says.
         normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
         prefix_space: Whether byte-level tokens start with a space; overrides tokenizer.json.
         token_types: Whether the tokenizer tells the model which text of a pair a token is of.
@@ -65,6 +67,8 @@ class TextConfig:
     default_prompt_name: str | None = None
     pad_token: str = ""
     truncation_side: str = ""
+    padding_side: str = ""
+    pads_left: bool = False
     normalizer: Mapping[str, bool | None] = field(default_factory=dict)
     prefix_space: bool | None = None
     token_types: bool = True

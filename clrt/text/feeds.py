@@ -30,9 +30,13 @@ def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:
 
 
 def model_feeds(
-    batch: Sequence[Tokens], length: int, pad_id: int, specs: Sequence[TensorSpec]
+    batch: Sequence[Tokens],
+    length: int,
+    pad_id: int,
+    specs: Sequence[TensorSpec],
+    pads_left: bool = False,
 ) -> Feeds:
-    """The inputs of a transformer for a batch, padded at the right.
+    """The inputs of a transformer for a batch, padded at the right or the left.
 
     Where the model fixes its dims, missing rows repeat the last text.
 
@@ -43,9 +47,9 @@ def model_feeds(
     length = tokens or length
     batch = [*batch, *[batch[-1]] * ((rows or 0) - len(batch))]
     made = {
-        "input_ids": pad([t.ids for t in batch], pad_id, length),
-        MASK: pad([np.ones_like(t.ids) for t in batch], 0, length),
-        "token_type_ids": pad([t.type_ids for t in batch], 0, length),
+        "input_ids": pad([t.ids for t in batch], pad_id, length, pads_left),
+        MASK: pad([np.ones_like(t.ids) for t in batch], 0, length, pads_left),
+        "token_type_ids": pad([t.type_ids for t in batch], 0, length, pads_left),
     }
     return {s.name: made[s.name].astype(s.dtype.numpy, copy=False) for s in specs}
 

@@ -105,6 +105,8 @@ _SHARED: Settings = {
     "default_prompt_name": _is_name,
     "pad_token": _is_text,
     "truncation_side": lambda value: value in ("", "left", "right"),
+    "padding_side": lambda value: value in ("", "left", "right"),
+    "pads_left": _is_flag,
     "normalizer": _is_normalizer,
     "prefix_space": _is_choice,
     "token_types": _is_flag,

@@ -40,6 +40,7 @@ class TextTokenizer:
     Attributes:
         library: The tokenizer of the tokenizers library.
         pad_id: The id for padding.
+        pads_left: Whether padding stands in front of a text.
 
     Args:
         pairs: Whether it is for pairs of texts.
@@ -50,6 +51,8 @@ class TextTokenizer:
         self._types = config.token_types
         self._special = self.library.num_special_tokens_to_add(pairs)
         self.pad_id = _pad_id(self.library, config.pad_token)
+        side = config.padding_side or str((self.library.padding or {}).get("direction", ""))
+        self.pads_left = side.lower() == "left" if side else config.pads_left
         leftover = self.library.truncation or {}
         side = config.truncation_side or str(leftover.get("direction", "right")).lower()
         self.library.no_padding()
@@ -100,11 +103,11 @@ class TextTokenizer:
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
 
 
-def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int) -> IntArray:
-    """One int64 array [len(rows), length] of rows of different lengths, padded at the right."""
+def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool = False) -> IntArray:
+    """One int64 array [len(rows), length] of rows of different lengths, padded at one side."""
     padded = np.full((len(rows), length), value, np.int64)
     for target, row in zip(padded, rows, strict=True):
-        target[: len(row)] = row
+        target[length - len(row) if left else 0 :][: len(row)] = row
     return padded
 
 

@@ -15,6 +15,9 @@ TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "speci
 # Tokenizers of transformers whose options override tokenizer.json.
 _BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 _ROBERTA_LIKE = {"RobertaTokenizer"}
+# Those that pad at the left where no file says.
+_PAD_LEFT = {"CodeLlamaTokenizer", "CohereTokenizer", "GemmaTokenizer", "LlamaTokenizer",
+             "Siglip2Tokenizer", "XLNetTokenizer"}  # fmt: skip
 
 
 def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +38,9 @@ def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any
         "token_types": _has_types(tokenizer),
         "added_tokens": _added_tokens(folder, tokenizer),
         "pad_token": token_text(tokenizer.get("pad_token") or special.get("pad_token")),
-        "truncation_side": _side(folder / "tokenizer_config.json", tokenizer),
+        "truncation_side": _side(folder, tokenizer, "truncation_side"),
+        "padding_side": _side(folder, tokenizer, "padding_side"),
+        "pads_left": kind in _PAD_LEFT,
     }
 
 
@@ -44,10 +49,11 @@ def _has_types(tokenizer: Mapping[str, Any]) -> bool:
     return not isinstance(names, list) or "token_type_ids" in names
 
 
-def _side(file: Path, tokenizer: Mapping[str, Any]) -> str:
-    side = tokenizer.get("truncation_side") or ""
+def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
+    side = tokenizer.get(key) or ""
     if side not in ("", "left", "right"):
-        raise ModelError(f"'{file}' has truncation_side {side!r}; it is 'left' or 'right'.")
+        file = folder / "tokenizer_config.json"
+        raise ModelError(f"'{file}' has {key} {side!r}; it is 'left' or 'right'.")
     return str(side)
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from clrt.errors import InputError
+from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
+from clrt.vision.boxes import check_task, sigmoid
 from clrt.vision.image_model import ImageModel
 from clrt.vision.pictures import ImageLike, Picture
+from clrt.vision.preprocessor import Preprocessor
+
+_PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
+_EDGE = 224
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class Classification:
     Attributes:
         index: The class.
         label: Its name.
-        score: Its probability.
+        score: Its probability; the number itself for a model of the problem_type "regression".
     """
 
     index: int
@@ -32,8 +38,31 @@ class Classification:
 class Classifier(ImageModel):
     """Classifies images, by models such as ViT, ConvNeXT, Swin and MobileNet.
 
+    Scores are probabilities by a softmax, or by a sigmoid where the config.json has the
+    problem_type "multi_label_classification" or the model has one class.
+
     clrt.vision.Classifier("vit-base-patch16-224")("cat.jpg")
+
+    Source: transformers' ImageClassificationPipeline.
     """
+
+    def _settle(self) -> None:
+        check_task(self.export, "Classifier", ("classify",))
+        self._logits = self._output(("logits", "output"), 2, "classes, [images, classes]")
+        self._problem = self.config.get("problem_type")
+        if self._problem not in (None, *_PROBLEMS):
+            raise ModelError(
+                f"The config.json has the problem_type {self._problem!r:.80}; it is one of "
+                f"{', '.join(_PROBLEMS)}."
+            )
+
+    def _default(self, path: Path) -> Preprocessor:
+        if self.export is None:
+            return super()._default(path)
+        size = self.canvas or self.export.size or (_EDGE, _EDGE)
+        if size[0] != size[1]:
+            return Preprocessor(size=size)
+        return Preprocessor(size=size, fit="shortest", crop=size)
 
     @overload
     def __call__(
@@ -64,14 +93,21 @@ class Classifier(ImageModel):
         """The same of images that have been opened."""
         if top < 1:
             raise InputError(f"top is {top!r}; it is 1 or more.")
-        name = self._output(("logits", "output"), 2, "classes, [images, classes]")
+        name = self._logits
         runs = self._runs(images, [name])
         return [self._best(found[name].astype(np.float64), top) for _, found in runs]
 
     def _best(self, logits: Array, top: int) -> list[Classification]:
-        scores = softmax(logits)
+        scores = self._scores(logits)
         order = np.argsort(-scores, kind="stable")[:top]
         return [Classification(int(k), self.label(int(k)), float(scores[k])) for k in order]
+
+    def _scores(self, logits: Array) -> Array:
+        if self._problem == "regression" or self.export is not None:
+            return logits  # those of an export of Ultralytics are probabilities
+        if self._problem == "multi_label_classification" or len(logits) == 1:
+            return sigmoid(logits)
+        return softmax(logits)
 
 
 def softmax(logits: Array) -> Array:

@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.ops.vision.non_max_suppression import NonMaxSuppression
-from clrt.vision.classifier import softmax
+from clrt.vision.boxes import BoxHead, QueryHead, Things, as_corners, box_head, query_head
 from clrt.vision.frames import Frame
 from clrt.vision.image_model import ImageModel
 from clrt.vision.pictures import ImageLike, Picture
@@ -46,22 +46,38 @@ class Detection:
 class Detector(ImageModel):
     """Finds things in images, by models such as DETR and YOLOS, or with heads as YOLO's.
 
-    DETR's have the outputs `logits` [images, boxes, classes and none] and `pred_boxes`
-    [images, boxes, 4]. YOLO's have one, [images, 4 + classes, anchors]: boxes as centre and size in
-    pixels of the input, and scores; where no `preprocessor_config.json` lies beside them, images
-    are laid in the middle of a grey canvas.
+    DETR's have the outputs `logits` [images, queries, classes] and `pred_boxes` [images, queries,
+    4]; their image processor, else the model_type, says how scores are made. YOLO's have one:
+    [images, 4 + classes + more, anchors], boxes as centre and size in pixels of the input, and
+    scores; or [images, boxes, 6 + more], corners, score and class of boxes that do not overlap.
+    `more` are the coefficients of masks or the keypoints, by the file's metadata; they are not
+    returned. Where no `preprocessor_config.json` lies beside them, images are laid in the middle
+    of a grey canvas, and stretched for Ultralytics' RT-DETR. Other heads are refused.
     """
 
     _suppressor: Model | None = None
+    _head: QueryHead | BoxHead
+
+    def _settle(self) -> None:
+        shapes = {s.name: s.shape for s in self.model.outputs}
+        if shapes.keys() >= {"logits", "pred_boxes"}:
+            model_type, classes = str(self.config.get("model_type") or ""), shapes["logits"]
+            last = classes[-1] if classes else None
+            self._head = query_head(self._processor, model_type, last, self.labels)
+            return
+        name = self._output(("output0", "output"), 3, "boxes, [images, 4 + classes, anchors]")
+        others = (s for n, s in shapes.items() if n != name and s is not None and len(s) == 4)
+        protos = next((s[1] for s in others), None)
+        self._head = box_head(name, protos, self.export, self.labels)
 
     def _default(self, path: Path) -> Preprocessor:
-        if self._is_detr():
+        if isinstance(self._head, QueryHead):
             return super()._default(path)
-        size = self.canvas or (_YOLO_EDGE, _YOLO_EDGE)
+        told = None if self.export is None else self.export.size
+        size = self.canvas or told or (_YOLO_EDGE, _YOLO_EDGE)
+        if self.export is not None and self.export.is_rtdetr:
+            return Preprocessor(size=size)
         return Preprocessor(size=size, fit="letterbox", fill=114)
-
-    def _is_detr(self) -> bool:
-        return {"logits", "pred_boxes"} <= {s.name for s in self.model.outputs}
 
     def close(self) -> None:
         """Frees the device memory; the model cannot run afterwards."""
@@ -88,10 +104,12 @@ class Detector(ImageModel):
             images: As `Preprocessor.prepare` takes them.
             threshold: The least score.
             overlap: Of two boxes of a class that have more of their area in common (intersection
-                over union) the less sure one goes; DETR's are not compared.
+                over union) the less sure one goes; DETR's, and those of heads without overlaps,
+                are not compared.
 
         Raises:
             InputError: An image cannot be read, or a number is outside 0..1.
+            UnsupportedError: The output's shape or numbers are those of no head that is known.
             DeviceError: The driver fails.
         """
         opened, alone = self._opened(images)
@@ -105,49 +123,40 @@ class Detector(ImageModel):
         for name, number in (("threshold", threshold), ("overlap", overlap)):
             if not 0 <= number <= 1:
                 raise InputError(f"{name} is {number!r}; it is within 0..1.")
-        if self._is_detr():
+        head = self._head
+        if isinstance(head, QueryHead):
             runs = self._runs(images, ["logits", "pred_boxes"])
-            return [self._of_detr(f, o["logits"], o["pred_boxes"], threshold) for f, o in runs]
-        name = self._output(("output0", "output"), 3, "boxes, [images, 4 + classes, anchors]")
-        return [
-            self._of_yolo(frame, found[name], threshold, overlap)
-            for frame, found in self._runs(images, [name])
-        ]
+            return [
+                self._sure(f, head.things(o["logits"], o["pred_boxes"]), threshold) for f, o in runs
+            ]
+        found = []
+        for frame, outputs in self._runs(images, [head.output]):
+            things = head.things(outputs[head.output])
+            if isinstance(things, Things):
+                found.append(self._sure(frame, things, threshold))
+            else:
+                found.append(self._apart(frame, *things, threshold, overlap))
+        return found
 
-    def _of_detr(
-        self, frame: Frame, logits: Array, boxes: Array, threshold: float
-    ) -> list[Detection]:
-        """Where the last class is that of nothing a softmax tells them, else each has its own."""
-        logits = logits.astype(np.float64)
-        if logits.shape[-1] == len(self.labels):
-            scores = 1 / (1 + np.exp(-np.clip(logits, -80, 80)))
-        else:
-            scores = softmax(logits)[:, :-1]
-        best = scores.argmax(-1)
-        sure = scores[np.arange(len(best)), best]
-        middle, size = boxes[:, :2], boxes[:, 2:]
-        corners = np.concatenate([middle - size / 2, middle + size / 2], 1)
-        # Of the image itself, not of the border around it.
-        (top, low), (left, right) = map(frame.visible, (0, 1))
-        high, wide = low - top, right - left
-        row, column = frame.offset[0] + top, frame.offset[1] + left
-        corners = corners * [wide, high, wide, high] + [column, row, column, row]
-        kept = np.flatnonzero(sure > threshold)
-        return self._found(frame, corners[kept], best[kept], sure[kept])
+    def _sure(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
+        """The things with a score above the threshold."""
+        corners = things.boxes
+        if things.relative:  # to the image itself, not to the border around it
+            (top, low), (left, right) = map(frame.visible, (0, 1))
+            high, wide = low - top, right - left
+            row, column = frame.offset[0] + top, frame.offset[1] + left
+            corners = corners * [wide, high, wide, high] + [column, row, column, row]
+        kept = np.flatnonzero(things.scores > threshold)
+        return self._found(frame, corners[kept], things.classes[kept], things.scores[kept])
 
-    def _of_yolo(
-        self, frame: Frame, output: Array, threshold: float, overlap: float
+    def _apart(
+        self, frame: Frame, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> list[Detection]:
-        if output.shape[0] < 5:
-            shape = list(output.shape)
-            raise InputError(f"The model gives {shape} per image; expected [4 + classes, anchors].")
-        rows = output.astype(np.float32)
-        boxes, scores = np.ascontiguousarray(rows[:4].T), np.ascontiguousarray(rows[4:])
+        """Those of overlapping boxes, as centre and size, that are kept."""
+        scores = np.ascontiguousarray(scores)
         chosen = self._suppressed(boxes, scores, threshold, overlap)
         classes, places = chosen[:, 1], chosen[:, 2]
-        middle, size = boxes[places, :2], boxes[places, 2:]
-        corners = np.concatenate([middle - size / 2, middle + size / 2], 1)
-        return self._found(frame, corners, classes, scores[classes, places])
+        return self._found(frame, as_corners(boxes[places]), classes, scores[classes, places])
 
     def _suppressed(self, boxes: Array, scores: Array, threshold: float, overlap: float) -> Array:
         """int64 `[kept, 3]`: 0, the class and the anchor of each box that is kept."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clrt.text.tokenize import TextTokenizer
 
 _POSITIONS = 77
+_SIGLIP_POSITIONS = 64
 _TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids")
 _IMAGES, _TEXTS = "vision_model.onnx", "text_model.onnx"
 
@@ -58,6 +59,7 @@ class ImageEncoder(ImageModel):
         args: dict[str, Any] = {"device": device, "preprocessor": preprocessor}
         super().__init__(source, **args, batch_size=batch_size)
         self._texts: Model | None = None
+        self._masked = True
         self._tokenizer: TextTokenizer | None = None
 
     def _file(self, path: Path) -> Path:
@@ -96,7 +98,8 @@ class ImageEncoder(ImageModel):
         names = {s.name for s in self.model.outputs}
         name: str | None
         name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
-        if name is None and "last_hidden_state" in names:
+        ranks = {s.name: len(s.shape or ()) for s in self.model.outputs}
+        if name is None and ranks.get("last_hidden_state") in (0, 3):
             found = [
                 o["last_hidden_state"][0] for _, o in self._runs(opened, ["last_hidden_state"])
             ]
@@ -149,20 +152,30 @@ class ImageEncoder(ImageModel):
         if self._tokenizer is None:
             with needing("Vectors of texts"):
                 from clrt.text.config import TextConfig
+                from clrt.text.folder import read_json
                 from clrt.text.tokenize import TextTokenizer
+                from clrt.text.tokenizer_files import tokenizer_steps
             folder = (beside(self._path, "tokenizer.json") or self._path / "tokenizer.json").parent
-            config = TextConfig(folder, self._path, max_length=self._positions())
+            said = read_json(folder / "tokenizer_config.json")
+            named = said.get("model_input_names")
+            self._masked = not isinstance(named, list) or "attention_mask" in named
+            steps = tokenizer_steps(folder, said)
+            lower = self.config.get("model_type") == "siglip2"
+            config = TextConfig(
+                folder, self._path, max_length=self._positions(), lower_case=lower, **steps
+            )
             self._tokenizer = TextTokenizer(config)
         return self._texts, self._tokenizer
 
     def _positions(self) -> int:
         inner = self.config.get("text_config")
         values: Mapping[str, Any] = inner if isinstance(inner, dict) else self.config
-        found = values.get("max_position_embeddings", _POSITIONS)
-        return found if isinstance(found, int) and found > 2 else _POSITIONS
+        usual = _SIGLIP_POSITIONS if self._pads_whole() else _POSITIONS
+        found = values.get("max_position_embeddings", usual)
+        return found if isinstance(found, int) and found > 2 else usual
 
     def _pads_whole(self) -> bool:
-        """SigLIP's texts were always as long as its table of positions."""
+        """Whether texts become as long as the table of positions, as SigLIP was trained."""
         return "siglip" in str(self.config.get("model_type", ""))
 
     def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
@@ -171,7 +184,10 @@ class ImageEncoder(ImageModel):
         tokens = tokenizer.encode(texts)
         length = self._positions() if self._pads_whole() else max(map(len, tokens))
         specs = [s for s in model.inputs if s.name in _TEXT_INPUTS[:2]]
-        feeds: dict[str, Any] = {**model_feeds(tokens, length, tokenizer.pad_id, specs)}
+        left = tokenizer.pads_left
+        feeds: dict[str, Any] = {**model_feeds(tokens, length, tokenizer.pad_id, specs, left)}
+        if not self._masked and "attention_mask" in feeds:  # padding counts as text
+            feeds["attention_mask"] = np.ones_like(feeds["attention_mask"])
         if model is self.model:
             feeds[self._input.name] = _blank(self._input.shape or (), self.preprocessor)
         names = {s.name for s in model.outputs}

@@ -18,12 +18,21 @@ from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 from clrt.sources import onnx_file
 from clrt.vision.configs import labels_of, read_json
+from clrt.vision.exports import Export, read_export
 from clrt.vision.frames import Frame, Size
 from clrt.vision.pictures import ImageLike, Picture, pictures
 from clrt.vision.preprocessor import Preprocessor
-from clrt.vision.presets import NAME
+from clrt.vision.presets import NAME, kind_of
 
 M = TypeVar("M", bound="ImageModel")
+
+# Outputs of transformers' models that mean what their names say, whatever their shape.
+_NAMED = frozenset(
+    ("logits", "pred_boxes", "pred_masks", "masks_queries_logits", "class_queries_logits",
+     "pooler_output", "last_hidden_state", "image_embeds", "text_embeds", "logits_per_image",
+     "logits_per_text", "predicted_depth", "reconstruction", "auxiliary_logits", "cls_logits",
+     "distillation_logits", "order_logits", "image_features", "feature_maps", "iou_scores"),
+)  # fmt: skip
 
 
 def model_path(source: str | os.PathLike[str]) -> Path:
@@ -60,6 +69,7 @@ class ImageModel:
         preprocessor: How images become its input.
         labels: The names of its classes by number.
         config: The model's config.json.
+        export: What Ultralytics wrote into the file's metadata, where it is one of theirs.
     """
 
     # Inputs besides images, by name.
@@ -94,19 +104,30 @@ class ImageModel:
         path = model_path(source)
         config = beside(path, "config.json")
         self.config = {} if config is None else read_json(config)
+        self.model = load(self._file(path), device=device)
+        self.export: Export | None = read_export(self.model.properties)
         if labels is None:
-            self.labels = labels_of(self.config)
+            told = {} if self.export is None else self.export.names
+            self.labels = labels_of(self.config) or dict(told)
         else:
             self.labels = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
-        self.model = load(self._file(path), device=device)
         self._input = _image_input(self.model, self._others)
         self._batch_size = batch_size
+        found = beside(path, NAME)
+        self._processor = "" if found is None else kind_of(found)
+        self._settle()
         if preprocessor is None:
-            found = beside(path, NAME)
             made = self._default(path) if found is None else Preprocessor.from_config(found)
         else:
             made = preprocessor
         self.preprocessor = self._fitted(made)
+
+    def _settle(self) -> None:
+        """Finds out what the outputs mean.
+
+        Raises:
+            InputError, UnsupportedError: They are not those of a head that the class knows.
+        """
 
     def _file(self, path: Path) -> Path:
         return onnx_file(path) or path
@@ -196,7 +217,8 @@ class ImageModel:
         """
         specs = self.model.outputs
         named = [s.name for s in specs if s.name in names and len(s.shape or ()) in (0, rank)]
-        fitting = named or [s.name for s in specs if s.shape is not None and len(s.shape) == rank]
+        others = (s for s in specs if s.shape is not None and s.name not in _NAMED)
+        fitting = named or [s.name for s in others if len(s.shape or ()) == rank]
         if len(fitting) == 1 or named:
             return fitting[0]
         listing = ", ".join(map(str, specs))

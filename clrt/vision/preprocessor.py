@@ -76,6 +76,7 @@ class Preprocessor:
         mean, std: Of each channel.
         fill: A byte: the colour of borders before they are normalised; None makes them 0 after.
         pad: Whether images of a batch get borders at the right and below up to the largest.
+        pad_size: `(height, width)` up to which they get them; None goes by the largest.
         pad_multiple: Images get borders around them, so that edges are multiples of this number.
         bgr: Whether blue comes first.
         channels_last: Whether batches are `[images, height, width, 3]`.
@@ -93,6 +94,7 @@ class Preprocessor:
     std: RGB = (1.0, 1.0, 1.0)
     fill: float | None = 0.0
     pad: bool = False
+    pad_size: Size | None = None
     pad_multiple: int = 1
     bgr: bool = False
     channels_last: bool = False
@@ -102,7 +104,8 @@ class Preprocessor:
         object.__setattr__(self, "_filter", filter_name(self.resample))
         if self.fit not in _FITS:
             raise InputError(f"fit is {self.fit!r}; it is one of: {', '.join(_FITS)}.")
-        for name, size in (("size", self.size), ("crop", self.crop)):
+        sizes = (("size", self.size), ("crop", self.crop), ("pad_size", self.pad_size))
+        for name, size in sizes:
             if size is not None and (len(size) != 2 or min(size) < 1):
                 raise InputError(f"{name} is {size!r}; it is a height and a width above 0.")
         for name, number in (("multiple", self.multiple), ("pad_multiple", self.pad_multiple)):
@@ -185,7 +188,13 @@ class Preprocessor:
         frames = [self.frame(p.size) for p in images]
         if self.pad:
             high, wide = (max(f.canvas[a] for f in frames) for a in (0, 1))
-            frames = [f.padded((high, wide)) for f in frames]
+            size = self.pad_size or (high, wide)
+            if high > size[0] or wide > size[1]:
+                raise InputError(
+                    f"An image becomes {high} x {wide}, which is more than its pad_size of "
+                    f"{size[0]} x {size[1]}; pass a Preprocessor with a larger one."
+                )
+            frames = [f.padded(size) for f in frames]
         args = images, frames, self._filter, self._colours(), device, self.channels_last
         pixels = resized(*args)
         return ImageBatch(pixels, tuple(frames))

@@ -31,11 +31,13 @@ class _Kind:
         defaults: What its configs may leave out.
         square: Whether one number for a size is that of both edges, not of the shortest.
         settle: Arguments of the preprocessor besides the common ones.
+        pads: Whether `do_pad` puts borders at the right and below.
     """
 
     defaults: Mapping[str, Any]
     square: bool = True
     settle: Callable[[_Config], dict[str, Any]] | None = None
+    pads: bool = True
 
 
 class _Config:
@@ -83,7 +85,7 @@ class _Config:
         value = self.get(key)
         edges: Any = value
         if isinstance(value, int) and not isinstance(value, bool):
-            square = self.kind.square or key == "crop_size"
+            square = self.kind.square or key != "size"
             edges = {"height": value, "width": value} if square else {"shortest_edge": value}
         elif isinstance(value, (list, tuple)) and len(value) == 2:
             edges = dict(zip(("height", "width"), value, strict=True))
@@ -123,6 +125,21 @@ def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
     return _common(config)
 
 
+def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
+    """The kind of image processor that a config names: "Detr"; "" where it names none.
+
+    Args:
+        source: As for `arguments_of`.
+
+    Raises:
+        ModelError: The file is no JSON.
+    """
+    given = source if isinstance(source, Mapping) else read_json(Path(source))
+    said = given.get("image_processor_type", given.get("feature_extractor_type"))
+    found = _KIND.fullmatch(str(said))
+    return "" if found is None else found[1]
+
+
 def _kind_of(given: Mapping[str, Any], name: str) -> str:
     said = given.get("image_processor_type", given.get("feature_extractor_type"))
     if said is None:
@@ -151,6 +168,13 @@ def _common(config: _Config) -> dict[str, Any]:
         args["crop"] = edges["height"], edges["width"]
     rescales = config.flag("do_rescale", True)
     args["scale"] = config.number("rescale_factor", 1 / 255) if rescales else 1.0
+    if config.kind.pads and config.flag("do_pad", False):
+        args |= {"pad": True, "fill": None}
+        if config.get("pad_size") is not None:
+            edges = config.size("pad_size")
+            if set(edges) != {"height", "width"}:
+                raise config.wrong("pad_size", edges, "a height and width")
+            args["pad_size"] = edges["height"], edges["width"]
     if config.flag("do_normalize", True):
         args |= {"mean": config.colours("image_mean"), "std": config.colours("image_std")}
     if config.kind.settle is not None:
@@ -196,7 +220,7 @@ def _detr(config: _Config) -> dict[str, Any]:
     args = _sizes(config) if config.flag("do_resize", True) else {}
     if args.get("fit") == "shortest":
         args["fit"] = "edges"
-    return {**args, "pad": config.flag("do_pad", True), "fill": None}
+    return {**args, "fill": None}
 
 
 def _yolos(config: _Config) -> dict[str, Any]:
@@ -210,33 +234,34 @@ def _mobilevit(config: _Config) -> dict[str, Any]:
 
 def _kind(
     size: Any, resample: int, colours: tuple[RGB, RGB], square: bool = True,
-    settle: Callable[[_Config], dict[str, Any]] | None = None, **more: Any,
+    settle: Callable[[_Config], dict[str, Any]] | None = None, pads: bool = True, **more: Any,
 ) -> _Kind:  # fmt: skip
     mean, std = colours
     defaults = {"size": size, "resample": resample, "image_mean": mean, "image_std": std}
-    return _Kind({**defaults, **more}, square, settle)
+    return _Kind({**defaults, **more}, square, settle, pads)
 
 
 _EDGES_OF_DETR = {"shortest_edge": 800, "longest_edge": 1333}
+_PADDED: dict[str, Any] = {"do_pad": True}
 _CROPPED: dict[str, Any] = {"do_center_crop": True, "crop_size": 224}
 _KINDS: dict[str, _Kind] = {
     "ViT": _kind(224, 2, (_HALF, _HALF)),
     "DeiT": _kind(256, 3, _IMAGENET, **_CROPPED),
-    "Beit": _kind(256, 3, (_HALF, _HALF), **_CROPPED),
+    "Beit": _kind(256, 3, (_HALF, _HALF), pads=False, **_CROPPED),
     "CLIP": _kind(224, 3, _CLIP, False, **_CROPPED),
     "ChineseCLIP": _kind(224, 3, _CLIP, False, **_CROPPED),
     "Siglip": _kind(224, 3, (_HALF, _HALF)),
     "Bit": _kind(224, 3, _CLIP, False, **_CROPPED),
-    "ConvNext": _kind({"shortest_edge": 384}, 3, _IMAGENET, False, _convnext),
-    "Segformer": _kind(512, 2, _IMAGENET),
+    "ConvNext": _kind({"shortest_edge": 384}, 3, _IMAGENET, False, _convnext, False),
+    "Segformer": _kind(512, 2, _IMAGENET, pads=False),
     "MobileNetV1": _kind(256, 2, (_HALF, _HALF), False, **_CROPPED),
-    "MobileNetV2": _kind(256, 2, (_HALF, _HALF), False, **_CROPPED),
-    "MobileViT": _kind(224, 2, (_HALF, _HALF), False, _mobilevit, do_normalize=False,
+    "MobileNetV2": _kind(256, 2, (_HALF, _HALF), False, pads=False, **_CROPPED),
+    "MobileViT": _kind(224, 2, (_HALF, _HALF), False, _mobilevit, False, do_normalize=False,
                        do_center_crop=True, crop_size=256),
-    "DPT": _kind(384, 3, (_HALF, _HALF), True, _dpt),
-    "Detr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
-    "ConditionalDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
-    "DeformableDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
-    "Yolos": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _yolos),
+    "DPT": _kind(384, 3, (_HALF, _HALF), True, _dpt, False),
+    "Detr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr, **_PADDED),
+    "ConditionalDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr, **_PADDED),
+    "DeformableDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr, **_PADDED),
+    "Yolos": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _yolos, **_PADDED),
     "RTDetr": _kind(640, 2, _IMAGENET, True, _detr, do_normalize=False, do_pad=False),
 }  # fmt: skip

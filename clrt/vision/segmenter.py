@@ -18,6 +18,7 @@ from clrt.model import Model, load
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.pointwise import Add, Mul, Sub
 from clrt.ops.reduce.argmax import ArgMax
+from clrt.vision.boxes import check_task
 from clrt.vision.frames import Frame
 from clrt.vision.image_model import ImageModel
 from clrt.vision.pictures import ImageLike, Picture
@@ -82,6 +83,12 @@ class Segmenter(ImageModel):
 
     _enlarger: Model | None = None
 
+    def _settle(self) -> None:
+        check_task(self.export, "Segmenter", ())
+        self._logits = self._output(
+            ("logits", "output"), 4, "pixels, [images, classes, height, width]"
+        )
+
     def close(self) -> None:
         """Frees the device memory; the model cannot run afterwards."""
         super().close()
@@ -112,7 +119,7 @@ class Segmenter(ImageModel):
 
     def segment(self, images: Sequence[Picture]) -> list[Segmentation]:
         """The same of images that have been opened."""
-        name = self._output(("logits", "output"), 4, "pixels, [images, classes, height, width]")
+        name = self._logits
         results = []
         for frame, found in self._runs(images, [name]):
             mask = self._mask(frame, found[name].astype(np.float32))

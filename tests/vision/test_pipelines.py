@@ -73,9 +73,9 @@ def test_an_onnx_file_finds_its_configs_and_takes_others(tmp_path: Path) -> None
     assert [c.label for c in found] == ["abcde"[c.index] for c in found]
 
 
-@pytest.mark.parametrize("classes", [6, 5])
-def test_boxes_of_detr(classes: int, tmp_path: Path) -> None:
-    folder, images = small.detr(tmp_path, classes), _images()
+@pytest.mark.parametrize("kind", ["Detr", "DeformableDetr"])
+def test_boxes_of_detr(kind: str, tmp_path: Path) -> None:
+    folder, images = small.detr(tmp_path, kind), _images()
     with Detector(folder, device=quick_device()) as detect:
         found = detect(images, threshold=0.3)
     mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
@@ -87,14 +87,18 @@ def test_boxes_of_detr(classes: int, tmp_path: Path) -> None:
         out = small.oracle(folder / "model.onnx", pixel_values=pixels,
                            pixel_mask=np.ones((1, 64, 64), np.int64))  # fmt: skip
         logits = out["logits"][0].astype(np.float64)
-        scores = 1 / (1 + np.exp(-logits)) if classes == 5 else _softmax(logits)[:, :-1]
-        best = scores.max(-1)
-        order = [k for k in np.argsort(-best) if best[k] > 0.3]
-        x, y, w, h = (out["pred_boxes"][0][order] * np.tile(image.shape[1::-1], 2)).T
+        if kind == "Detr":  # each query is one thing, else one of each class
+            scores = _softmax(logits)[:, :-1]
+            scores *= scores == scores.max(-1, keepdims=True)
+        else:
+            scores = 1 / (1 + np.exp(-logits))
+        order = np.argsort(-scores, axis=None)[: (scores > 0.3).sum()]
+        queries, classes = np.divmod(order, scores.shape[1])
+        x, y, w, h = (out["pred_boxes"][0][queries] * np.tile(image.shape[1::-1], 2)).T
         boxes = np.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 1)
         boxes = np.clip(boxes, 0, np.tile(image.shape[1::-1], 2))
-        assert things and [t.index for t in things] == scores[order].argmax(-1).tolist()
-        np.testing.assert_allclose([t.score for t in things], best[order], atol=1e-3)
+        assert things and [t.index for t in things] == classes.tolist()
+        np.testing.assert_allclose([t.score for t in things], scores.flat[order], atol=1e-3)
         np.testing.assert_allclose([t.box for t in things], boxes, atol=0.05)
 
 

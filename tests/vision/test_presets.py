@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,24 @@ def test_a_batch_of_detr_has_borders_and_a_mask() -> None:
         np.testing.assert_array_equal(mask, wanted)
 
 
+@pytest.mark.parametrize("kind", ["Detr", "Yolos", "DeformableDetr", "ViT"])
+def test_a_pad_size_is_that_of_each_batch(kind: str) -> None:
+    """Of DETR's kin, and of the processors of transformers 5 that share one implementation."""
+    size: Any = {"height": 64, "width": 48} if kind == "ViT" else {"shortest_edge": 48}
+    config = {"image_processor_type": f"{kind}ImageProcessor", "size": size, "do_pad": True,
+              "pad_size": {"height": 70, "width": 90}, **_IMAGENET}  # fmt: skip
+    image = _image(64, 48)
+    made = Preprocessor.from_config(config)
+    batch = made.prepare(image, device=quick_device())
+    expected = np.zeros((3, 70, 90))
+    expected[:, :64, :48] = _normalised(image, MEAN, STD)
+    np.testing.assert_allclose(batch.pixels.numpy()[0], expected, atol=1e-5)
+    assert batch.pixel_mask.sum() == 64 * 48
+    with pytest.raises(InputError, match=r"more than its pad_size of 70 x 90"):
+        replace(made, size=None)(_image(64, 99), device=quick_device())
+    assert Preprocessor.from_config({**config, "do_pad": False}).frame((64, 48)).canvas == (64, 48)
+
+
 def test_images_padded_around_to_a_multiple() -> None:
     config = {"image_processor_type": "DPTImageProcessor", "size": 60, "do_pad": True,
               "size_divisor": 14, "ensure_multiple_of": 2}  # fmt: skip
@@ -241,6 +260,7 @@ def test_a_crop_larger_than_the_image_is_normalised_black() -> None:
         ({"image_processor_type": "ViTImageProcessor", "rescale_factor": 0}, "rescale_factor is 0"),
         ({"image_processor_type": "ViTImageProcessor", "image_std": [1, 0, 1]}, "std is"),
         ({"image_processor_type": "DPTImageProcessor", "ensure_multiple_of": 1.5}, "ensure_mul"),
+        ({"image_processor_type": "DetrImageProcessor", "pad_size": {"width": 9}}, "pad_size is"),
         ({"image_processor_type": "CLIPImageProcessor", "do_thumbnail": True}, "do_thumbnail is"),
     ],
 )

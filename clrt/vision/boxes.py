@@ -1,0 +1,246 @@
+"""Heads of detectors: what rows of an output mean, by transformers' processors and by exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.op import Array
+from clrt.vision.exports import Export
+
+# How transformers turns logits [queries, classes] into things, by its image processor: by a
+# softmax whose last class is nothing, or by a sigmoid over pairs of query and class, of which as
+# many are kept as there are queries (0) or at most this number.
+_SOFTMAX = -1
+_BY_PROCESSOR = {"Detr": _SOFTMAX, "Yolos": _SOFTMAX, "ConditionalDetr": 100,
+                 "DeformableDetr": 100, "RTDetr": 0}  # fmt: skip
+_BY_MODEL = {"detr": _SOFTMAX, "table-transformer": _SOFTMAX, "yolos": _SOFTMAX,
+             "conditional_detr": 100, "dab-detr": 100, "deformable_detr": 100, "lw_detr": 100,
+             "rt_detr": 0, "rt_detr_v2": 0, "d_fine": 0, "deimv2": 0, "rf_detr": 0}  # fmt: skip
+_BOXES = ("detect", "segment", "pose")
+_ROUNDING = 0.01
+
+
+@dataclass(frozen=True)
+class Things:
+    """What a head found before any threshold.
+
+    Attributes:
+        boxes: float `[n, 4]`: x1, y1, x2, y2.
+        classes: The class of each.
+        scores: float `[n]`.
+        relative: Whether boxes are parts of the input's size, not its pixels.
+    """
+
+    boxes: Array
+    classes: Array
+    scores: Array
+    relative: bool
+
+
+@dataclass(frozen=True)
+class QueryHead:
+    """`logits` [queries, classes] and `pred_boxes` [queries, 4], as DETR's kin have.
+
+    Attributes:
+        pairs: As in `_BY_PROCESSOR`.
+    """
+
+    pairs: int
+
+    def things(self, logits: Array, boxes: Array) -> Things:
+        """The class of each query, or the best pairs of query and class."""
+        logits = logits.astype(np.float64)
+        if self.pairs == _SOFTMAX:
+            powers = np.exp(logits - logits.max(-1, keepdims=True))
+            scores = (powers / powers.sum(-1, keepdims=True))[:, :-1]
+            queries, classes = np.arange(len(scores)), scores.argmax(-1)
+        else:
+            scores = sigmoid(logits)
+            best = np.argsort(-scores, axis=None, kind="stable")[: self.pairs or len(scores)]
+            queries, classes = np.divmod(best, scores.shape[1])
+        found = scores[queries, classes]
+        return Things(as_corners(boxes[queries]), classes, found, True)
+
+
+def query_head(
+    processor: str, model_type: str, classes: object, labels: Mapping[int, str]
+) -> QueryHead:
+    """The head of a model with `logits` and `pred_boxes`.
+
+    Args:
+        processor: The kind of its image processor: "Detr"; "" where no file says.
+        model_type: As its config.json has it; "" where it does not say.
+        classes: The last axis of its logits.
+
+    Raises:
+        UnsupportedError: Nothing says how logits become scores, or it is not known here.
+    """
+    if processor in _BY_PROCESSOR:
+        return QueryHead(_BY_PROCESSOR[processor])
+    if model_type in _BY_MODEL:
+        return QueryHead(_BY_MODEL[model_type])
+    if model_type:
+        raise UnsupportedError(
+            f"The model has logits and pred_boxes, and its config.json the model_type "
+            f"{model_type!r}, whose scores are not known here; known are: {', '.join(_BY_MODEL)}."
+        )
+    if labels and isinstance(classes, int) and classes - len(labels) in (0, 1):
+        return QueryHead(0 if classes == len(labels) else _SOFTMAX)
+    raise UnsupportedError(
+        f"The model has logits of {classes} classes and pred_boxes, and no config.json or "
+        "preprocessor_config.json says whether one class stands for nothing; copy these beside "
+        "it, or pass labels= with the name of each class."
+    )
+
+
+@dataclass(frozen=True)
+class BoxHead:
+    """One output with a box and scores per anchor or query, as YOLO's kin have.
+
+    Attributes:
+        output: Its name.
+        classes: Number of classes; None where nothing says.
+        extra: Numbers per box besides: coefficients of masks, or keypoints.
+        export: The file's metadata.
+    """
+
+    output: str
+    classes: int | None
+    extra: int
+    export: Export | None
+
+    def things(self, output: Array) -> tuple[Array, Array] | Things:
+        """Boxes (centre and size) `[n, 4]` and scores `[classes, n]` that overlap, or things.
+
+        Args:
+            output: One image's, two axes.
+
+        Raises:
+            UnsupportedError: The shape or the numbers are not those of a head that is known.
+        """
+        rows = output.astype(np.float32)
+        relative = self.export is not None and self.export.is_rtdetr
+        wide = None if self.classes is None else 4 + self.classes + self.extra
+        if self._is_suppressed(rows.shape, wide, relative):
+            return self._finished(rows)
+        if relative and self.classes is not None and rows.shape[1] == wide:
+            queries, classes = np.divmod(
+                np.argsort(-rows[:, 4:wide], axis=None, kind="stable")[: len(rows)], self.classes
+            )
+            found = self._checked(rows[queries, 4 + classes])
+            return Things(as_corners(rows[queries, :4]), classes, found, True)
+        if self._has_objectness(rows.shape):
+            assert self.classes is not None
+            scores = rows[:, 4:5] * rows[:, 5 : 5 + self.classes]
+            return np.ascontiguousarray(rows[:, :4]), self._checked(scores.T)
+        guessed = wide is None and 4 + self.extra < len(rows) <= rows.shape[1]
+        if relative or not (guessed or len(rows) == wide):
+            raise self._unknown(rows.shape)
+        scores = rows[4 : len(rows) - self.extra]
+        return np.ascontiguousarray(rows[:4].T), self._checked(scores)
+
+    def _is_suppressed(self, shape: tuple[int, ...], wide: int | None, relative: bool) -> bool:
+        """Whether it is `[boxes, 6 + extra]`: a box, its score, its class."""
+        told = None if self.export is None else self.export.suppressed
+        fits = shape[1] == 6 + self.extra
+        if told and not fits:
+            raise self._unknown(shape)
+        if told or relative:  # before 2026 RT-DETR's had the scores of all classes
+            return bool(told)
+        return fits and not (told is False and shape[0] == wide)
+
+    def _has_objectness(self, shape: tuple[int, ...]) -> bool:
+        """Whether it is `[boxes, 5 + classes + extra]`, as YOLOv5's own exporter has it."""
+        own = self.export is not None and self.export.task == ""
+        return own and self.classes is not None and shape[1] == 5 + self.classes + self.extra
+
+    def _finished(self, rows: Array) -> Things:
+        scores, classes = self._checked(rows[:, 4]), rows[:, 5]
+        known = (classes == np.rint(classes)) & (classes >= 0) & (classes < (self.classes or 1e6))
+        if not known.all():
+            raise UnsupportedError(
+                f"'{self.output}' has rows of {rows.shape[1]}, as heads have that drop overlapping "
+                f"boxes, and the class {classes[~known][0]:.4g} in one, which is none; "
+                f"{self._found()}"
+            )
+        relative = self.export is not None and self.export.is_rtdetr
+        boxes = as_corners(rows[:, :4]) if relative else rows[:, :4]
+        return Things(boxes, classes.astype(np.int64), scores, relative)
+
+    def _checked(self, scores: Array) -> Array:
+        if scores.size and not -_ROUNDING <= scores.min() <= scores.max() <= 1 + _ROUNDING:
+            raise UnsupportedError(
+                f"'{self.output}' has {scores.min():.4g} to {scores.max():.4g} where a detector "
+                f"has scores, which are within 0..1; {self._found()}"
+            )
+        return scores
+
+    def _unknown(self, shape: tuple[int, ...]) -> UnsupportedError:
+        classes = "an unknown number of" if self.classes is None else self.classes
+        return UnsupportedError(
+            f"'{self.output}' is {list(shape)} per image, which is no head known here with "
+            f"{classes} classes and {self.extra} more numbers per box: [4 + classes + more, "
+            f"anchors], or [boxes, 6 + more] without overlaps; {self._found()}"
+        )
+
+    def _found(self) -> str:
+        if self.export is None:
+            return "the file has no metadata of Ultralytics; pass labels= with all names."
+        return f"its metadata has the task {self.export.task!r} and {len(self.export.names)} names."
+
+
+def box_head(
+    output: str, protos: object, export: Export | None, labels: Mapping[int, str]
+) -> BoxHead:
+    """The head of a model with one output of boxes.
+
+    Args:
+        output: Its name.
+        protos: Channels of an output of mask prototypes beside it; None without.
+
+    Raises:
+        UnsupportedError: The metadata name a task that is no detector's.
+    """
+    whole = labels.keys() == set(range(len(labels)))
+    classes = len(labels) if labels and whole else None
+    extra = protos if isinstance(protos, int) else 0
+    if export is not None:
+        check_task(export, "Detector", ("", *_BOXES))
+        classes = len(export.names) or classes
+        if export.task == "pose" and not export.keypoints:
+            raise UnsupportedError(
+                "The file's metadata has the task 'pose' and no kpt_shape, which says how many "
+                "numbers the keypoints take; export the model again."
+            )
+        extra = {"detect": 0, "pose": export.keypoints}.get(export.task, extra)
+    return BoxHead(output, classes, extra, export)
+
+
+def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None:
+    """Refuses an export of another task.
+
+    Raises:
+        UnsupportedError: It has one.
+    """
+    if export is None or export.task in tasks:
+        return
+    owner = {"classify": "Classifier", **dict.fromkeys(_BOXES, "Detector")}.get(export.task)
+    remedy = f"open it by {owner}" if owner else "no class of clrt.vision runs that"
+    raise UnsupportedError(
+        f"The file's metadata has the task {export.task!r}, which a {name} does not run; {remedy}."
+    )
+
+
+def as_corners(boxes: Array) -> Array:
+    """Boxes of centre and size as x1, y1, x2, y2."""
+    middle, size = boxes[..., :2], boxes[..., 2:4]
+    return np.concatenate([middle - size / 2, middle + size / 2], -1)
+
+
+def sigmoid(logits: Array) -> Array:
+    """1 / (1 + exp(-logits)), without overflow."""
+    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))))
