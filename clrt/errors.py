@@ -18,6 +18,12 @@ _FOLDER = Path(__file__).parent
 _LONG_WORD = re.compile(r"\S{400,}")
 _WORD_ENDS = 200, 100
 _LONGEST = 20_000
+# Characters that a terminal obeys (C0, DEL, C1), that reorder or break a line (bidirectional
+# controls, line separators), or that no encoding has (lone surrogates).
+CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_LINE_CONTROLS = "\n\t"
 # Packages that not everybody needs, and the extra of clrt that each belongs to.
 _EXTRAS = {
     "PIL": "vision",
@@ -49,12 +55,25 @@ def shown(text: str, lines: bool = False) -> str:
         text = f"{text[: _LONGEST - 1000]}…{text[-900:]}"
     if text.isprintable():
         return text
-    return "".join(
-        c
-        if c.isprintable() or (lines and c in "\n\t")
-        else c.encode("unicode_escape").decode("ascii")
-        for c in text
-    )
+    return "".join(c if c.isprintable() or (lines and c in "\n\t") else _escape(c) for c in text)
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """Text with its control characters as escapes such as `\\x1b`, safe to print anywhere.
+
+    Whole messages are made safe by `shown`, which cuts long words, too.
+
+    Args:
+        text: Text of a model, a label or a file name; of any length, and maybe a part of a stream,
+            since each character is escaped for itself.
+        lines: Whether newlines and tabs stay.
+    """
+    kept = _LINE_CONTROLS if lines else ""
+    return CONTROLS.sub(lambda m: m[0] if m[0] in kept else _escape(m[0]), text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 class ClrtError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import os
 import statistics
@@ -16,16 +15,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from clrt.cli.bench_generate import bench_generate
-from clrt.cli.console import stderr, stdout
+from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError, counted
 from clrt.ir.op import Array
 from clrt.model import load
+from clrt.printing import PlainText
 from clrt.sources import onnx_model
 from clrt.text.locate import find_model
 
@@ -102,16 +101,16 @@ def bench(
         measured = take_turns(runs, seconds)
     worst, where = largest_difference(ours, theirs)
     if as_json:
-        typer.echo(json.dumps(_as_object(measured, feeds, worst)))
+        echo_json(_as_object(measured, feeds, worst))
     else:
         console = stdout()
         console.print(result_table(measured, _title(feeds)))
         console.print(
-            Text(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
+            PlainText(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
         )
     if loaded.host_nodes:
         stderr().print(
-            Text(f"{counted(len(loaded.host_nodes), 'node')} ran on the host.", style="yellow")
+            PlainText(f"{counted(len(loaded.host_nodes), 'node')} ran on the host.", style="yellow")
         )
 
 
@@ -196,14 +195,14 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
     """A row per runtime. The ratio is over the last one: below 1 is faster."""
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=PlainText(title), title_justify="left")
     table.add_column("runtime", overflow="fold")
     for column in ("median ms", "best ms", "ratio"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in measured:
         ratio = row.over(measured[-1])
         cells = (row.name, f"{row.median_ms:.2f}", f"{row.best_ms:.2f}", f"{ratio:.2f}")
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(PlainText, cells))
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -11,14 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
-import typer
 from rich.table import Table
-from rich.text import Text
 
-from clrt.cli.console import stderr, stdout
+from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.sampling import open_generator
 from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
+from clrt.printing import PlainText
 
 _PROMPTS = 128, 512
 _CONTEXTS = 128, 1024
@@ -56,13 +54,13 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
         name = generator.device.name
         left = [n for n in {*_PROMPTS, *_CONTEXTS} if not _fits(generator, n)]
     if as_json:
-        typer.echo(json.dumps({"device": name, "speeds": [asdict(s) for s in speeds]}))
+        echo_json({"device": name, "speeds": [asdict(s) for s in speeds]})
     else:
         stdout().print(speed_table(speeds, f"One text at a time on {name}"))
     if left:
         lengths = " and ".join(map(str, sorted(left)))
         text = f"A context of {generator.context} tokens has no room for {lengths}."
-        stderr().print(Text(text, style="yellow"), soft_wrap=True)
+        stderr().print(PlainText(text, style="yellow"), soft_wrap=True)
 
 
 def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
@@ -115,7 +113,7 @@ def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]
 
 def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
     """A row for each speed."""
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=PlainText(title), title_justify="left")
     table.add_column("", no_wrap=True)
     for column in ("tokens/s", "ms per token", "first token, ms"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -124,5 +122,5 @@ def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
         first = "" if speed.first_token_s is None else f"{1e3 * speed.first_token_s:.1f}"
         rate = speed.tokens_per_s
         cells = (f"{label} {speed.tokens}", f"{rate:.1f}", f"{1e3 / rate:.2f}", first)
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(PlainText, cells))
     return table

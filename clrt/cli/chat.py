@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from clrt.cli.adapters import LoraOption
-from clrt.cli.console import say_error, stderr
-from clrt.cli.generate import write_piece
+from clrt.cli.console import echo, say_error, stderr
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.sampling import (
     SEVERAL,
@@ -31,6 +28,7 @@ from clrt.errors import ClrtError, InputError, counted
 from clrt.generation.chat import Chat
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
+from clrt.printing import PlainText
 
 # Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
 _MOST_TOKENS = 2048
@@ -177,10 +175,10 @@ class ChatSession:
         with self.chat.stream(message) as pieces, ending_by_interrupt(pieces):
             try:
                 for piece in pieces:
-                    write_piece(piece)
+                    echo(piece, end="")
                 found: GeneratedText = pieces.result
             finally:
-                write_piece("\n")
+                echo()
         if found.timings is not None:
             used = found.prompt_tokens + len(found.tokens)
             room = f"; {used} of {self._generator.context} tokens of the context"
@@ -200,10 +198,10 @@ def typed_lines() -> Iterator[str]:
         try:
             yield input("> ")
         except EOFError:
-            print()
+            echo()
             return
         except KeyboardInterrupt:
-            print()
+            echo()
             _note("Ctrl-D or /quit ends.")
 
 
@@ -214,4 +212,4 @@ def _file(rest: str, command: str) -> str:
 
 
 def _note(text: str) -> None:
-    stderr().print(Text(text, style="dim"), soft_wrap=True)
+    stderr().print(PlainText(text, style="dim"), soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,12 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TextIO, cast
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 import clrt
-from clrt.errors import ClrtError
-from clrt.printing import fitting, output_encoding, table_width
+from clrt.errors import CONTROLS, ClrtError, visible
+from clrt.printing import PlainText, SafeConsole, fitting, output_encoding, table_width
 
 Args = ParamSpec("Args")
 
@@ -27,7 +26,7 @@ STDOUT = Path("-")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"clrt {clrt.__version__}")
+        echo(f"clrt {clrt.__version__}")
         raise typer.Exit()
 
 
@@ -37,12 +36,12 @@ VersionOption = Annotated[
 ]
 
 
-def stdout() -> Console:
+def stdout() -> SafeConsole:
     """The console for results."""
     return _console(stderr=False)
 
 
-def stderr() -> Console:
+def stderr() -> SafeConsole:
     """The console for everything but results."""
     return _console(stderr=True)
 
@@ -50,7 +49,7 @@ def stderr() -> Console:
 class _Fitting:
     """A stream for people, of an encoding that lacks letters, such as a pipe of Windows.
 
-    What is for programs goes through `typer.echo`, which changes nothing.
+    Output for programs goes through `echo` and `echo_json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -63,13 +62,38 @@ class _Fitting:
         return getattr(self._stream, name)
 
 
-def _console(stderr: bool) -> Console:
+def _console(stderr: bool) -> SafeConsole:
     """A console as wide as its tables need: a pipe has no width."""
     narrow = not stderr and output_encoding() != "utf-8"
     file = cast("TextIO", _Fitting(sys.stdout)) if narrow else None
-    console = Console(file=file, stderr=stderr, highlight=False)
+    console = SafeConsole(file=file, stderr=stderr, highlight=False)
     console.width = table_width(console.width if console.is_terminal else None)
     return console
+
+
+def echo(text: str = "", end: str = "\n") -> None:
+    """Prints text at once, with its control characters but newlines and tabs made visible.
+
+    It may be a part of a stream: each character is escaped for itself, so an escape sequence that
+    is split over parts is found as well.
+    """
+    sys.stdout.write(visible(text, lines=True) + end)
+    sys.stdout.flush()
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in letters that standard output has, with control characters as `\\u…`.
+
+    Strings read back are exactly those of `value`.
+    """
+    text = json.dumps(value, ensure_ascii=output_encoding() != "utf-8", indent=indent)
+    # json escapes C0 alone; outside strings it has no control characters but these newlines.
+    return CONTROLS.sub(lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
+
+
+def echo_json(value: Any, indent: int | None = None) -> None:
+    """Prints a value as JSON."""
+    echo(json_text(value, indent))
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
@@ -107,9 +131,9 @@ def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    stderr().print(Text(f"Warning: {message}", style="yellow"), soft_wrap=True)
+    stderr().print(PlainText(f"Warning: {message}", style="yellow", lines=True), soft_wrap=True)
 
 
 def say_error(message: str) -> None:
     """Prints an error in red; wraps only where the terminal does."""
-    stderr().print(Text(f"Error: {message}", style="red"), soft_wrap=True)
+    stderr().print(PlainText(f"Error: {message}", style="red", lines=True), soft_wrap=True)

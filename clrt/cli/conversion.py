@@ -10,9 +10,8 @@ from pathlib import Path
 
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from clrt.cli.console import EXIT_DIFFERS, STDOUT, say_error, stderr, stdout
+from clrt.cli.console import EXIT_DIFFERS, STDOUT, echo, say_error, stderr, stdout
 from clrt.cli.convert_report import difference_table, report_conversion, warn
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
@@ -35,6 +34,7 @@ from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS
 from clrt.plan.specialise import MAX_ELEMS
+from clrt.printing import PlainText
 from clrt.runtime.devices import devices
 from clrt.sources import is_compiled, model_files
 from clrt.text.any_model import run_once
@@ -277,7 +277,7 @@ class Conversion:
         with note_sampled():
             differences, how = compare(self.source, self.target, feeds, request.device)
         stdout().print(difference_table(differences, allowed))
-        stdout().print(Text(f"Compared on {what}: {how}."))
+        stdout().print(PlainText(f"Compared on {what}: {how}."))
         worst = max(differences, key=lambda d: d.relative)
         if not worst.relative <= allowed:
             say_error(
@@ -349,7 +349,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
 def _dump(path: Path, converted: Converted) -> None:
     text = print_graph(converted.graph)
     if path == STDOUT:
-        typer.echo(text)
+        echo(text)
         return
     with replacing(path) as stream:
         stream.write(text.encode())

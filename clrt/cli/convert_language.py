@@ -10,6 +10,7 @@ import clrt
 from clrt.audio.config import is_whisper
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.adapters import given_adapters
+from clrt.cli.console import echo
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, needing
 from clrt.files import expanded
@@ -96,4 +97,4 @@ def convert_language_model(
         model = read_language_model(path, None, _CACHE, given_adapters(lora))
         write_language_model(model, target, _CACHE, producer)
         what, layers = model.decoder.family, model.decoder.layers
-    print(f"{target}: {what}, {layers} layers, {format_bytes(target.stat().st_size)}")
+    echo(f"{target}: {what}, {layers} layers, {format_bytes(target.stat().st_size)}")

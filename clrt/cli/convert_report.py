@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.converter import Converted, Difference
 from clrt.errors import counted
 from clrt.passes.shrink_weights import Shrunk
+from clrt.printing import PlainText
 from clrt.signature import listed_symbols, symbol_places
 from clrt.units import format_bytes
 
@@ -27,7 +27,7 @@ def report_conversion(target: Path, converted: Converted, encodes: bool) -> None
     """
     stdout().print(_summary(target, converted, encodes))
     if places := symbol_places(converted.graph):
-        stdout().print(Text(f"Free dims: {listed_symbols(places)}; --dim fixes one."))
+        stdout().print(PlainText(f"Free dims: {listed_symbols(places)}; --dim fixes one."))
     if converted.shrunk:
         stdout().print(weight_table(converted.shrunk))
     if converted.kept:
@@ -36,14 +36,14 @@ def report_conversion(target: Path, converted: Converted, encodes: bool) -> None
 
 def warn(text: str) -> None:
     """Prints a warning."""
-    stderr().print(Text(text, style="yellow"))
+    stderr().print(PlainText(text, style="yellow"))
 
 
-def _summary(target: Path, converted: Converted, encodes: bool) -> Text:
+def _summary(target: Path, converted: Converted, encodes: bool) -> PlainText:
     encoder = ", with its tokenizer" if encodes else ""
     size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
     nodes = f"{counted(converted.nodes_before, 'node')} -> {len(converted.graph.nodes)}"
-    return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
+    return PlainText(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
 
 
 def weight_table(shrunk: Sequence[Shrunk]) -> Table:
@@ -60,7 +60,7 @@ def weight_table(shrunk: Sequence[Shrunk]) -> Table:
         table.add_column(column, justify="right")
     for s in sorted(shrunk, key=lambda s: -s.error)[:_SHOWN_WEIGHTS]:
         shape = "x".join(map(str, s.shape))
-        table.add_row(Text(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
+        table.add_row(PlainText(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
     return table
 
 
@@ -74,5 +74,5 @@ def difference_table(differences: Sequence[Difference], tolerance: float) -> Tab
         style = "" if d.relative <= tolerance else "red"
         shape = "x".join(map(str, d.shape))
         numbers = (f"{d.largest:.3g}", f"{d.relative:.3g}", f"{d.cosine:.7f}")
-        table.add_row(Text(d.name), shape, *numbers, style=style)
+        table.add_row(PlainText(d.name), shape, *numbers, style=style)
     return table

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
+from clrt.printing import PlainText
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.devices import devices as find_devices
 from clrt.runtime.icd import install_hint, load_failure
@@ -21,13 +21,15 @@ def devices() -> None:
     found = find_devices()
     if not found:
         text = f"No OpenCL device was found. {install_hint()}"
-        stderr().print(Text(text, style="yellow"), soft_wrap=True)
+        stderr().print(PlainText(text, style="yellow"), soft_wrap=True)
         raise typer.Exit(1)
     stdout().print(device_table(found))
     if failure := load_failure():
         stderr().print(Text(failure.strip(), style="yellow"), soft_wrap=True)
     if not any(d.is_default for d in found):
-        stderr().print(Text("None of them is chosen unless asked for by name.", style="yellow"))
+        stderr().print(
+            PlainText("None of them is chosen unless asked for by name.", style="yellow")
+        )
 
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:
@@ -43,17 +45,18 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
     for device in found:
         caps = device.caps
         cells = (
-            "*" if device.is_default else "",
-            str(device.index),
-            f"{caps.name}\n{caps.platform}",
-            caps.kind,
+            ["*" if device.is_default else ""],
+            [str(device.index)],
+            [caps.name, caps.platform],
+            [caps.kind],
             _facts(device),
         )
-        table.add_row(*map(Text, cells), style="" if device.usable else "dim", end_section=True)
+        style = "" if device.usable else "dim"
+        table.add_row(*(PlainText.stacked(*c) for c in cells), style=style, end_section=True)
     return table
 
 
-def _facts(device: DeviceInfo) -> str:
+def _facts(device: DeviceInfo) -> list[str]:
     caps = device.caps
     version = ".".join(map(str, caps.cl_version))
     lines = [
@@ -65,7 +68,7 @@ def _facts(device: DeviceInfo) -> str:
         lines.append(f"quirks: {', '.join(sorted(caps.quirks))}")
     if device.note:
         lines.append(device.note)
-    return "\n".join(lines)
+    return lines
 
 
 def _floats(fp16: bool, fp64: bool) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated
 import ml_dtypes
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from clrt.cli.console import EXIT_DIFFERS, stdout
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
@@ -18,6 +17,7 @@ from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Deviation, Diff
 from clrt.errors import counted
 from clrt.ir.dtypes import DType
+from clrt.printing import PlainText
 from clrt.text.locate import find_model
 
 _MAX_ORIGINS = 2
@@ -81,17 +81,18 @@ def diff(
     console = stdout()
     console.print(step_table(steps, f"{path.name} beside {against.value}", limit))
     for text in _overflows(found.overflows, steps, precision, limit):
-        console.print(Text(text, style="yellow"), soft_wrap=True)
+        console.print(PlainText(text, style="yellow"), soft_wrap=True)
     last = next((s for s in steps if s.departs), steps[-1])
     alone = counted(found.alone, "float value")
     rest = f"{alone} of clrt {'has' if found.alone == 1 else 'have'} no name there"
     if last.departs:
         node, behind = last.probe.node, len(found.probes) - steps.index(last) - 1
         stands = ", ".join(node.origins)
-        lines = f"{node} departs first. It stands for {stands}.\n{behind} behind it; {rest}."
-        console.print(Text(lines, style="red"), soft_wrap=True)
+        first = f"{node} departs first. It stands for {stands}."
+        verdict = PlainText.stacked(first, f"{behind} behind it; {rest}.")
+        console.print(verdict, style="red", soft_wrap=True)
         raise typer.Exit(EXIT_DIFFERS)
-    console.print(Text(f"No value of {len(steps)} departs by more than {allowed:g}; {rest}."))
+    console.print(PlainText(f"No value of {len(steps)} departs by more than {allowed:g}; {rest}."))
 
 
 def _overflows(
@@ -118,7 +119,7 @@ def step_table(steps: Sequence[Deviation], title: str, limit: float | None = Non
     Args:
         limit: The largest number of a dtype; larger elements are marked.
     """
-    table = Table(title=title)
+    table = Table(title=PlainText(title))
     for column in ("value", "op", "dtype"):
         table.add_column(column, overflow="fold")
     for column in ("largest", "largest error", "relative"):
@@ -136,7 +137,7 @@ def step_table(steps: Sequence[Deviation], title: str, limit: float | None = Non
             f"{step.relative:.1e}{mark}",
             _listing(node.origins, _MAX_ORIGINS),
         )
-        table.add_row(*(Text(c) for c in row), style="red" if step.departs else None)
+        table.add_row(*(PlainText(c) for c in row), style="red" if step.departs else None)
     return table
 
 

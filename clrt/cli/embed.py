@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from clrt.batch.job import ROWS_PER_PART
 from clrt.batch.options import EmbedOptions
-from clrt.cli.console import STDOUT, stderr, stdout
+from clrt.cli.console import STDOUT, echo, json_text, stderr, stdout
 from clrt.cli.embed_files import (
     ColumnOption,
     InputsOption,
@@ -31,7 +29,7 @@ from clrt.cli.embed_files import (
 from clrt.cli.embed_images import ImageOption, embed_images
 from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
-from clrt.printing import output_encoding
+from clrt.printing import PlainText
 from clrt.sources import model_files
 from clrt.text import SentenceEncoder
 from clrt.text.locate import find_model
@@ -116,10 +114,10 @@ def embed(
         place = "standard output" if target is None else target
         size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
         message = f"{size} in {place} (made on {name})"
-        stderr().print(Text(message), soft_wrap=True)
+        stderr().print(PlainText(message), soft_wrap=True)
     if as_json:
         for line in json_lines(sentences, vectors):
-            typer.echo(line)
+            echo(line)
     elif output is None:
         stdout().print(summary(sentences, vectors))
 
@@ -127,10 +125,7 @@ def embed(
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
     """One JSON object per sentence; each float32 in its shortest decimal form."""
     return [
-        json.dumps(
-            {"text": text, "embedding": [float(str(x)) for x in vector]},
-            ensure_ascii=output_encoding() != "utf-8",
-        )
+        json_text({"text": text, "embedding": [float(str(x)) for x in vector]})
         for text, vector in zip(sentences, vectors, strict=True)
     ]
 
@@ -145,7 +140,7 @@ def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
     table.add_column("vector", no_wrap=True)
     for i, (text, vector) in enumerate(zip(sentences[:_SHOWN_ROWS], vectors, strict=False)):
         numbers = "  ".join(f"{x:+.4f}" for x in vector[:_SHOWN_NUMBERS])
-        table.add_row(str(i), Text(text), f"{numbers}  …")
+        table.add_row(str(i), PlainText(text), f"{numbers}  …")
     parts: list[RenderableType] = [table]
     if len(sentences) > _SHOWN_ROWS:
         parts.append(f"… and {len(sentences) - _SHOWN_ROWS} more; --output or --json gives all.")

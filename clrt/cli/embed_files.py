@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from clrt.batch.job import EmbedJob, start_job
 from clrt.batch.options import EmbedOptions
@@ -17,6 +16,7 @@ from clrt.batch.parts import make_parts
 from clrt.cli.console import STDOUT, stderr
 from clrt.errors import InputError, counted
 from clrt.files import expanded
+from clrt.printing import PlainText
 
 InputsOption = Annotated[
     list[str] | None,
@@ -121,6 +121,6 @@ def _report(job: EmbedJob) -> None:
     if errors is not None:
         left_out = sum(r.left_out for r in records)
         message += f"; {counted(left_out, 'row')} left out, see {errors}"
-    stderr().print(Text(message), soft_wrap=True)
+    stderr().print(PlainText(message), soft_wrap=True)
     if errors is not None and not vectors:
         raise InputError(f"No row has a text that can be encoded; '{errors}' says why.")

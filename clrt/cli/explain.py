@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from clrt.cli.console import stdout
+from clrt.cli.console import echo, echo_json, stdout
 from clrt.cli.shapes import (
     DeviceOption,
     ModelArgument,
@@ -33,11 +32,11 @@ def explain(
         sets = [parse_shapes(s, loaded) for s in shape or ()] or default_shapes(loaded)[:1]
         found = [loaded.explain(shapes) for shapes in sets]
     if as_json:
-        typer.echo(json.dumps([e.to_dict() for e in found], indent=1))
+        echo_json([e.to_dict() for e in found], indent=1)
         return
     console = stdout()
     for explanation in found:
         if console.is_terminal:
             console.print(explanation)
         else:
-            typer.echo(str(explanation))
+            echo(str(explanation))

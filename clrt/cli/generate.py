@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from clrt.cli.adapters import LoraOption
-from clrt.cli.console import stderr
+from clrt.cli.console import echo, echo_json, stderr
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.sampling import (
     CacheOption,
@@ -24,7 +22,6 @@ from clrt.cli.sampling import (
     given_options,
     open_generator,
     read_text_file,
-    safe_for_terminals,
     speeds,
     with_sampling,
 )
@@ -32,7 +29,7 @@ from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
-from clrt.printing import output_encoding
+from clrt.printing import PlainText
 
 EXIT_INTERRUPTED = 130
 
@@ -73,7 +70,8 @@ def generate(
 ) -> None:
     """Let a language model go on with a text.
 
-    Ctrl-C ends the text where it is. Sampling options that are left out are as the model proposes.
+    Ctrl-C ends the text where it is. Control characters are shown as escapes such as \\x1b; --json
+    has the text as it is. Sampling options that are left out are as the model proposes.
     """
     options = given_options(sampling)
     options |= {name: read_text_file(f) for name, f in _rules(json_schema, grammar) if f}
@@ -93,7 +91,7 @@ def generate(
     _print(found, as_json, came=stream and len(found) == 1)
     for one in found:
         if timings and one.timings is not None:
-            stderr().print(Text(speeds(one.timings), style="dim"), soft_wrap=True)
+            stderr().print(PlainText(speeds(one.timings), style="dim"), soft_wrap=True)
     if any(one.finish_reason == "cancelled" for one in found):
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -131,16 +129,8 @@ def _stream(
     with generator.stream(prompt, **options) as pieces, ending_by_interrupt(pieces):
         for piece in pieces:
             if shown:
-                write_piece(piece)
+                echo(piece, end="")
         return pieces.result
-
-
-def write_piece(piece: str) -> None:
-    """Writes a part of a text at once; a terminal gets no commands by it."""
-    if sys.stdout.isatty():
-        piece = safe_for_terminals(piece)
-    sys.stdout.write(piece)
-    sys.stdout.flush()
 
 
 def _print(found: Sequence[GeneratedText], as_json: bool, came: bool) -> None:
@@ -151,11 +141,10 @@ def _print(found: Sequence[GeneratedText], as_json: bool, came: bool) -> None:
     """
     for number, one in enumerate(found, start=1):
         if as_json:
-            line = json.dumps(as_object(one), ensure_ascii=output_encoding() != "utf-8")
-            typer.echo(line)
+            echo_json(as_object(one))
             continue
         if len(found) > 1:
-            typer.echo(f"[{number}]")
+            echo(f"[{number}]")
         if not came:
-            write_piece(one.text)
-        typer.echo()
+            echo(one.text, end="")
+        echo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,12 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from clrt.cli.console import stdout
+from clrt.cli.console import echo_json, stdout
 from clrt.errors import InputError
 from clrt.files import check_targets, expanded
-from clrt.printing import output_encoding
+from clrt.printing import PlainText
 from clrt.vision.pictures import Picture, pictures
 
 ImagesArgument = Annotated[list[str], typer.Argument(help="Image files.", show_default=False)]
@@ -70,8 +68,7 @@ def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
 
 def print_json(path: str, values: Mapping[str, Any]) -> None:
     """One line for an image."""
-    ascii_only = output_encoding() != "utf-8"
-    typer.echo(json.dumps({"image": path, **values}, ensure_ascii=ascii_only))
+    echo_json({"image": path, **values})
 
 
 class ResultTable:
@@ -93,7 +90,7 @@ class ResultTable:
         """The rows of an image."""
         for number, row in enumerate(rows or [[self._nothing]]):
             last = number == max(len(rows), 1) - 1
-            cells = [Text(path if number == 0 else ""), *map(Text, row)]
+            cells = [PlainText(path if number == 0 else ""), *map(PlainText, row)]
             self._table.add_row(*cells, end_section=last)
 
     def print(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,9 +13,8 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from clrt.cli.console import say_error, stdout
+from clrt.cli.console import echo_json, say_error, stdout
 from clrt.cli.shapes import (
     DeviceOption,
     ModelArgument,
@@ -30,6 +28,7 @@ from clrt.inspection.explain import Explanation
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.base import all_graphs
+from clrt.printing import PlainText
 from clrt.signature import symbol_places
 from clrt.sources import is_compiled, onnx_file, read_graph
 from clrt.text.locate import find_model
@@ -110,7 +109,7 @@ def inspect(
     """
     found = look_into(find_model(model), shape or [], device)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=1))
+        echo_json(found.to_dict(), indent=1)
     else:
         _print(found, stdout())
     if found.unsupported:
@@ -198,7 +197,7 @@ def _at(model: Model, shapes: Shapes) -> AtShape:
 
 def _print(found: Inspection, console: Console) -> None:
     for line in _head(found):
-        console.print(Text(line), soft_wrap=True)
+        console.print(PlainText(line), soft_wrap=True)
     console.print(_op_table(found))
     console.print(_parameter_table(found.parameters))
     if found.at:
@@ -207,14 +206,16 @@ def _print(found: Inspection, console: Console) -> None:
         for at in found.at:
             if at.error:
                 text = f"{format_shapes(at.shapes)} cannot be planned: {at.error}"
-                console.print(Text(text, style="yellow"), soft_wrap=True)
+                console.print(PlainText(text, style="yellow"), soft_wrap=True)
         planned = [at.explanation for at in found.at if at.explanation is not None]
         for line in _places(planned[-1]) if planned else ():
-            console.print(Text(line), soft_wrap=True)
+            console.print(PlainText(line), soft_wrap=True)
     elif not found.unsupported:
-        console.print(Text("by shape: an input has no known rank; give --shape.", style="yellow"))
+        console.print(
+            PlainText("by shape: an input has no known rank; give --shape.", style="yellow")
+        )
     for note in found.unsupported:
-        console.print(Text(f"not supported: {note}", style="red"), soft_wrap=True)
+        console.print(PlainText(f"not supported: {note}", style="red"), soft_wrap=True)
 
 
 def _head(found: Inspection) -> Iterator[str]:
@@ -240,7 +241,7 @@ def _op_table(found: Inspection) -> Table:
         count = sum(_is_about(note, name) for note in found.unsupported)
         note = f"{count} not supported" if count else ""
         cells = (name, str(before or ""), "?" if after < 0 else str(after or ""), note)
-        table.add_row(*map(Text, cells[: len(table.columns)]), style="red" if count else "")
+        table.add_row(*map(PlainText, cells[: len(table.columns)]), style="red" if count else "")
     befores, afters = zip(*found.ops.values(), strict=True) if found.ops else ((), ())
     total = "?" if min(afters, default=0) < 0 else str(sum(afters))
     table.add_row("all", str(sum(befores)), total, style="bold")
@@ -282,7 +283,7 @@ def _shape_table(found: Inspection) -> Table:
         sizes = (weights, memory.arena_bytes, memory.staging_bytes, memory.total_bytes)
         on_host = sum(r.where == "host" for r in explained.rows)
         table.add_row(
-            Text(shapes),
+            PlainText.stacked(*shapes.split("\n")),
             format_flops(explained.flops),
             str(explained.launches),
             str(on_host),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from clrt.cli.adapters import LoraOption
-from clrt.cli.console import stderr
+from clrt.cli.console import echo, echo_json, stderr
 from clrt.cli.sampling import (
     CacheOption,
     ContextOption,
@@ -54,6 +53,6 @@ def perplexity(
         used = generator.context
     if as_json:
         line = {"file": str(file), "perplexity": found, "context": used, "stride": stride}
-        typer.echo(json.dumps(line))
+        echo_json(line)
     else:
-        typer.echo(f"{found:.4f}")
+        echo(f"{found:.4f}")

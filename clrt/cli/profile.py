@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from clrt.cli.console import stderr
+from clrt.cli.console import echo, stderr
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.files import check_targets
 from clrt.model import load
+from clrt.printing import PlainText
 from clrt.sources import model_files
 from clrt.text.locate import find_model
 
@@ -36,8 +36,8 @@ def profile(
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with note_sampled():
             found = loaded.profile(inputs, repeat)
-    typer.echo(str(found))
+    echo(str(found))
     for path, save in ((trace, found.save_trace), (html, found.save_html)):
         if path is not None:
             save(path)
-            stderr().print(Text(f"Written to {path}"), soft_wrap=True)
+            stderr().print(PlainText(f"Written to {path}"), soft_wrap=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.shapes import DeviceOption
 from clrt.device_report import report_device as make_report
 from clrt.files import check_targets, replacing
+from clrt.printing import PlainText
 from clrt.runtime.devices import choose_device
 from clrt.runtime.session import session_for
 
@@ -32,12 +32,12 @@ def report_device(
     """
     check_targets({"--output": output})
     session = session_for(choose_device(device))
-    found = make_report(session, lambda what: stderr().print(Text(f"{what} …", style="dim")))
+    found = make_report(session, lambda what: stderr().print(PlainText(f"{what} …", style="dim")))
     with replacing(output) as stream:
         stream.write((json.dumps(found, indent=1) + "\n").encode())
     for line in _summary(found):
-        stdout().print(Text(line), soft_wrap=True)
-    stdout().print(Text(f"Written to {output}. {_WHERE}"), soft_wrap=True)
+        stdout().print(PlainText(line), soft_wrap=True)
+    stdout().print(PlainText(f"Written to {output}. {_WHERE}"), soft_wrap=True)
 
 
 def _summary(found: dict[str, Any]) -> list[str]:

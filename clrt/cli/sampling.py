@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,8 +19,6 @@ from clrt.text.locate import find_model
 Command = TypeVar("Command", bound=Callable[..., None])
 
 _MOST_BYTES = 256 << 20
-# All that a terminal may take for a command; a model's text is not trusted.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 LanguageModelArgument = Annotated[
     str,
@@ -159,11 +156,6 @@ def read_text_file(file: Path) -> str:
         ) from error
     except OSError as error:
         raise InputError(f"'{file}' cannot be read: {error.strerror or error}.") from error
-
-
-def safe_for_terminals(text: str) -> str:
-    """Text without what a terminal takes for commands."""
-    return _CONTROLS.sub("\ufffd", text)
 
 
 def speeds(timings: TextTimings) -> str:

@@ -14,12 +14,12 @@ from clrt.audio import Fallback, Transcriber
 from clrt.audio.subtitles import srt_entries, vtt_entries
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import TranscriptSegment
-from clrt.cli.generate import EXIT_INTERRUPTED, write_piece
+from clrt.cli.console import echo, json_text
+from clrt.cli.generate import EXIT_INTERRUPTED
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError
 from clrt.files import check_targets, expanded, replacing
-from clrt.printing import output_encoding
 
 
 class Form(str, Enum):
@@ -90,8 +90,7 @@ def transcribe(
         for file, target in zip(files, targets, strict=True):
             with transcriber.stream(file, **options) as stream, ending_by_interrupt(stream):
                 first = f"{file}: " if len(files) > 1 and target is None else ""
-                ascii_only = target is None and output_encoding() != "utf-8"
-                _write(_pieces(stream, form, file, first, ascii_only), target)
+                _write(_pieces(stream, form, file, first, target is not None), target)
                 if stream.is_cancelled:
                     raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -113,7 +112,7 @@ def _targets(files: Iterable[str], folder: Path | None, form: Form) -> list[Path
 def _write(pieces: Iterator[str], target: Path | None) -> None:
     if target is None:
         for piece in pieces:
-            write_piece(piece)
+            echo(piece, end="")
         return
     with replacing(target) as file:
         for piece in pieces:
@@ -121,13 +120,13 @@ def _write(pieces: Iterator[str], target: Path | None) -> None:
 
 
 def _pieces(
-    stream: TranscriptStream, form: Form, file: str, first: str, ascii_only: bool
+    stream: TranscriptStream, form: Form, file: str, first: str, to_file: bool
 ) -> Iterator[str]:
     """What is written of a sound, bit by bit.
 
     Args:
         first: What a text begins with.
-        ascii_only: JSON has no other letters.
+        to_file: Whether it goes to a UTF-8 file, not to standard output.
     """
     if form is Form.srt:
         yield from srt_entries(stream)
@@ -137,7 +136,7 @@ def _pieces(
         for _ in stream:
             pass
         values = {"file": file, **stream.result.to_dict()}
-        yield json.dumps(values, ensure_ascii=ascii_only) + "\n"
+        yield (json.dumps(values, ensure_ascii=False) if to_file else json_text(values)) + "\n"
     else:
         yield first
         yield from _texts(stream)

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.shapes import DeviceOption, ShapesOption, default_shapes, parse_shapes
 from clrt.model import load
+from clrt.printing import PlainText
 from clrt.text.locate import find_model
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import new_record, save, writable_file
@@ -54,7 +54,7 @@ def tune(
         text = "No kernel that this model uses on this device has variants to choose from."
     elif better:  # a record of what is no better would hide the records of later versions
         text = f"Kept in {save([new_record(r.kernel, caps, r.after) for r in better])}"
-    stderr().print(Text(text), soft_wrap=True)
+    stderr().print(PlainText(text), soft_wrap=True)
 
 
 def result_table(results: list[Tuned], device: str) -> Table:

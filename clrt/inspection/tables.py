@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Group
 from rich.table import Table
-from rich.text import Text
 
 from clrt.errors import counted
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.printing import table_text
+from clrt.printing import PlainText, table_text
 from clrt.units import format_bytes, format_flops, format_shapes
 
 _MAX_ORIGINS = 6
@@ -25,10 +24,10 @@ def as_text(findings: Findings) -> str:
 
 def explanation_tables(findings: Findings) -> Group:
     """The summary, the nodes, the graph break, the kernels and the passes."""
-    parts: list[Text | Table] = [Text(line) for line in _summary(findings)]
+    parts: list[PlainText | Table] = [PlainText(line) for line in _summary(findings)]
     parts.append(_node_table(findings.rows))
     if findings.graph_break is not None:
-        parts += [Text(line, style="yellow") for line in _break_lines(findings.graph_break)]
+        parts += [PlainText(line, style="yellow") for line in _break_lines(findings.graph_break)]
     parts += [_kernel_table(findings.rows), _pass_table(findings.passes)]
     return Group(*parts)
 
@@ -57,24 +56,26 @@ def _node_table(rows: tuple[NodeRow, ...]) -> Table:
     table.add_column("gives", overflow="fold")
     table.add_column("cost", justify="right", no_wrap=True)
     for row in rows:
-        cells = (
-            f"{row.op}\n{row.name}",
+        cells: list[Iterable[str]] = [
+            (row.op, row.name),
             _runs(row),
-            "\n".join(_reasons(row)),
+            _reasons(row),
             _origins(row),
-            "\n".join([*row.outputs, row.memory]).rstrip(),
-            "\n".join(_cost(row)),
+            filter(None, [*row.outputs, row.memory]),
+            _cost(row),
+        ]
+        table.add_row(
+            *(PlainText.stacked(*c) for c in cells), style=_STYLES[row.where], end_section=True
         )
-        table.add_row(*map(Text, cells), style=_STYLES[row.where], end_section=True)
     return table
 
 
-def _runs(row: NodeRow) -> str:
+def _runs(row: NodeRow) -> list[str]:
     if row.where != "device":
-        return "on the host" if row.where == "host" else "view"
+        return ["on the host" if row.where == "host" else "view"]
     counts = Counter(use.entry for use in row.kernels)
     entries = (f"{n} x {e}" if n > 1 else e for e, n in counts.items())
-    return "\n".join([f"variant {row.variant}", *entries])
+    return [f"variant {row.variant}", *entries]
 
 
 def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
@@ -86,7 +87,7 @@ def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
     table.add_column("from", overflow="fold")
     counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
     for (entry, values, record), launches in counts.most_common():
-        table.add_row(*map(Text, (entry, str(launches), values, record)))
+        table.add_row(*map(PlainText, (entry, str(launches), values, record)))
     return table
 
 
@@ -99,11 +100,11 @@ def _reasons(row: NodeRow) -> Iterator[str]:
     yield from (f"not {reason}" for reason in row.rejected)
 
 
-def _origins(row: NodeRow) -> str:
+def _origins(row: NodeRow) -> list[str]:
     names = [*row.origins[:_MAX_ORIGINS]]
     if len(row.origins) > _MAX_ORIGINS:
         names.append(f"and {len(row.origins) - _MAX_ORIGINS} more")
-    return "\n".join([*names, f"(by {row.made_by})"] if row.made_by else names)
+    return [*names, f"(by {row.made_by})"] if row.made_by else names
 
 
 def _cost(row: NodeRow) -> Iterator[str]:
@@ -130,8 +131,8 @@ def _pass_table(passes: tuple[PassRow, ...]) -> Table:
     table.add_column("near misses", overflow="fold")
     for row in passes:
         if row.hits or row.misses:
-            cells = (row.name, str(len(row.hits)), "\n".join(_misses(row)))
-            table.add_row(*map(Text, cells))
+            cells = ([row.name], [str(len(row.hits))], _misses(row))
+            table.add_row(*(PlainText.stacked(*c) for c in cells))
     return table
 
 

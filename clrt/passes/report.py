@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from clrt.errors import counted
+from clrt.errors import counted, visible
 
 
 @dataclass
@@ -34,9 +34,9 @@ class PassRecord:
         """Prints hits and near misses to stderr."""
         print(self, file=sys.stderr)
         for hit in self.hits:
-            print(f"  + {hit}", file=sys.stderr)
+            print(f"  + {visible(hit)}", file=sys.stderr)
         for node, reason in self.misses:
-            print(f"  - {node}: {reason}", file=sys.stderr)
+            print(f"  - {visible(node)}: {visible(reason)}", file=sys.stderr)
 
 
 @dataclass

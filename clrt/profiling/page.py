@@ -7,6 +7,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
+from clrt.errors import visible
 from clrt.profiling.timings import KernelTime, Timings
 
 _SLOT = "/*DATA*/"
@@ -16,7 +17,7 @@ def page_text(timings: Timings) -> str:
     """The page: a template that contains the profile as JSON."""
     template = files("clrt.profiling").joinpath("page.html").read_text(encoding="utf-8")
     before, after = template.split(_SLOT)
-    return before + script_json(page_data(timings)) + after
+    return before + script_json(_visible(page_data(timings))) + after
 
 
 def script_json(data: Any) -> str:
@@ -27,6 +28,15 @@ def script_json(data: Any) -> str:
     """
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _visible(data: Any) -> Any:
+    """Data with the control characters of its strings made visible; bidirectional ones reorder."""
+    if isinstance(data, str):
+        return visible(data, lines=True)
+    if isinstance(data, dict):
+        return {_visible(key): _visible(value) for key, value in data.items()}
+    return [_visible(one) for one in data] if isinstance(data, (list, tuple)) else data
 
 
 def page_data(timings: Timings) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from rich.table import Table
-from rich.text import Text
 
 from clrt.errors import counted
-from clrt.printing import table_text
+from clrt.printing import PlainText, table_text
 from clrt.profiling.timings import KernelSum, KernelTime, Timings
 
 
@@ -33,7 +32,7 @@ def kernel_table(timings: Timings) -> Table:
     for row in timings.by_kernel():
         cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
         table.add_row(_cut(row.kernel), *cells)
-    table.caption = Text(headline(timings))
+    table.caption = PlainText(headline(timings))
     return table
 
 
@@ -51,7 +50,7 @@ def headline(timings: Timings) -> str:
 def _table(
     title: str, left: tuple[str, ...], names: tuple[str, ...], counts: tuple[str, ...] = ()
 ) -> Table:
-    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    table = Table(title=PlainText(title), title_justify="left", caption_justify="left")
     for column in left:
         table.add_column(column, justify="right", no_wrap=True)
     for column in names:
@@ -67,9 +66,9 @@ def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
     return gflops, f"{row.gbs:.1f}" if row.nbytes else "", share
 
 
-def _cut(name: str) -> Text:
+def _cut(name: str) -> PlainText:
     """A name that stays on one line. `no_wrap` of the column would keep it from shrinking."""
-    return Text(name, no_wrap=True, overflow="ellipsis")
+    return PlainText(name, no_wrap=True, overflow="ellipsis")
 
 
 def _us(ns: float) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from clrt.cli import chat
 from clrt.cli.chat import ChatSession
+from clrt.errors import visible
 from clrt.generation.text_generator import TextGenerator
 from tests.harness import quick_device
 from tests.unit.cli.language_models import run, write_model
@@ -33,7 +34,7 @@ def test_answers_are_those_of_the_library(model: Path, generator: TextGenerator)
     texts = [wanted.send(text).text for text in ("Hello", "/Why?")]
     result = run("chat", model, "--system", "Be brief.", *FEW, text="Hello\n\n//Why?\n/quit\nno\n")
     assert result.exit_code == 0, result.output
-    assert result.stdout == "".join(f"{text}\n" for text in texts)
+    assert result.stdout == visible("".join(f"{text}\n" for text in texts), lines=True)
     lines = result.stderr.splitlines()
     assert len(lines) == 2 and all("tokens/s" in line for line in lines)
     assert "of 320 tokens of the context; cut at its most tokens" in lines[0]
@@ -84,12 +85,12 @@ def test_ctrl_c_stops_the_answer(
 ) -> None:
     pieces: list[str] = []
 
-    def write(piece: str) -> None:
+    def write(piece: str = "", end: str = "\n") -> None:
         pieces.append(piece)
         if len(pieces) == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(chat, "write_piece", write)
+    monkeypatch.setattr(chat, "echo", write)
     talk = _session(generator, max_new_tokens=200)
     assert talk.take("Hello")
     assert "; stopped" in capsys.readouterr().err

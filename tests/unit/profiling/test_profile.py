@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clrt.errors import visible
 from clrt.profiling.page import page_text, script_json
 from clrt.profiling.timings import Gap
 from tests.unit.profiling.made_up import NASTY, kernel, profile
@@ -68,7 +69,7 @@ def test_page_is_one_file_and_names_cannot_leave_its_data(tmp_path: Path) -> Non
     assert set(re.findall(r"https?://[^\"' ]+", text)) <= {"http://www.w3.org/2000/svg"}
     data = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
     assert data is not None
-    assert json.loads(data[1])["model"] == NASTY
+    assert json.loads(data[1])["model"] == visible(NASTY)
 
 
 def test_script_json_gives_back_what_went_in() -> None:
