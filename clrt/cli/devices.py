@@ -25,7 +25,7 @@ def devices() -> None:
         raise typer.Exit(1)
     stdout().print(device_table(found))
     if failure := load_failure():
-        stderr().print(Text(failure.strip(), style="yellow"), soft_wrap=True)
+        stderr().print(PlainText(failure.strip(), style="yellow"), soft_wrap=True)
     if not any(d.is_default for d in found):
         stderr().print(
             PlainText("None of them is chosen unless asked for by name.", style="yellow")
