@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def get_hook_dirs() -> list[str]:
-    """The folder of PyInstaller's hook for clrt."""
+    """Returns the folder of PyInstaller's hooks for clrt and pyopencl."""
     return [str(Path(__file__).parent)]

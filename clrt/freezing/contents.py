@@ -11,19 +11,38 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path, PurePosixPath
 
 import clrt
+from clrt.errors import InputError
+from clrt.runtime.icd import INTEL_FOLDER, intel_library
 
 # Packages whose modules are found by the names in a folder.
 SEARCHED = ("clrt.ops", "clrt.decompositions")
 # Modules that are imported when a name of clrt is first used.
 LATER = tuple(sorted(set(clrt._HOMES.values())))
 # Packages with files beside their modules.
-DATA = ("clrt", "kernels_cl", "pyopencl")
+DATA = ("clrt", "kernels_cl")
+# pyopencl's files, less its .icd files: the ICD loader would load what one names, wherever that is
+# on the machine of the user. PoCL's own comes with PoCL.
+PYOPENCL_DATA = ("pyopencl:*.cl", "pyopencl:*.h")
 # Where `clrt.runtime.linker` looks for `ld`.
 LINKER_FOLDER = "clrt/shipped/linker"
 POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util)\.so")
 # PoCL's own functions, compiled for one kind of CPU.
+# Files that Intel's runtime opens on any CPU: libraries, configuration, bitcode. On Linux these and
+# those for all kinds of CPUs are 422 of the 807 MB that pip installs.
+_INTEL = re.compile(
+    r"libintelocl\.so|libcommon_clang\.so\.\d[\d.]*|libtbb(malloc)?\.so\.\d+"
+    r"|lib(imf|svml|irng)\.so|libintlc\.so\.\d+"
+    r"|intelocl64\.dll|common_clang64\.dll|tbb(12|malloc)\.dll"
+    r"|(libmmd|svml_dispmd|libirngmd|libircmd)\.dll"
+    r"|cl\.cfg|clbltfnshared\.rtl|cllibrary\.rtl"
+)
+# And its functions, compiled for one kind of CPU, with the names that `cpus` has for these.
+_INTEL_BUILTINS = re.compile(r"(?:clbltfn|cllibrary|libocl_svml_)(\w\d)\.(?:rtl|o|so|dll)")
+_INTEL_CPUS = {"h8": {"sse41"}, "e9": {"avx", "avx_f16c", "avx_fma4"}, "l9": {"avx2"}}
+_INTEL_CPUS |= {"z0": {"avx512"}, "z1": {"avx512"}}
+_INTEL_LICENCES = "share/doc/opencl/licensing"
 _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
 
 
@@ -53,6 +72,39 @@ def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
             yield Path(str(place.locate())), place
 
 
+def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
+    """Returns the files of Intel's CPU runtime that it loads, each with its folder in the bundle.
+
+    They are copied unchanged, as Intel's licence wants it, beside clrt, where a frozen application
+    looks for them.
+
+    Args:
+        cpus: As `pocl_files` takes them; on other CPUs the runtime fails when it compiles.
+
+    Raises:
+        InputError: The runtime is not installed.
+    """
+    library = intel_library()
+    if library is None:
+        raise InputError(
+            "Intel's CPU runtime is not installed, so it cannot be brought along: "
+            "pip install intel-opencl-rt intel-cmplr-lib-rt."
+        )
+    wanted = None if cpus is None else set(cpus)
+    found = []
+    for path in sorted(library.parent.iterdir()):
+        kind = _INTEL_BUILTINS.fullmatch(path.name)
+        if kind is not None:
+            is_wanted = wanted is None or bool(wanted & _INTEL_CPUS.get(kind[1], wanted))
+        else:
+            is_wanted = _INTEL.fullmatch(path.name) is not None
+        if is_wanted:
+            found.append((path, INTEL_FOLDER))
+    root = library.parents[2 if sys.platform == "win32" else 1]
+    texts = sorted((root / _INTEL_LICENCES).glob("*.txt"))
+    return found + [(path, "clrt/shipped/licences/intel") for path in texts]
+
+
 def linker() -> Path | None:
     """The linker of this machine, which PoCL needs on the other one, too; None where there is none.
 
@@ -69,12 +121,20 @@ def linker_libraries(path: Path) -> list[Path]:
     return [Path(place) for name, place in found if not _LIBC.match(name)]
 
 
-def nuitka_options() -> list[str]:
-    """The options by which Nuitka includes all that clrt needs."""
+def nuitka_options(intel: bool = False) -> list[str]:
+    """Returns the options by which Nuitka includes all that clrt needs.
+
+    Args:
+        intel: Includes Intel's CPU runtime.
+
+    Raises:
+        InputError: Intel's runtime is asked for, and not installed.
+    """
     packages = (f"--include-package={name}" for name in SEARCHED)
     modules = (f"--include-module={name}" for name in LATER)
-    data = (f"--include-package-data={name}" for name in DATA)
-    places = [(path, f"{to}/{path.name}") for path, to in pocl_files()]
+    data = (f"--include-package-data={name}" for name in DATA + PYOPENCL_DATA)
+    files = pocl_files() + (intel_files() if intel else [])
+    places = [(path, f"{to}/{path.name}".removeprefix("./")) for path, to in files]
     if (ld := linker()) is not None:
         places += [(ld, f"{LINKER_FOLDER}/ld")]
         places += [(path, f"{LINKER_FOLDER}/{path.name}") for path in linker_libraries(ld)]

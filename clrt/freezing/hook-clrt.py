@@ -22,13 +22,18 @@ datas = [entry for package in contents.DATA for entry in collect_data_files(pack
 
 
 def hook(hook_api: Any) -> None:
-    """Adds PoCL, without its symbols, and a linker for it.
+    """Adds PoCL, without its symbols, and a linker for it; Intel's CPU runtime if asked to.
 
     Settings: `cpus`, as `contents.pocl_files` takes them; `linker`, a path, or False for an
-    application that brings none.
+    application that brings none; `intel`, True for one that brings Intel's runtime.
     """
-    for path, folder in contents.pocl_files(get_hook_config(hook_api, "clrt", "cpus")):
-        if ".so" in path.name:
+    cpus = get_hook_config(hook_api, "clrt", "cpus")
+    if get_hook_config(hook_api, "clrt", "intel"):
+        for path, folder in contents.intel_files(cpus):
+            add = hook_api.add_binaries if _is_library(path) else hook_api.add_datas
+            add([(str(path), folder)])
+    for path, folder in contents.pocl_files(cpus):
+        if _is_library(path):
             copy = _copy(without_symbols(path.read_bytes()), path.name)
             hook_api.add_binaries([(copy, folder)])
         else:
@@ -41,6 +46,10 @@ def hook(hook_api: Any) -> None:
         logger.warning("clrt: PoCL needs the linker `ld`, and there is none here to bring along.")
     else:
         hook_api.add_binaries([(_copy(linker.read_bytes(), "ld"), contents.LINKER_FOLDER)])
+
+
+def _is_library(path: Path) -> bool:
+    return ".so" in path.name or path.suffix == ".dll"
 
 
 def _copy(data: bytes, name: str) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import clrt
 
-# Folder of Intel's runtime in a frozen application, beside clrt's modules. Its libraries look for
-# each other in `$ORIGIN/../lib`, so the last part of the name is fixed.
-SHIPPED_INTEL = "shipped/intel/lib"
+# Folder of Intel's runtime in a frozen application, from that of the application's modules. It is
+# that folder itself, where PyInstaller puts the libraries that others need.
+INTEL_FOLDER = "."
 # Variable by which users restrict the ICD loaders of Linux to one library or folder.
 _LOADER_CHOICE = "OCL_ICD_VENDORS"
 _SUCCESS = 0
@@ -64,16 +64,12 @@ def intel_library() -> Path | None:
     """Returns the path of Intel's runtime, in the application or where pip puts it, or None."""
     windows = sys.platform == "win32"
     name = "intelocl64.dll" if windows else "libintelocl.so"
-    shipped = Path(clrt.__file__).parent / SHIPPED_INTEL / name
-    if shipped.is_file():
-        return shipped
     if getattr(sys, "frozen", False) or "__compiled__" in vars(clrt):
-        return None  # a frozen application loads its own libraries only
-    for root in _data_folders():
-        path = Path(root, "Library/bin" if windows else "lib", name)
-        if path.is_file():
-            return path
-    return None
+        # A frozen application loads its own libraries only.
+        places = [Path(clrt.__file__).parents[1] / INTEL_FOLDER]
+    else:
+        places = [Path(root, "Library/bin" if windows else "lib") for root in _data_folders()]
+    return next((place / name for place in places if (place / name).is_file()), None)
 
 
 def _data_folders() -> list[str]:

@@ -10,10 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyopencl
 import pytest
 
 from clrt.freezing.contents import nuitka_options
@@ -65,11 +66,16 @@ def _answer(output: str) -> dict[str, object]:
 
 
 def _in_bare_root(
-    app: Path, name: str, model: Path, root: Path, libraries: Sequence[str] = ()
+    app: Path,
+    name: str,
+    model: Path,
+    root: Path,
+    libraries: Sequence[str] = (),
+    device: str = "pocl",
 ) -> dict[str, object]:
     """What an application prints in a root of its own, which has the system's libc and no more."""
     for folder in ("lib64", "lib/x86_64-linux-gnu", "tmp", "home", "proc", "dev"):
-        (root / folder).mkdir(parents=True)
+        (root / folder).mkdir(parents=True, exist_ok=True)
     for library in (*SYSTEM, *libraries):
         shutil.copy(LIBRARIES / library, root / "lib/x86_64-linux-gnu" / library)
     shutil.copy(LIBRARIES / SYSTEM[0], root / "lib64" / SYSTEM[0])
@@ -77,7 +83,7 @@ def _in_bare_root(
     shutil.copy(model, root / "app" / "model.clrt")
     script = (
         'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i HOME=/home '
-        '"$(command -v chroot)" "$0" "$@"'
+        f'CLRT_DEVICE={device} "$(command -v chroot)" "$0" "$@"'
     )
     inside = [f"/app/{name}", "/app/model.clrt", *TEXTS]
     command = ["unshare", "--map-root-user", "--mount", "--net", "--pid", "--fork"]
@@ -100,13 +106,18 @@ def _check(found: dict[str, object], expected: dict[str, object], *, builds: int
         assert found["builds"] == builds
 
 
-def _freeze(work: Path, *options: str) -> Path:
+def _freeze(work: Path, *options: str, settings: dict[str, object] | None = None) -> Path:
     target = work / ("one" if "--onefile" in options else "many")
     excluded = [f"--exclude-module={name}" for name in UNUSED]
-    places = [f"--{kind}path={target / kind}" for kind in ("dist", "work", "spec")]
     hooks = f"--additional-hooks-dir={ROOT / 'clrt' / 'freezing'}"
-    command = ["pyinstaller", "--clean", "--noconfirm", hooks, *places, *excluded, *options]
-    _run([*command, str(APP)], work)
+    _run(["pyi-makespec", f"--specpath={target}", hooks, *excluded, *options, str(APP)], work)
+    spec = target / f"{APP.stem}.spec"
+    text = spec.read_text(encoding="utf-8")
+    assert "hooksconfig={}" in text
+    named = f"hooksconfig={{'clrt': {settings or {}!r}}}"
+    spec.write_text(text.replace("hooksconfig={}", named), encoding="utf-8")
+    places = [f"--{kind}path={target / kind}" for kind in ("dist", "work")]
+    _run(["pyinstaller", "--clean", "--noconfirm", *places, str(spec)], work)
     return target / "dist"
 
 
@@ -126,6 +137,45 @@ def test_programs_that_come_along_need_no_compiler(
     folder = _freeze(work, "--onedir", f"--add-data={work / 'programs'}:clrt/shipped/programs")
     found = _in_bare_root(folder / APP.stem, APP.stem, work / "model.clrt", tmp_path)
     _check(found, expected, builds=0)
+
+
+@pytest.fixture
+def old_icd() -> Iterator[str]:
+    """A file that earlier versions of clrt wrote on the machine that builds; gives its path."""
+    named = "/home/builder/libintelocl.so"
+    path = Path(pyopencl.__file__).parent / ".libs" / "intel-cpu.icd"
+    before = path.read_bytes() if path.exists() else None
+    path.write_text(f"{named}\n", encoding="utf-8")
+    yield named
+    path.unlink(missing_ok=True)
+    if before is not None:
+        path.write_bytes(before)
+
+
+def _plant(library: Path) -> None:
+    """Makes a library that says so when a process loads it."""
+    library.parent.mkdir(parents=True)
+    source = library.with_suffix(".c")
+    code = (
+        '__attribute__((constructor)) static void f(void) { write(2, "planted\\n", 8); _exit(9); }'
+    )
+    source.write_text(f"#include <unistd.h>\n{code}\n", encoding="utf-8")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+
+
+def test_pyinstaller_app_loads_its_own_libraries_only(
+    work: Path, expected: dict[str, object], tmp_path: Path, old_icd: str
+) -> None:
+    """A library lies where an .icd file of the machine that builds says; Intel's comes along."""
+    _plant(tmp_path / old_icd.lstrip("/"))
+    app = _freeze(work, "--onedir", settings={"intel": True, "cpus": ["avx2", "avx512"]}) / APP.stem
+    sizes = {p.name: p.stat().st_size for p in app.rglob("*") if not p.is_symlink() and p.is_file()}
+    assert sum(sizes.values()) < 700e6, sorted(sizes.items(), key=lambda item: item[1])[-20:]
+    for icd_file in app.rglob("*.icd"):
+        assert (icd_file.parent / icd_file.read_text().strip()).is_file()
+    found = _in_bare_root(app, APP.stem, work / "model.clrt", tmp_path, device="intel")
+    np.testing.assert_allclose(found["vectors"], expected["vectors"], atol=1e-5)
+    assert any("Intel" in platform for platform in found["platforms"])  # type: ignore[attr-defined]
 
 
 def test_nuitka(work: Path, expected: dict[str, object], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An application: prints the vectors of sentences, as JSON."""
 
 import json
+import os
 import sys
 
 import clrt
@@ -10,12 +11,14 @@ from clrt.runtime.session import session_for
 
 def main() -> None:
     """The arguments are a compiled model and sentences."""
-    with clrt.SentenceEncoder(sys.argv[1], device="pocl") as encoder:
+    device = os.environ.get("CLRT_DEVICE", "pocl")
+    with clrt.SentenceEncoder(sys.argv[1], device=device) as encoder:
         vectors = encoder.encode(sys.argv[2:])
-        programs = session_for(choose_device("pocl")).programs
+        programs = session_for(choose_device(device)).programs
     found = {
         "vectors": vectors.tolist(),
         "builds": programs.builds,
+        "platforms": [d.platform for d in clrt.devices()],
         "modules": sorted({name.partition(".")[0] for name in sys.modules}),
     }
     print(json.dumps(found))

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 import clrt.freezing
-from clrt.freezing.contents import linker, linker_libraries, nuitka_options, pocl_files
+from clrt.errors import InputError
+from clrt.freezing.contents import (
+    intel_files,
+    linker,
+    linker_libraries,
+    nuitka_options,
+    pocl_files,
+)
+from clrt.runtime import icd
 
 ROOT = Path(clrt.freezing.__file__).resolve().parents[2]
 
@@ -32,14 +40,18 @@ class _HookApi:
     add_binaries = add_datas
 
 
-@pytest.fixture(scope="module")
-def hook() -> ModuleType:
-    path = Path(clrt.freezing.get_hook_dirs()[0]) / "hook-clrt.py"
-    spec = importlib.util.spec_from_file_location("hook_clrt", path)
+def _load_hook(name: str) -> ModuleType:
+    path = Path(clrt.freezing.get_hook_dirs()[0]) / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name.replace("-", "_"), path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    return _load_hook("hook-clrt")
 
 
 def _added(hook: ModuleType, folder: Path, **settings: Any) -> dict[str, Path]:
@@ -88,6 +100,47 @@ def test_settings_leave_out_what_is_not_wanted(hook: ModuleType, tmp_path: Path)
         "pocl_binary_distribution/.libs/share/pocl/kernel-x86_64-unknown-linux-gnu-avx2.bc"
     ]
     assert not any("linker" in place for place in added)
+
+
+def test_no_icd_file_of_the_build_machine_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pyopencl"
+    (package / ".libs").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / ".libs" / "intel-cpu.icd").write_text("/home/builder/libintelocl.so\n")
+    (package / "header.h").touch()
+    monkeypatch.setattr("PyInstaller.utils.hooks.get_all_package_paths", lambda _: [str(package)])
+    taken = {Path(path).name for path, _ in _load_hook("hook-pyopencl").datas}
+    assert "header.h" in taken and "intel-cpu.icd" not in taken
+    named = {p.read_text().strip(): p for p, _ in pocl_files() if p.suffix == ".icd"}
+    assert all((icd_file.parent / name).is_file() for name, icd_file in named.items())
+    patterns = [o for o in nuitka_options() if o.startswith("--include-package-data=pyopencl")]
+    assert patterns and all(o.endswith((":*.cl", ":*.h")) for o in patterns)
+
+
+@pytest.mark.skipif(icd.intel_library() is None, reason="Intel's runtime is not installed")
+def test_intel_runtime_is_taken_when_asked_for(hook: ModuleType, tmp_path: Path) -> None:
+    places = set(_added(hook, tmp_path, intel=True)) - set(_added(hook, tmp_path))
+    names = {Path(place).name for place in places}
+    assert {"libintelocl.so", "libtbb.so.12", "cl.cfg", "EULA.txt"} <= names
+    assert all(f"clbltfn{kind}.rtl" in names for kind in ("h8", "e9", "l9", "z0", "z1"))
+    slim = intel_files(["avx2", "avx512"])
+    assert {p.name[7:9] for p, _ in slim if p.name.startswith("clbltfn")} == {
+        "l9",
+        "z0",
+        "z1",
+        "sh",
+    }
+    assert sum(p.stat().st_size for p, _ in slim) < 420e6
+    options = nuitka_options(intel=True)
+    assert f"--include-data-files={icd.intel_library()}=libintelocl.so" in options
+
+
+def test_intel_runtime_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clrt.freezing.contents.intel_library", lambda: None)
+    with pytest.raises(InputError, match="pip install intel-opencl-rt"):
+        intel_files()
 
 
 def test_nuitka_is_told_of_the_same() -> None:
