@@ -113,7 +113,8 @@ class AnswerSteps:
             kept: Sequence[int] = ()
             samplers: Sequence[TokenSampler] = ()
             if count == sequence.left:
-                given = guesses.get(answer, ())[: max(room - count, 0)]
+                most = min(room - count, sequence.most_guesses)
+                given = guesses.get(answer, ())[: max(most, 0)]
                 try:
                     kept, samplers = answer.prepare(given)
                 except ClrtError as error:

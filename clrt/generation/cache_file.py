@@ -12,16 +12,21 @@ from clrt.container.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.errors import InputError, ModelError
 from clrt.files import replacing
 from clrt.generation.engine import CHUNK
+from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.step_parts import StepPart
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
 
 _FORMAT = "clrt-cache"
+_ANGLES = "angles"
+# What the metadata says of the content in front of the first page.
+_STARTS: dict[int, dict[str, str]] = {NOTHING: {}, LONG: {_ANGLES: "long"}}
 
 
-def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> Array:
-    """The pages that are full of a prompt's tokens, `[pages, elements]`.
+def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, int]:
+    """The pages that are full of a prompt's tokens, `[pages, elements]`, and what they begin with
+    (`CachedSequence.start`).
 
     It is for blocks of `scheduler.exclusive`.
 
@@ -42,19 +47,24 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> Array:
             left = count * PAGE - sequence.done
             part = StepPart(sequence, min(left, CHUNK))
             scheduler.with_room(partial(engine.step, [part]))
-        return engine.cache.read(sequence.pages[:count])
+        return engine.cache.read(sequence.pages[:count]), sequence.start
     finally:
         engine.close(sequence)
 
 
-def write_cache(path: Path, fingerprint: str, tokens: Sequence[int], pages: Array) -> int:
+def write_cache(
+    path: Path, fingerprint: str, tokens: Sequence[int], pages: Array, start: int = NOTHING
+) -> int:
     """Writes pages and their tokens; how many tokens these are.
+
+    Args:
+        start: What `compute_pages` says that the pages begin with.
 
     Raises:
         InputError: The file cannot be written.
     """
     arrays = {"tokens": np.array(tokens[: len(pages) * PAGE], np.int32), "pages": pages}
-    table = Table({"format": _FORMAT, "fingerprint": fingerprint})
+    table = Table({"format": _FORMAT, "fingerprint": fingerprint, **_STARTS[start]})
     parts = [part for name, array in arrays.items() for part in table.add(name, array)]
     with replacing(path) as stream:
         stream.write(table.encode())
@@ -63,8 +73,8 @@ def write_cache(path: Path, fingerprint: str, tokens: Sequence[int], pages: Arra
     return len(pages) * PAGE
 
 
-def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array]:
-    """Tokens and pages of a file.
+def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array, int]:
+    """Tokens and pages of a file, and what the pages begin with (`CachedSequence.start`).
 
     Args:
         like: `[0, elements]`: pages of the model.
@@ -92,4 +102,5 @@ def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Ar
         )
     raw = header.map()
     numbers = raw[tokens.start : tokens.stop].view(np.int32).tolist()
-    return numbers, raw[pages.start : pages.stop].view(like.dtype).reshape(pages.shape)
+    start = LONG if header.metadata.get(_ANGLES) == "long" else NOTHING
+    return numbers, raw[pages.start : pages.stop].view(like.dtype).reshape(pages.shape), start

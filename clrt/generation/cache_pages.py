@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import OutOfMemoryError
-from clrt.generation.page_pool import PagePool
+from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
@@ -93,17 +93,18 @@ class CachePages:
             row[:] = read_rows(*self._place(page), 1)[0]
         return made
 
-    def restore(self, tokens: Sequence[int], pages: Array) -> None:
+    def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
         """Takes in pages of a beginning, which then serve sequences until their room is needed.
 
         Args:
             tokens: PAGE for each page.
             pages: As `read` gives them.
+            start: The content in front of the first page (`CachedSequence.start`).
 
         Raises:
             OutOfMemoryError: The cache has no room for all.
         """
-        held, content = self.pool.beginning(tokens)
+        held, content = self.pool.beginning(tokens, start)
         try:
             for index in range(len(held), len(pages)):
                 held.append(self.pool.take())

@@ -64,7 +64,7 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
         "page": PAGE,
         "cache": cache,
     }
-    extras["places"] = decoder.places
+    extras |= {"places": decoder.places, "long_beyond": decoder.long_beyond}
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
     if decoder.encoder is not None:
@@ -145,7 +145,9 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         raise ModelError(f"{path} has pages of {found['page']} places; convert the model again.")
     if cache != found["cache"]:
         raise InputError(f"{path} has a cache of {found['cache']}, not {cache}; convert it again.")
-    places = found.get("places")
+    places, long_beyond = found.get("places"), found.get("long_beyond", 0)
+    if type(long_beyond) is not int or not 0 <= long_beyond < 1 << 31:
+        raise damaged(path, f"its texts are long ones beyond {str(long_beyond)[:20]} tokens")
     if context is not None and isinstance(places, int) and 0 < places < context:
         raise InputError(f"context is {context}; the model has places for 1 to {places}.")
     try:
@@ -161,6 +163,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     most = found["context"] if context is None else context
     encoder = _encoder(path, found, context)
     # A graph is there already.
+    sizes |= {"long_beyond": long_beyond}
     decoder = Decoder(**sizes, intermediate=0, context=most, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
         raise damaged(path, f"its texts begin with tokens {list(start)}")

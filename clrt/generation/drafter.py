@@ -194,6 +194,7 @@ def open_drafter(source: str | Path, model: LanguageModel, cache: str, **options
     for one in (model, draft):
         one.check_decoder("`draft=`")
     check_same_tokens(model, draft)
+    options |= dict(long_beyond=draft.decoder.long_beyond)
     engine = Engine(draft.graph, min(draft.context, model.context), **options)
     return Drafter(engine, draft.vocabulary, model.vocabulary)
 

@@ -23,7 +23,14 @@ from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.sampler import TokenSampler, sampler_inputs
-from clrt.generation.step_parts import CachedSequence, StepPart, filled, step_inputs, texts_of
+from clrt.generation.step_parts import (
+    CachedSequence,
+    StepPart,
+    filled,
+    long_input,
+    step_inputs,
+    texts_of,
+)
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
@@ -65,6 +72,8 @@ class Engine:
         graph: As `clrt.importer.language.graph` builds it, or the header of its file.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
+        long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
+            texts; 0 if all texts use the same. Longer ones have all their tokens run anew.
         sequences: For how many sequences at a time there is room at first.
         device, cache_dir, memory_limit: As in `clrt.load`.
     """
@@ -75,6 +84,7 @@ class Engine:
         context: int,
         *,
         encoder: Decoder | None = None,
+        long_beyond: int = 0,
         sequences: int = 16,
         device: str | int | DeviceInfo | None = None,
         cache_dir: str | Path | None = None,
@@ -86,6 +96,8 @@ class Engine:
         slab = next(spec for spec in self.model.inputs if spec.name == "slab0")
         logits = next(spec for spec in self.model.outputs if spec.name == "logits")
         self._vocabulary = _width(logits)
+        self._has_long = any(spec.name == "long" for spec in self.model.inputs)
+        self._long_beyond = long_beyond if self._has_long else 0
         self._session = self.model._session
         rows, places = sequences, context
         if encoder is not None:
@@ -109,8 +121,7 @@ class Engine:
         self.cache.reset()
         self._sampling = (), {}
         for sequence in self._open:
-            sequence.pages, sequence.content = [], NOTHING
-            sequence.done = sequence.declared = 0
+            self._empty(sequence)
         for source in self._sources.values():
             source.forget()
 
@@ -177,27 +188,34 @@ class Engine:
         return [found[source] for source in sources]
 
     def open(
-        self, tokens: Sequence[int], anew: bool = False, source: EncodedSource | None = None
+        self,
+        tokens: Sequence[int],
+        anew: bool = False,
+        source: EncodedSource | None = None,
+        length: int | None = None,
     ) -> CachedSequence:
         """A sequence of these tokens; what the cache holds of their beginning counts as run.
 
         Args:
             anew: Whether all of them are run in any case.
             source: What it sees, of a model with an encoder.
+            length: Tokens of the text that they begin; None if they are all of it.
 
         Raises:
             InputError: They are more than the context.
         """
         check_length(tokens, self.context)
         made = CachedSequence(list(tokens), self._table.take_row(), source)
+        made.long_beyond = self._long_beyond
+        made.long = 0 < self._long_beyond < max(len(tokens), length or 0)
+        made.content = made.start if source is None else NOTHING
         self._open.append(made)
         if source is not None:
             source.users += 1
         # Of a source that is not encoded there can be no texts.
         if not anew and (source is None or source.done):
-            after = NOTHING if source is None else source.content
             # The last token is run anyway: its logits are wanted.
-            made.pages, made.content = self.cache.pool.beginning(made.tokens[:-1], after)
+            made.pages, made.content = self.cache.pool.beginning(made.tokens[:-1], made.start)
             made.declared = len(made.pages)
             made.done = made.declared * PAGE
             self._table.write(made.row, made.pages)
@@ -227,6 +245,9 @@ class Engine:
             OutOfMemoryError: The cache cannot grow; nothing was run.
             ClrtError: The run failed, and the cache is empty.
         """
+        for part in parts:
+            if part.sequence.is_outgrown:
+                self._renew(part.sequence)
         sources = [s for p in parts if (s := p.sequence.source) is not None and not s.done]
         if sources:
             self.encode(sources)
@@ -261,6 +282,8 @@ class Engine:
         feeds = {"step": step, "rows": filled(wanted), "table": self._table.on_device()}
         if self.encoder is not None:
             feeds |= {"cross": cross, **encoder_inputs(batch, self.encoder)}
+        if self._has_long:
+            feeds |= {"long": long_input(parts, len(step))}
         return {**feeds, **self._sampler_inputs(samplers, parts)}
 
     def _run(self, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Array]:
@@ -287,6 +310,19 @@ class Engine:
             tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
             sequence.content = self.cache.pool.fill(sequence.pages[index], sequence.content, tokens)
             sequence.declared = index + 1
+
+    def _renew(self, sequence: CachedSequence) -> None:
+        """Drops the cached keys of a text that has become a long one; all its tokens run again."""
+        self.cache.pool.release(sequence.pages)
+        sequence.long = True
+        self._empty(sequence)
+        self._table.write(sequence.row, sequence.pages)
+
+    def _empty(self, sequence: CachedSequence) -> None:
+        """Forgets the pages of a sequence, which then runs all its tokens again."""
+        sequence.pages = []
+        sequence.content = NOTHING if sequence.source is not None else sequence.start
+        sequence.done = sequence.declared = 0
 
     def _keep(self, source: EncodedSource) -> None:
         """A source that was encoded is there for others."""
@@ -336,6 +372,8 @@ class Engine:
                 for spec in self.model.inputs
             }
             shapes |= {"step": [CHUNK, 3], "table": list(self._table.shape)}
+            if self._has_long:
+                shapes |= {"long": [CHUNK]}
             if self.encoder is not None:
                 shapes |= {"cross": [CHUNK, 3], **longest_shapes(self.encoder)}
             self._model_bytes = self.model.memory(shapes).device_bytes

@@ -170,7 +170,8 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b""
         cache: Of `CACHES`.
         more: Of adapters, which may leave those numbers as they are.
     """
-    sizes = (decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size)
+    sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
+    sizes += [decoder.long_beyond] if decoder.long_beyond else []
     found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode() + more, digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):

@@ -14,6 +14,7 @@ from clrt.ops.attention.page_form import PAGE
 # there ever were, and what it has itself: its tokens, or a part of a source.
 _Key: TypeAlias = "tuple[int, tuple[Hashable, ...]]"
 NOTHING = 0  # in front of a sequence's first page
+LONG = -1  # the same, of a text whose length changes the angles of its keys (LongRoPE)
 
 
 class PagePool:

@@ -23,11 +23,13 @@ class GivenText(NamedTuple):
         tokens: One or more.
         first: The first place whose row is wanted.
         source: What the encoder reads; None for a decoder alone.
+        length: Tokens of the whole text that they begin; None if they are all of it.
     """
 
     tokens: Sequence[int]
     first: int
     source: Array | None = None
+    length: int | None = None
 
 
 class PlaceRows(NamedTuple):
@@ -100,7 +102,8 @@ def _next_parts(
     room, parts = most, []
     while waiting and sum(t.sequence.all_left for t in running if t.sequence) < room:
         text = waiting[-1]
-        text.sequence = open_text(engine, text.text.tokens, text.text.source, anew=True)
+        given = text.text
+        text.sequence = open_text(engine, given.tokens, given.source, True, given.length)
         running.append(waiting.pop())
     for text in running:
         sequence = text.sequence

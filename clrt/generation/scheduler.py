@@ -236,22 +236,27 @@ class Scheduler:
 
 
 def open_text(
-    engine: Engine, tokens: Sequence[int], source: Array | None, anew: bool = False
+    engine: Engine,
+    tokens: Sequence[int],
+    source: Array | None,
+    anew: bool = False,
+    length: int | None = None,
 ) -> CachedSequence:
     """A sequence for a text that has come so far.
 
     Args:
         source: What the encoder reads; None for a decoder alone.
         anew: Whether all tokens are run in any case.
+        length: Tokens of the whole text; None for those that there are.
 
     Raises:
         InputError: It is longer than the context.
     """
     if source is None:
-        return engine.open(tokens, anew)
+        return engine.open(tokens, anew, length=length)
     read = engine.read(source)
     try:
-        return engine.open(tokens, anew, read)
+        return engine.open(tokens, anew, read, length)
     finally:
         engine.release(read)
 

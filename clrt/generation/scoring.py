@@ -62,7 +62,10 @@ def log_likelihoods(
     found = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
     wanted = [k for k, part in enumerate(found) if len(part)]
     most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
-    given = [texts[k]._replace(tokens=texts[k].tokens[:-1]) for k in wanted]
+    # Nothing follows the last token, which still counts in the length of its text.
+    given = [
+        texts[k]._replace(tokens=texts[k].tokens[:-1], length=len(texts[k].tokens)) for k in wanted
+    ]
     rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
     done, total = 0, sum(map(len, found))
     for number, first, values in rows:

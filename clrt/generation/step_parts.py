@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.generation.encoded_source import EncodedSource
 from clrt.generation.pace import round_size
-from clrt.generation.page_pool import NOTHING
+from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.sampler import TokenSampler
 from clrt.ir.op import Array
 
@@ -27,6 +27,9 @@ class CachedSequence:
         pages: Their pages.
         declared: Of how many pages the pool knows the content.
         content: What the last of these holds (`PagePool.fill`).
+        long_beyond: Maximum number of tokens of a text whose keys have the rotary angles of short
+            texts; 0 if all texts have the same.
+        long: Whether the keys in its pages have the angles of long texts.
     """
 
     tokens: list[int]
@@ -37,11 +40,32 @@ class CachedSequence:
     pages: list[int] = field(default_factory=list)
     declared: int = 0
     content: int = NOTHING
+    long_beyond: int = 0
+    long: bool = False
+
+    @property
+    def start(self) -> int:
+        """The content in front of its first page."""
+        if self.source is not None:
+            return self.source.content
+        return LONG if self.long else NOTHING
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether its cached keys have the angles of short texts, and it has become a long one."""
+        return not self.long and 0 < self.long_beyond < self.known
+
+    @property
+    def most_guesses(self) -> int:
+        """Maximum number of guesses: they must not make a long text of a short one."""
+        if self.long or not self.long_beyond or self.is_outgrown:
+            return len(self.tokens) + (1 << 30)
+        return self.long_beyond - self.known
 
     @property
     def left(self) -> int:
-        """How many tokens were not run."""
-        return len(self.tokens) - self.done
+        """How many tokens are to be run: those that were not, or all once it is outgrown."""
+        return len(self.tokens) - (0 if self.is_outgrown else self.done)
 
     @property
     def all_left(self) -> int:
@@ -98,6 +122,14 @@ def texts_of(part: StepPart) -> list[Sequence[int] | Array]:
 def filled(rows: Array) -> Array:
     """Rows, the first of them again and again behind them."""
     return np.concatenate([rows, np.resize(rows[:1], round_size(len(rows)) - len(rows))])
+
+
+def long_input(parts: Sequence[StepPart], tokens: int) -> Array:
+    """Returns the input `long`, int32 `[tokens]`: 1 for each token of a long text, 0 for others."""
+    made = np.zeros(tokens, np.int32)
+    found = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])
+    made[: len(found)] = found
+    return made
 
 
 def step_inputs(parts: Sequence[StepPart]) -> tuple[Array, Array, Array]:

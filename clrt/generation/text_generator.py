@@ -98,8 +98,9 @@ class TextGenerator:
             sequences=sequences, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
         drafter = None if draft is None else open_drafter(draft, self._model, cache, **options)
-        encoder = self._model.decoder.encoder
-        engine = Engine(self._model.graph, self._model.context, encoder=encoder, **options)
+        decoder = self._model.decoder
+        options |= dict(encoder=decoder.encoder, long_beyond=decoder.long_beyond)
+        engine = Engine(self._model.graph, self._model.context, **options)
         self.device: DeviceInfo = engine.model.device
         self._scheduler = Scheduler(engine, sequences, drafter)
         self._requests = RequestReader(self._model, drafts=drafter is not None)
@@ -271,8 +272,8 @@ class TextGenerator:
         """
         tokens = self._requests.continued(prompt, "`save_cache`")
         with self._scheduler.exclusive():
-            pages = compute_pages(self._scheduler, tokens)
-        return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
+            pages, start = compute_pages(self._scheduler, tokens)
+        return write_cache(expanded(path), self._model.fingerprint, tokens, pages, start)
 
     def load_cache(self, path: str | Path) -> int:
         """Takes in a file of `save_cache`: texts that begin with its prompt do not compute it.
@@ -290,8 +291,8 @@ class TextGenerator:
         self._model.check_decoder("`load_cache`")
         with self._scheduler.exclusive() as engine:
             like = engine.cache.read(())
-            tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
-            self._scheduler.with_room(partial(engine.cache.restore, tokens, pages))
+            tokens, pages, start = read_cache(expanded(path), self._model.fingerprint, like)
+            self._scheduler.with_room(partial(engine.cache.restore, tokens, pages, start))
         return len(tokens)
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ Run it in an environment with torch and transformers, which the tests need not h
 names and shapes of the tensors that it writes. Weights are noise (`checkpoints.py`).
 `decoders.npz` has the logits of two texts for each. `rotaries.npz` has frequencies of rotary
 embeddings. `texts.json` has the decoder of `oracle_texts.py`, its greedy texts and those of beams,
-and perplexities.
+and perplexities. `longrope.json` has greedy texts and scores of the case "phi3_long", whose angles
+change with the length of a text.
 """
 
 from __future__ import annotations
@@ -38,7 +39,15 @@ from tests.generation.oracle_decoders import (
     ROTARY_HEAD,
     ROTARY_PLACES,
 )
-from tests.generation.oracle_texts import BEAMS, GREEDY, LLAMA, PROMPTS
+from tests.generation.oracle_texts import (
+    BEAMS,
+    GREEDY,
+    LLAMA,
+    LONG_PROMPTS,
+    LONG_SCORED,
+    LONG_STEPS,
+    PROMPTS,
+)
 
 _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -155,6 +164,37 @@ def make_texts() -> dict[str, Any]:
     }
 
 
+def make_long_texts(case: dict[str, Any]) -> dict[str, Any]:
+    """Greedy tokens behind beginnings of one text, and log-probabilities of other beginnings."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder), case)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+    text = torch.from_numpy(tokens(LENGTHS[0]).astype(np.int64))[None]
+    made: dict[str, Any] = {"greedy": {}, "scores": {}}
+    for length in LONG_PROMPTS:
+        found = model.generate(
+            text[:, :length],
+            attention_mask=torch.ones_like(text[:, :length]),
+            max_new_tokens=LONG_STEPS,
+            do_sample=False,
+            pad_token_id=0,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        row = found.sequences[0, length:].tolist()
+        scores = torch.stack(found.scores)[:, 0].log_softmax(-1)
+        logprobs = scores[torch.arange(len(row)), row].tolist()
+        made["greedy"][str(length)] = {"tokens": row, "logprobs": [round(p, 5) for p in logprobs]}
+    for length in LONG_SCORED:
+        with torch.no_grad():
+            rows = model(text[:, :length], use_cache=False).logits[0].log_softmax(-1)
+        scores = rows[torch.arange(length - 1), text[0, 1:length]].tolist()
+        made["scores"][str(length)] = [round(p, 5) for p in scores]
+    return made
+
+
 def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     """What of a file of arrays is not as made anew."""
     found = []
@@ -203,6 +243,8 @@ def main() -> int:
         write_cases("decoders.json", cases)
         texts = json.dumps(make_texts(), separators=(",", ":"))
         (DATA / "texts.json").write_text(texts + "\n", encoding="utf-8")
+        long = json.dumps(make_long_texts(cases["phi3_long"]), separators=(",", ":"))
+        (DATA / "longrope.json").write_text(long + "\n", encoding="utf-8")
         for file, made in arrays.items():
             np.savez_compressed(DATA / file, allow_pickle=False, **made)
         return 0
@@ -211,6 +253,9 @@ def main() -> int:
         wrong.append("decoders.json: other configurations or tensors")
     if json.loads((DATA / "texts.json").read_text(encoding="utf-8")) != make_texts():
         wrong.append("texts.json: other texts")
+    long = json.loads((DATA / "longrope.json").read_text(encoding="utf-8"))
+    if long != make_long_texts(cases["phi3_long"]):
+        wrong.append("longrope.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
     return report(wrong)

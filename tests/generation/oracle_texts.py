@@ -36,3 +36,7 @@ BEAMS: dict[str, tuple[str, int, int, list[int]]] = {
     "many_ends": ("long", 3, 60, list(range(5, 450, 37))),
     "ends_at_once": ("one", 2, 8, list(range(0, 450, 2))),
 }
+
+#: Of "phi3_long", whose rotary angles change beyond 32 tokens: lengths of prompts, new tokens
+#: behind each, and lengths of texts that are scored.
+LONG_PROMPTS, LONG_STEPS, LONG_SCORED = (20, 31, 32, 33, 40), 14, (12, 32, 33, 50)

@@ -37,6 +37,7 @@ class Run:
 
     def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType = DType.FLOAT32) -> None:
         self.model, self.vocabulary = model, decoder.vocabulary
+        self.long_beyond = decoder.long_beyond
         counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
         shapes = {f"slab{s}": (n, decoder.page_elements(cache)) for s, n in enumerate(counts)}
         self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
@@ -63,6 +64,10 @@ class Run:
             "table": TABLE,
             "rows": np.array(wanted, np.int32),
         }
+        if self.long_beyond:
+            # The oracle read each text as a whole.
+            lengths = [LENGTHS[text] if text >= 0 else 0 for _, text, _ in steps]
+            feeds["long"] = np.array([n > self.long_beyond for n in lengths], np.int32)
         sampler = TokenSampler(Sampling(), self.vocabulary)
         feeds |= sampler_inputs([sampler] * len(wanted), [[]] * len(wanted), self.vocabulary)
         found = self.model.run(feeds, state=self.state)

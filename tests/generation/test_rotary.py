@@ -40,15 +40,19 @@ def test_frequencies(name: str) -> None:
     rope, context = ROTARIES[name]
     for values in ({"rope_parameters": rope}, old_form(rope)):
         found = read(values, context)
-        np.testing.assert_allclose(found.frequencies, EXPECTED[name][:-1], 1e-6, 1e-12)
-        assert found.frequencies.dtype == np.float32
+        frequencies = found.long if name == "longrope_long" else found.frequencies
+        assert frequencies is not None
+        np.testing.assert_allclose(frequencies, EXPECTED[name][:-1], 1e-6, 1e-12)
+        assert frequencies.dtype == np.float32
         assert found.factor == pytest.approx(float(EXPECTED[name][-1]), rel=1e-6)
 
 
-def test_longrope_by_context() -> None:
+@pytest.mark.parametrize("context", [512, 513])
+def test_longrope_has_both_frequencies_in_any_context(context: int) -> None:
     rope, _ = ROTARIES["longrope_short"]
-    short, long = (read({"rope_parameters": rope}, context) for context in (512, 513))
-    assert (short.frequencies[1:] > long.frequencies[1:]).all()
+    found = read({"rope_parameters": rope}, context)
+    assert found.long is not None and found.long_beyond == 512
+    assert (found.frequencies[1:] > found.long[1:]).all()
 
 
 def test_original_places_outside_as_in_phi3() -> None:
@@ -74,7 +78,8 @@ def test_kinds_of_layers(kind: str) -> None:
 def test_first_phi3_called_longrope_yarn() -> None:
     rope, context = ROTARIES["longrope_long"]
     found = read({"rope_scaling": {**rope, "rope_type": "yarn"}}, context)
-    np.testing.assert_allclose(found.frequencies, EXPECTED["longrope_long"][:-1], 1e-6)
+    assert found.long is not None
+    np.testing.assert_allclose(found.long, EXPECTED["longrope_long"][:-1], 1e-6)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

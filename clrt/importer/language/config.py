@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
 from clrt.importer.language.decoder import FULL, SLIDING, Decoder, Rotary
@@ -140,11 +138,7 @@ def _rotaries(
     turns = family.rotary == "interleaved"
     made = {k: read_rotary(config, head_size, context, k, turns) for k in sorted(set(kinds))}
     first = next(iter(made.values()))
-    if all(_equal(one, first) for one in made.values()):
+    if all(one.equals(first) for one in made.values()):
         made = dict.fromkeys(made, first)
     turned = family.turned(config, len(kinds))
     return tuple(made[k] if turns else None for k, turns in zip(kinds, turned, strict=True))
-
-
-def _equal(one: Rotary, other: Rotary) -> bool:
-    return one.factor == other.factor and np.array_equal(one.frequencies, other.frequencies)

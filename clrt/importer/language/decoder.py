@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import page_form
@@ -21,11 +24,25 @@ class Rotary:
         frequencies: float32 `[turned / 2]`: the angle of each pair at place 1, scaling included.
         interleaved: Neighbours are pairs, and not elements half of `turned` apart.
         factor: Cosines and sines are multiplied by it (YaRN).
+        long: float32 `[turned / 2]`: frequencies for all tokens of a text longer than
+            `long_beyond` tokens; None if those of short texts hold for all (LongRoPE).
+        long_beyond: Maximum number of tokens of a text that uses `frequencies`; 0 without `long`.
     """
 
     frequencies: Array
     interleaved: bool = False
     factor: float = 1.0
+    long: Array | None = None
+    long_beyond: int = 0
+
+    def equals(self, other: Rotary) -> bool:
+        """Returns whether both turn heads by the same angles."""
+        one, two = self.long, other.long
+        alike = np.array_equal(self.frequencies, other.frequencies)
+        alike = alike and (one is None) == (two is None)
+        if one is not None and two is not None:
+            alike = alike and np.array_equal(one, two) and self.long_beyond == other.long_beyond
+        return alike and self.factor == other.factor and self.interleaved == other.interleaved
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,8 @@ class Decoder:
             `context` is the most places of a source.
         features: Of an encoder: the numbers of a frame, where it reads frames and no tokens.
         stride: Of an encoder: so many frames make a place.
+        long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
+            texts; 0 if one set of frequencies holds for all (`Rotary.long`).
     """
 
     family: str
@@ -133,6 +152,17 @@ class Decoder:
     encoder: Decoder | None = None
     features: int = 0
     stride: int = 1
+    long_beyond: int = 0
+
+    def __post_init__(self) -> None:
+        beyond = {r.long_beyond for r in self.rotaries if r is not None and r.long is not None}
+        if len(beyond) > 1:
+            raise UnsupportedError(
+                f"Layers of this {self.family} model change to LongRoPE's long factors at texts of "
+                f"{min(beyond)} and of {max(beyond)} tokens; clrt knows one length for all layers."
+            )
+        if beyond:
+            object.__setattr__(self, "long_beyond", beyond.pop())
 
     def window(self, layer: int) -> int:
         """How many keys before its place a token sees in a layer; -1 for all."""

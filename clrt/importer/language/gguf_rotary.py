@@ -28,7 +28,7 @@ def gguf_rotary(
     """The rotary embedding of layers without a window, and of all where they are alike.
 
     Args:
-        context: Places that are asked for: LongRoPE's frequencies depend on it.
+        context: Places that are asked for.
 
     Raises:
         ModelError: A key or a tensor is wrong.
@@ -47,7 +47,9 @@ def gguf_rotary(
         made = replace(made, factor=made.factor * _attention_factor(keys))
     if _FACTORS not in weights:
         return made
-    return replace(made, frequencies=made.frequencies / _factors(weights, _FACTORS, turned))
+    factors = _factors(weights, _FACTORS, turned)
+    long = None if made.long is None else made.long / factors
+    return replace(made, frequencies=made.frequencies / factors, long=long)
 
 
 def gguf_local_rotary(

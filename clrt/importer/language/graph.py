@@ -35,6 +35,9 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
     `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden` float32
     `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
 
+    If the frequencies of rotary embeddings depend on the length of a text (`Rotary.long`), there is
+    `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
+
     With an encoder there are its inputs, too (`EncoderPart`), and `cross` int32 `[tokens, 3]`: a
     step whose sequence is the row of the table that has the states of the token's source, and whose
     place is their last one. Another output is `states` float32 `[batch, places, hidden]`. What a
@@ -67,6 +70,7 @@ class _DecoderGraph:
             for s in range(SLABS)
         ]
         self._tables: dict[Rotary, tuple[Value, Value]] = {}
+        self.long = build.input("long", DType.INT32, (tokens,)) if decoder.long_beyond else None
         self.encoder = None if decoder.encoder is None else EncoderPart(build)
         self.cross = None
         if self.encoder is not None:
@@ -92,6 +96,7 @@ class _DecoderGraph:
         logits = build.capped(logits, decoder.final_softcap, "output")
         places = self._column(_PLACE)
         asked, token, logprob = sample_next(build, logits, places, self.rows, decoder.vocabulary)
+        more += [] if self.long is None else [self.long]
         inputs = [self.step, self.table, self.rows, *asked, *more, *slabs]
         outputs = {"token": token, "logprob": logprob, "logits": logits, "hidden": state}
         outputs |= {} if states is None else {"states": states}
@@ -185,8 +190,15 @@ class _DecoderGraph:
             build, layer = self.build, "rotary"
             places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
             places = build(layer, Unsqueeze(), places, build.ints(1))
-            angles = build(layer, Mul(), places, build.constant(rotary.frequencies))
+            angles = build(layer, Mul(), places, self._frequencies(rotary))
             cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
             parts = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
             self._tables[rotary] = next(parts), next(parts)
         return self._tables[rotary]
+
+    def _frequencies(self, rotary: Rotary) -> Value:
+        """Frequencies `[tokens, turned / 2]` of a step, or `[turned / 2]` of all tokens."""
+        if rotary.long is None or self.long is None:
+            return self.build.constant(rotary.frequencies)
+        both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))
+        return self.build("rotary", Gather(), both, self.long)

@@ -19,6 +19,7 @@ from clrt.importer.language.decoder import SLIDING, Rotary
 from clrt.ir.op import Array
 
 _ORIGINAL = "original_max_position_embeddings"
+_LONGROPES = ("longrope", "su")  # the second is its name in the first Phi-3
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def read_rotary(
     Args:
         config: With `rope_theta`, `partial_rotary_factor` and `max_position_embeddings` under
             these names, whatever the family calls them.
-        context: Places that are asked for. LongRoPE's and dynamic frequencies depend on it.
+        context: Places that are asked for. Dynamic frequencies depend on it.
         kind: FULL or SLIDING.
 
     Raises:
@@ -92,9 +93,14 @@ def read_rotary(
     scope = RotaryScope(config, rope, head_size, turned, theta, trained, context)
     with np.errstate(all="ignore"):
         frequencies, factor = _SCALINGS[scaling](scope)
-    if not np.isfinite(frequencies).all():
-        raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
-    return Rotary(frequencies.astype(np.float32), interleaved, factor)
+        long = _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
+    for made in (frequencies, long):
+        if made is not None and not np.isfinite(made).all():
+            raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
+    frequencies = frequencies.astype(np.float32)
+    if long is None or np.array_equal(frequencies, long):
+        return Rotary(frequencies, interleaved, factor)
+    return Rotary(frequencies, interleaved, factor, long, scope.original)
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
@@ -194,23 +200,35 @@ def _magnitude(factor: float, mscale: float) -> float:
 
 
 def _longrope(scope: RotaryScope) -> tuple[Array, float]:
-    """Each pair has a factor, another one where more than the original context is asked for.
+    """Each pair has a factor for texts up to the original context, and another one beyond it.
 
-    transformers goes by the length of a text, so that what is cached has other angles than what
-    follows once a text outgrows the original context.
+    As in transformers, all tokens of a text have the factors of its whole length, so keys that are
+    cached are computed again once a text outgrows the original context.
+
+    Returns:
+        The frequencies of texts up to the original context, and the factor of cosines and sines.
 
     Source: Ding et al., LongRoPE (2024).
     """
     original, factor = scope.original, scope.factor
-    key = "long_factor" if scope.context > original else "short_factor"
-    factors = np.array(scope.rope.numbers(key, scope.turned // 2), np.float32)
-    if not (factors > 0).all():
-        raise scope.rope.wrong(key, "a list of numbers above 0", scope.rope.get(key))
+    frequencies = _longrope_frequencies(scope, "short_factor")
     growth = 1.0
     if factor > 1:
         growth = math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
     growth = scope.rope.number("attention_factor", growth, least=0.0, most=1e6)
-    return 1 / (factors * scope.powers()), growth
+    return frequencies, growth
+
+
+def _longrope_frequencies(scope: RotaryScope, key: str) -> Array:
+    """Returns float32 frequencies divided by the list of factors under a key.
+
+    Raises:
+        ModelError: The key is missing, or is not a list of numbers above 0 for each pair.
+    """
+    factors = np.array(scope.rope.numbers(key, scope.turned // 2), np.float32)
+    if not (factors > 0).all():
+        raise scope.rope.wrong(key, "a list of numbers above 0", scope.rope.get(key))
+    return np.asarray(1 / (factors * scope.powers()), np.float32)
 
 
 _SCALINGS: dict[str, Callable[[RotaryScope], tuple[Array, float]]] = {
@@ -219,7 +237,6 @@ _SCALINGS: dict[str, Callable[[RotaryScope], tuple[Array, float]]] = {
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
-    "longrope": _longrope,
-    "su": _longrope,  # LongRoPE's name in the first Phi-3
+    **dict.fromkeys(_LONGROPES, _longrope),
     "proportional": _proportional,
 }
