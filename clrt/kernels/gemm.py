@@ -13,6 +13,7 @@ from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
+from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
 from clrt.kernels.gemm_unit import GPU_UNIT, emit_unit, reject_unit
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
@@ -165,6 +166,7 @@ def variants(
     prefix: str = "",
     work: Callable[[Node], Work] = work_of,
     gpu: Variant | None = None,
+    typed: bool = True,
 ) -> tuple[Variant, ...]:
     """One for each kernel of products.
 
@@ -173,11 +175,14 @@ def variants(
         reject_reason: Why none of them holds.
         work: What each of them does for a node.
         gpu: In place of the one for GPUs.
+        typed: Whether `reject_reason` accepts other dtypes than floats computed in float32.
     """
 
     def both(kernel: RejectReason) -> RejectReason:
         return lambda node, caps: reject_reason(node, caps) or kernel(node, caps)
 
+    name, reject = f"{prefix}gemm_typed_cpu", both(reject_typed)
+    typed_variants = (Variant(name, lowered(emit_typed_cpu), reject, requires.CPU, work=work),)
     return (
         Variant(
             f"{prefix}gemm_cpu",
@@ -194,6 +199,7 @@ def variants(
             GPU_TILES,
             work=work,
         ),
+        *(typed_variants if typed else ()),
         Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
     )
 

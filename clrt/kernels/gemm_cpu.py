@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
 from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_of
@@ -294,13 +295,14 @@ def pack_b(
     if product.right is not product.dtype:
         raise UnsupportedError(f"B in {product.right} is no constant as it lies")
     own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
-    target = BufferArg(ctx.scratch(prod(own) * columns * k))
+    target = BufferArg(ctx.scratch(prod(own) * columns * k, product.dtype))
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
     if k == 0:
         return [], target, strides
     sizes = {"N": n, "K": k, "width": panel, "columns": columns, "d1": own[1]}
     steps = {"s0": s0, "s1": s1, "s_k": s_k, "s_n": s_n}
-    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=PACKED_ROWS)
+    words = {} if product.dtype is DType.FLOAT32 else {"DATA_T": product.dtype.cl_bits}
+    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=PACKED_ROWS, **words)
     grid = (columns // panel, ceil_div(k, PACKED_ROWS), prod(own))
     packing = launch(kernel, grid, (1, 1, 1), y=target, x=source, **sizes, **steps)
     return [packing], target, strides

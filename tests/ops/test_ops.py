@@ -80,6 +80,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 7},
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},
     "gemm_levels_cpu": {"T_VW": 4},
+    "gemm_typed_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 2, "T_MC": 7},
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
     "layer_normalization_group": {"T_ITEMS": 4, "T_HELD": 2},

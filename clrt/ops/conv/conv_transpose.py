@@ -103,7 +103,7 @@ class ConvTranspose(ScalesChannels):
     strides: tuple[int, ...] = ()
 
     alike = ((0, 1, 2),)
-    variants = gemm.variants(_emit, _reject)
+    variants = gemm.variants(_emit, _reject, typed=False)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
         return values or (1,) * rank

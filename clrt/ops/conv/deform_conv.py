@@ -103,7 +103,7 @@ class DeformConv(Op):
     strides: tuple[int, ...] = ()
 
     alike = ((0, 1, 2, 3, 4),)
-    variants = gemm.variants(_emit, reject_in_float32)
+    variants = gemm.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
         """The geometry of the windows."""

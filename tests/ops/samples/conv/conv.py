@@ -43,7 +43,8 @@ def conv_samples(cls: type[Conv]) -> Iterator[Sample]:
         yield make(op, x, w)
         yield make(op, x, w, bias=False)
     half = make(cls((3, 3), pads=(1, 1, 1, 1)), (1, 2, 5, 5), (3, 2, 3, 3))
-    yield Sample(half.op, tuple(a.astype(np.float16) for a in half.inputs if a is not None))
+    for dtype in (np.float16, np.float64):
+        yield Sample(half.op, tuple(a.astype(dtype) for a in half.inputs if a is not None))
 
 
 @error_samples_of(Conv)
@@ -90,7 +91,12 @@ def fused_conv_samples(cls: type[FusedConv]) -> Iterator[Sample]:
         n, (o, *space) = x[0], y
         ones = (1,) * len(space)
         for bias in (None, (o,)):
-            yield make(cls(**fields, steps=relu), x, w, bias)  # type: ignore[arg-type]
+            one = make(cls(**fields, steps=relu), x, w, bias)  # type: ignore[arg-type]
+            yield one
+            if not fields and bias:
+                yield Sample(
+                    one.op, tuple(a.astype(np.float64) for a in one.inputs if a is not None)
+                )
             extras = (n, o, *ones), (n, *y)
             yield make(cls(**fields, steps=residual), x, w, bias, *extras)  # type: ignore[arg-type]
         for extra in [(), (1,), (o, *ones), (1, *y), (n, 1, *ones), (n, 1, *space), tuple(space)]:

@@ -49,6 +49,9 @@ def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
     mask = rng.integers(0, 2, (4, 9)).astype(bool)
     plain = make(cls(steps=where), (4, 5), (5, 9), ())
     yield Sample(plain.op, (*plain.inputs[:2], mask, plain.inputs[2]))
+    for trans_b in (0, 1):
+        double = make(cls(0, trans_b, gelu), (5, 11), (26, 11) if trans_b else (11, 26), (26,))
+        yield Sample(double.op, tuple(a.astype(np.float64) for a in double.inputs if a is not None))
     half = tuple(rng.standard_normal(s).astype(np.float16) for s in [(4, 5), (5, 9), (9,)])
     yield Sample(cls(steps=gelu), half)
     for dtype in (DType.FLOAT16, DType.BFLOAT16):

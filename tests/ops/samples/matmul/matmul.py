@@ -18,7 +18,7 @@ def matmul_samples(cls: type[MatMul]) -> Iterator[Sample]:
     for a, b in SAMPLE_SHAPES:
         yield Sample(cls(), tuple(rng.standard_normal(s).astype(np.float32) for s in (a, b)))
     for dtype in (DType.INT32, DType.UINT64, DType.INT64, DType.FLOAT16):
-        for shapes in [((3, 5), (5, 7)), ((2, 1, 3, 4), (3, 4, 2)), ((4,), (4,))]:
+        for shapes in [((13, 5), (5, 27)), ((2, 1, 3, 4), (3, 4, 2)), ((4,), (4,))]:
             arrays = (rng.integers(0, 9, s).astype(dtype.numpy) for s in shapes)
             yield Sample(cls(), tuple(arrays))
 

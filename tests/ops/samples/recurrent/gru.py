@@ -25,3 +25,4 @@ def gru_samples(cls: type[GRU]) -> Iterator[Sample]:
         op = cls(linear_before_reset=linear, layout=1)
         yield Sample(op, sample_inputs(cls, (2, 1, 3, 26), op, (True, False, True)))
         yield Sample(op, sample_inputs(cls, (3, 2, 4, 5), op, (True,) * 3, np.float16))
+    yield Sample(cls(), sample_inputs(cls, (2, 1, 3, 4), cls(), (False,) * 3, np.float64))
