@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,11 +108,18 @@ ITERATION_LIMIT = Knob(
 
 
 def cache_dir() -> Path:
-    """The cache folder: CLRT_CACHE_DIR, else the platform's folder for caches."""
+    """The cache folder: CLRT_CACHE_DIR, else the platform's folder for caches.
+
+    A user without a home has one in the folder for temporary files.
+    """
     configured = CACHE_DIR.get()
     if configured:
         return Path(os.path.expanduser(configured))
-    return Path(platformdirs.user_cache_dir("clrt", False))
+    with contextlib.suppress(RuntimeError):  # newer versions of platformdirs; older ones return "~"
+        folder = Path(platformdirs.user_cache_dir("clrt", False))
+        if folder.is_absolute():
+            return folder
+    return Path(tempfile.gettempdir(), f"clrt-{os.getuid() if hasattr(os, 'getuid') else 0}")
 
 
 ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (

@@ -17,6 +17,7 @@ import pyopencl as cl
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
+from clrt.runtime.cache_folders import prepare_pocl_cache
 from clrt.runtime.icd import intel_platforms, remove_old_icd
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
@@ -192,6 +193,7 @@ def load_drivers() -> None:
     """
     library = _library()
     remove_old_icd(Path(cl.__file__).parent)
+    prepare_pocl_cache()
     if library is not None:
         library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
     intel_platforms()

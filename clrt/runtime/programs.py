@@ -21,6 +21,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
 from clrt.kernels.spec import KernelSpec
+from clrt.runtime.cache_folders import warn_if_unusable
 from clrt.runtime.driver import NO_BUILD, Guard, binary_of, check_process, cl
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.saver import Saver
@@ -118,6 +119,7 @@ class ProgramCache:
         key = self._key(source, options)
         program = self._load(key, options)
         if program is None:
+            warn_if_unusable(self.folder)
             program = self._build(spec, source, options)
             self.builds += 1
             self._saver.add(key, program)

@@ -123,8 +123,8 @@ def _shipped() -> list[Record]:
 def _load(path: Path) -> list[Record]:
     try:
         return check(json.loads(read_regular(path, _MOST_BYTES).decode()))
-    except FileNotFoundError:
-        return []
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # of a cache folder that cannot be used there is another warning
     except (OSError, ValueError, KeyError, TypeError) as error:
         warn_user(
             f"The tuning records in '{path}' are ignored ({error}); make them anew with "

@@ -1,4 +1,4 @@
-"""Applications that are frozen, where there is no Python, no network, no PATH and no home.
+"""Applications that are frozen, where there is no Python, no network, no PATH, and a home that is read-only.
 
 `make test-frozen` runs these; they take minutes, and half an hour with Nuitka.
 """
@@ -82,8 +82,9 @@ def _in_bare_root(
     shutil.copytree(app, root / "app", symlinks=True)
     shutil.copy(model, root / "app" / "model.clrt")
     script = (
-        'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i HOME=/home '
-        f'CLRT_DEVICE={device} "$(command -v chroot)" "$0" "$@"'
+        'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && '
+        'mount --bind "$0/home" "$0/home" && mount -o remount,ro,bind "$0/home" && '
+        f'exec env -i HOME=/home CLRT_DEVICE={device} "$(command -v chroot)" "$0" "$@"'
     )
     inside = [f"/app/{name}", "/app/model.clrt", *TEXTS]
     command = ["unshare", "--map-root-user", "--mount", "--net", "--pid", "--fork"]
@@ -96,6 +97,7 @@ def _in_bare_root(
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("Warning: ") <= 1, done.stderr
     return _answer(done.stdout)
 
 
