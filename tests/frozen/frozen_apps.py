@@ -1,4 +1,4 @@
-"""Applications that are frozen, where there is no Python, no network, no PATH, and a home that is read-only.
+"""Frozen applications, where there is no Python, no network, no PATH, and a read-only home.
 
 `make test-frozen` runs these; they take minutes, and half an hour with Nuitka.
 """
