@@ -1,7 +1,8 @@
 // ScatterElements into y, which already holds x: one work-item walks one line of the indices along
 // the axis, so that no two work-items write one element and the order is that of the indices.
 // d, u: dims and strides of the indices, 1 and 0 on the axis (`length`, `walk`); s: strides of y,
-// 0 on the axis (`step`).
+// 0 on the axis (`step`). On CPUs a work-item has several lines: side by side in memory they are
+// walked together, so that memory is read in order.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/index.clh"
@@ -14,6 +15,26 @@
 __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T, y),
                                OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                                const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
+#if CPU
+  const IDX_T first = get_group_id(0) * share;
+  const IDX_T end = min(first + share, d0 * d1 * d2 * d3 * d4 * d5);
+  for (IDX_T place = first; place < end;) {
+    const IDX_T row = place / d5, PLACE_OF(row);
+    const IDX_T begin = place - row * d5, stop = min(d5, end - row * d5);
+    const IDX_T i5 = 0, line = STRIDED(s), source = STRIDED(u);
+    const IDX_T turns = walk == 1 ? stop - begin : length, each = walk == 1 ? length : stop - begin;
+    for (IDX_T turn = 0; turn < turns; ++turn) {
+      for (IDX_T within = 0; within < each; ++within) {
+        const IDX_T k = walk == 1 ? within : turn, j = begin + (walk == 1 ? turn : within);
+        const IDX_T from = source + j * u5 + k * walk;
+        const IDX_T index = clrt_index((long)AT(indices)[from], n, AT(status));
+        const IDX_T at = line + j * s5 + index * step;
+        AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[from]);
+      }
+    }
+    place = row * d5 + stop;
+  }
+#else
   EACH_PLACE {
     const IDX_T line = STRIDED(s);
     IDX_T from = STRIDED(u);
@@ -22,4 +43,5 @@ __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(
       AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[from]);
     }
   }
+#endif
 }

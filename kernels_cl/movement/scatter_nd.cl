@@ -1,5 +1,8 @@
-// ScatterND into y, which already holds x: a work-item takes one element of every slice, so that
-// no two work-items write one element and tuples that repeat are taken in order.
+// ScatterND into y, which already holds x. No two work-items write one element, and tuples that repeat are
+// taken in order.
+//   scatter_nd      a work-item has one element of every slice
+//   scatter_nd_cpu  one has `span` elements of those slices that begin in a part of y, of `share` elements:
+//                   of `pieces` of slices, and the parts of y
 #include "common/base.clh"
 #include "common/index.clh"
 #include "common/scatter.clh"
@@ -16,5 +19,28 @@ __kernel void scatter_nd(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T
   for (IDX_T t = 0; t < tuples; ++t) {
     const IDX_T at = clrt_tuple(AT(indices) + t * width, AT(status), TUPLE_ARGS) + r;
     AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[t * inner + r]);
+  }
+}
+
+#define LANES 8
+typedef CAT(DATA_T, LANES) __attribute__((aligned(sizeof(DATA_T)))) V;
+
+__kernel SINGLE_ITEM
+void scatter_nd_cpu(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T, y), OUT(long, status),
+                    const IDX_T inner, const IDX_T tuples, const IDX_T pieces, const IDX_T span,
+                    const IDX_T share, TUPLE_PARAMS) {
+  const IDX_T part = get_group_id(0) / pieces, begin = (get_group_id(0) - part * pieces) * span;
+  const IDX_T low = part * share, end = min(begin + span, inner);
+  for (IDX_T t = 0; t < tuples; ++t) {
+    const IDX_T at = clrt_tuple(AT(indices) + t * width, AT(status), TUPLE_ARGS);
+    if (at < low || at - low >= share) continue;
+    __global DATA_T *const to = AT(y) + at;
+    __global const DATA_T *const from = AT(updates) + t * inner;
+    IDX_T r = begin;
+    for (; r + LANES <= end; r += LANES) {
+      const V old = *(__global const V *)(to + r), update = *(__global const V *)(from + r);
+      *(__global V *)(to + r) = COMBINE(old, update);
+    }
+    for (; r < end; ++r) to[r] = COMBINE(to[r], from[r]);
   }
 }

@@ -1,6 +1,8 @@
 // CumSum and CumProd along one axis of [outer, n, step].
 //   cum_sum      a work-item walks a line
-//   cum_columns  vectors of float32 columns; a work-group has `blocks` of the outer axis
+//   cum_cpu      for CPUs: a work-group has `columns` of the inner axis and `blocks` of the outer one; a
+//                row is the row before, which it reads again from the cache, and a row of x. Of lines
+//                side by side (step 1) it takes four at a time: sums of one wait for each other
 #include "common/base.clh"
 #include "common/lines.clh"
 #include "common/storage.clh"
@@ -16,7 +18,6 @@
 #endif
 #ifndef T_VW
 #define T_VW 8
-#define T_NV 8
 #endif
 #ifndef VW
 #define VW T_VW
@@ -35,24 +36,59 @@ __kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), LINES) {
 }
 
 #else
-#include "common/math.clh"
-#include "common/scalar.clh"
-#include "common/rows.clh"
-#include "common/columns.clh"
+typedef CAT(DATA_T, VW) V;
+typedef V __attribute__((aligned(sizeof(DATA_T)))) V_UNALIGNED;
+#define VECTOR_AT(p) (*(__global V_UNALIGNED *)(p))
+#define VECTOR_IN(p) (*(__global const V_UNALIGNED *)(p))
+#define LINE_SUM(l)                                \
+  {                                                \
+    const DATA_T next = JOIN(sum##l, from[l * n + k]); \
+    to[l * n + k] = EXCLUSIVE ? sum##l : next;     \
+    sum##l = next;                                 \
+  }
 
 __kernel SINGLE_ITEM
-void cum_columns(IN(float, x), OUT(float, y), const IDX_T outer, const IDX_T n,
-                 const IDX_T step, const IDX_T blocks) {
-  COLUMN_ITEM(outer, step, blocks)
-  F sum[T_NV];
+void cum_cpu(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T outer, const IDX_T n, const IDX_T step,
+             const IDX_T columns, const IDX_T blocks) {
+  const IDX_T first = get_group_id(0) * columns, begin = get_group_id(1) * blocks;
+  const IDX_T width = min(columns, step - first), end = min(begin + blocks, outer);
+  if (step == 1) {
+    IDX_T block = begin;
+    for (; block + 4 <= end; block += 4) {
+      __global const DATA_T *const from = AT(x) + block * n;
+      __global DATA_T *const to = AT(y) + block * n;
+      DATA_T sum0 = START, sum1 = START, sum2 = START, sum3 = START;
+      for (IDX_T i = 0; i < n; ++i) {
+        const IDX_T k = TURNED(i);
+        LINE_SUM(0) LINE_SUM(1) LINE_SUM(2) LINE_SUM(3)
+      }
+    }
+    for (; block < end; ++block) {
+      __global const DATA_T *const from = AT(x) + block * n;
+      __global DATA_T *const to = AT(y) + block * n;
+      DATA_T sum0 = START;
+      for (IDX_T i = 0; i < n; ++i) {
+        const IDX_T k = TURNED(i);
+        LINE_SUM(0)
+      }
+    }
+    return;
+  }
   for (IDX_T block = begin; block < end; ++block) {
-    EACH sum[k] = (F)(START);
     for (IDX_T i = 0; i < n; ++i) {
-      const IDX_T at = (block * n + TURNED(i)) * step + first;
-      EACH {
-        const F next = JOIN(sum[k], COLUMNS(AT(x) + at));
-        STORE_COLUMNS(AT(y) + at, EXCLUSIVE ? sum[k] : next)
-        sum[k] = next;
+      __global DATA_T *const to = AT(y) + (block * n + TURNED(i)) * step + first;
+      __global const DATA_T *const last = AT(y) + (block * n + TURNED(max(i, 1) - 1)) * step + first;
+      __global const DATA_T *const from =
+          AT(x) + (block * n + TURNED(EXCLUSIVE ? max(i, 1) - 1 : i)) * step + first;
+      IDX_T c = 0;
+      if (i == 0) {
+        for (; c + VW <= width; c += VW)
+          VECTOR_AT(to + c) = EXCLUSIVE ? (V)(START) : JOIN((V)(START), VECTOR_IN(from + c));
+        for (; c < width; ++c) to[c] = EXCLUSIVE ? START : JOIN(START, from[c]);
+      } else {
+        for (; c + VW <= width; c += VW)
+          VECTOR_AT(to + c) = JOIN(VECTOR_IN(last + c), VECTOR_IN(from + c));
+        for (; c < width; ++c) to[c] = JOIN(last[c], from[c]);
       }
     }
   }

@@ -70,7 +70,7 @@ SMALL: dict[str, dict[str, int]] = {
     "conv_image_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "copy_tiled": {"T_ITEMS": 4},
-    "cum_columns": {"T_VW": 4, "T_NV": 2},
+    "cum_cpu": {"T_VW": 4},
     "few_rows_gpu": {"T_LANES": 4, "T_SLICES": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "fused_attention_gpu": {"T_LANES": 4, "T_LINES": 2, "T_RQ": 2, "T_RK": 2, "T_TD": 8},

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, numbered
 from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -29,6 +30,8 @@ from clrt.ops.movement.scatter_elements import (
 )
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
+
+_LEAST_SPAN = 1024  # elements of a slice to a work-group of a CPU
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     return reject_reduce(node.op.reduction, node.output.dtype, caps)
 
 
-def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
+def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
     indices, updates, y = node.arg(1), node.arg(2), node.output
     op = node.op
     assert isinstance(op, ScatterND)
@@ -137,14 +140,27 @@ def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
     tuples = count(indices.dims[:-1])
     kernel = KernelSpec.of(
         "movement/scatter_nd.cl",
-        "scatter_nd",
+        "scatter_nd_cpu" if cpu else "scatter_nd",
         DATA_T=data_t(op.reduction, y.dtype),
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
     )
     args = dict(indices=indices, updates=updates, y=y, inner=inner, tuples=tuples)
-    scatter = launch(kernel, (inner,), **args, **_tuple_args(node, y, dims, inner))
-    return [*launches, scatter]
+    args |= _tuple_args(node, y, dims, inner)
+    if not cpu:
+        return [*launches, launch(kernel, (inner,), **args)]
+    # Long slices are cut; of short ones each work-group reads all tuples and does its part of y.
+    pieces = clamp(inner // _LEAST_SPAN, 1, ctx.caps.compute_units)
+    span = ceil_div(inner, pieces)
+    parts = clamp(ctx.caps.compute_units // pieces, 1, count(dims))
+    share = ceil_div(count(dims), parts) * inner
+    cut = {"pieces": ceil_div(inner, span), "span": span, "share": share}
+    groups = (cut["pieces"] * ceil_div(count(y.dims), share),)
+    return [*launches, launch(kernel, groups, (1,), **args, **cut)]
+
+
+def _emit_scatter_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _emit_scatter(node, ctx, cpu=True)
 
 
 @register
@@ -161,7 +177,10 @@ class ScatterND(Op):
     alike = ((0, 2),)
     followed = (1,)
     in_place = (0,)
-    variants = (Variant("columns", _emit_scatter, _reject),)
+    variants = (
+        Variant("cpu", _emit_scatter_cpu, _reject, requires.CPU),
+        Variant("columns", _emit_scatter, _reject),
+    )
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -92,7 +92,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
     )
-    return [*launches, launch_places(kernel, merged, ctx.caps, length, **tensors, **steps)]
+    # Lines along the last axis are walked one by one, others together.
+    work = length if walk == 1 else 1
+    return [*launches, launch_places(kernel, merged, ctx.caps, work, **tensors, **steps)]
 
 
 @register

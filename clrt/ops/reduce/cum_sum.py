@@ -13,23 +13,36 @@ from clrt.errors import ShapeError
 from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.columns import launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch
+from clrt.kernels.spec import (
+    KernelSpec,
+    Launch,
+    ceil_div,
+    clamp,
+    launch,
+    pieces_per_group,
+    round_up,
+)
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
+from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import elements, host_ints
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 
-COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+_COLUMNS = 1024  # of a work-group, at most: the row before stays in the cache
+_LINE = 16  # elements of a cache line, or more
+_LEAST_ELEMS = 4096  # of a work-group, where there are several blocks
 
 
-def _reject_columns(node: Node, caps: DeviceCaps) -> str | None:
-    last = _axis(node) >= len(node.output.dims) - 1
-    return reject_but_float32(node, caps) or ("for other axes than the last" if last else None)
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.output.dtype
+    if dtype.compute != dtype.cl:
+        return f"for dtypes that are computed as they lie in memory, not {dtype}"
+    return reject_float64(node, caps)
 
 
 def _axis(node: Node) -> int:
@@ -52,9 +65,21 @@ def _defines(op: IrOp) -> dict[str, Define]:
     }
 
 
-def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y, defines = node.arg(0), node.output, _defines(node.op)
-    return launch_columns(COLUMNS, "reduce/cum_sum.cl", x, y, _sizes(node), 1, ctx, **defines)
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    outer, n, step = _sizes(node)
+    if not outer * n * step:
+        return []
+    x, y = node.arg(0), node.output
+    shared = ceil_div(step, ctx.caps.compute_units)
+    columns = clamp(round_up(shared, _LINE), 1, _COLUMNS)
+    blocks = pieces_per_group(outer, ceil_div(_LEAST_ELEMS, n * min(columns, step)), ctx.caps)
+    defines = {**_defines(node.op), **ctx.tunables(CPU)}
+    types = {"DATA_T": x.dtype.cl, "ACC_T": x.dtype.cl}
+    spec = KernelSpec.of("reduce/cum_sum.cl", "cum_cpu", **defines, **types)
+    groups = (ceil_div(step, columns), ceil_div(outer, blocks))
+    args = {"x": x, "y": y, "outer": outer, "n": n, "step": step}
+    more = {"columns": columns, "blocks": blocks}
+    return [launch(spec, groups, (1, 1), outer * n * step, **args, **more)]
 
 
 def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
@@ -84,7 +109,7 @@ class Cumulative(Op):
     host_inputs = (1,)
     shape_data = True
     variants = (
-        Variant("columns", _emit_columns, _reject_columns, requires.CPU),
+        Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("lines", _emit_lines, reject_float64, speed=PLAIN),
     )
 

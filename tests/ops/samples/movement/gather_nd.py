@@ -45,6 +45,11 @@ def scatter_nd_samples(cls: type[ScatterND]) -> Iterator[Sample]:
             yield Sample(cls(reduction), (x, indices, updates.astype(np.float32)))
             whole = ((x * 4).astype(np.int64), indices, (updates * 4).astype(np.int64))
             yield Sample(cls(reduction), whole)
+    rows = rng.standard_normal((70, 3)).astype(np.float32)
+    updates = rng.standard_normal((200, 3)).astype(np.float32)
+    yield Sample(cls("add"), (rows, rng.integers(-70, 70, (200, 1)), updates))
+    long = rng.standard_normal((3, 2051)).astype(np.float32)
+    yield Sample(cls("add"), (long, np.array([[1], [-1], [1]]), long + 1))
     for dtype in (np.bool_, np.float16, np.int64):
         yield Sample(cls(), (np.zeros(65, dtype), np.array([[3], [-1]]), np.ones(2, dtype)))
 

@@ -21,6 +21,7 @@ def cumulative_samples(cls: type[Cumulative]) -> Iterator[Sample]:
             for axis in (0, 1, -1):
                 yield Sample(op, (x, np.array(axis)))
             yield Sample(op, (rng.standard_normal((2, 5, 43)).astype(np.float32), np.array(1)))
+            yield Sample(op, (rng.standard_normal((6, 9)), np.array(1)))
             yield Sample(op, (rng.integers(-9, 9, (2, 65)), np.array([1], np.int32)))
             yield Sample(op, (x.astype(np.float16), np.array(1)))
             yield Sample(op, (np.zeros((2, 0), np.float32), np.array(1)))
