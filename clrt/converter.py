@@ -19,6 +19,7 @@ from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
+from clrt.knobs import whole_number
 from clrt.model import load
 from clrt.ops.base import all_graphs
 from clrt.passes.driver import PassReport, PassRun, infer_types
@@ -209,12 +210,13 @@ def _symbol_at(graph: Graph, text: str) -> str:
     """
     name, colon, axis = text.rpartition(":")
     value = next((v for v in graph.inputs if colon and v.name == name), None)
-    if value is None or not axis.isdecimal():
+    at = whole_number(axis)
+    if value is None or at is None:
         listing = listed_symbols(symbol_places(graph)) or "none"
         raise InputError(f"The model has no symbolic dim '{text}'; it has {listing}.")
-    if value.shape is None or int(axis) >= len(value.shape):
+    if value.shape is None or at >= len(value.shape):
         raise InputError(f"Input '{name}' {value.type} has no axis {axis}.")
-    dim = value.shape[int(axis)]
+    dim = value.shape[at]
     if not is_symbol(dim):
         raise InputError(
             f"Axis {axis} of input '{name}' {value.type} is {dim}, which is no dim of its own."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import stat
@@ -12,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from clrt.errors import InputError
 
@@ -171,8 +172,8 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
     """The bytes of a regular file. Never waits, as reading a pipe would.
 
     Args:
-        private: Whether it must belong to this user, or to who installs programs, be closed to
-            others, and be no link.
+        private: Whether it and its folder must belong to this user, or to who installs programs,
+            and be closed to others; it may then be no link.
 
     Raises:
         OSError: It is absent, no regular file, too large, or not private.
@@ -182,11 +183,23 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no regular file")
-        if private and not is_private(status):
-            raise PermissionError("other users can write it")
+        if private and not (is_private(status) and is_private(path.parent.stat())):
+            raise OSError("other users can write it, or into its folder")
         if status.st_size > most_bytes:
             raise OSError(f"it has {status.st_size} bytes")
         return stream.read(most_bytes)
+
+
+def parse_json(data: str | bytes) -> Any:
+    """Returns the value of JSON text from outside.
+
+    Raises:
+        ValueError: It is not JSON, nests too deep, or has a number of thousands of digits.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
 
 
 def _flags(*names: str) -> int:

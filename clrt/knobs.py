@@ -43,6 +43,18 @@ def _number(text: str) -> int:
         raise ValueError("expected a whole number") from None
 
 
+def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
+    """Returns the number that decimal digits write; None if `text` is anything else.
+
+    Args:
+        most: Maximum number; None is returned above it.
+    """
+    digits = text.lstrip("0")[: len(str(most)) + 1]  # int() refuses thousands of digits
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return found if (found := int(digits or "0")) <= most else None
+
+
 def bytes_of(text: str) -> int:
     """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
 

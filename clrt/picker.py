@@ -15,7 +15,7 @@ from typing import Any
 
 from clrt import __version__, knobs
 from clrt.errors import ClrtError, DeviceError, InputError
-from clrt.files import expanded, make_cache_folder, read_regular, replacing
+from clrt.files import expanded, make_cache_folder, parse_json, read_regular, replacing
 from clrt.ir.text import print_graph
 from clrt.model import load
 from clrt.runtime.devices import DeviceInfo, devices
@@ -146,7 +146,7 @@ def _measure(
 def _remembered(path: Path, candidates: Sequence[DeviceInfo]) -> tuple[DeviceTime, ...] | None:
     """What was measured before; a file that is damaged, or that others can write, is none."""
     try:
-        rows: Any = json.loads(read_regular(path, _MOST_BYTES, private=True))
+        rows: Any = parse_json(read_regular(path, _MOST_BYTES, private=True))
         times = tuple(
             DeviceTime(str(r["device"]), _milliseconds(r["milliseconds"]), str(r["note"]))
             for r in rows

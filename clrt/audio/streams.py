@@ -132,16 +132,16 @@ def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
         import soundfile
     try:
         file = soundfile.SoundFile(stream)
-    except soundfile.LibsndfileError as error:
+    except Exception as error:  # of any kind: as its decoders do
         raise InputError(f"{name} is no sound file that soundfile reads.") from error
-    return check_rate(file.samplerate), _decoded_frames(file, soundfile.LibsndfileError, name)
+    return check_rate(file.samplerate), _decoded_frames(file, name)
 
 
-def _decoded_frames(file: Any, error_class: type[Exception], name: str) -> Iterator[FloatArray]:
+def _decoded_frames(file: Any, name: str) -> Iterator[FloatArray]:
     try:
         while len(block := file.read(BLOCK_FRAMES, "float32", always_2d=True)):
             yield block
-    except error_class as error:
+    except Exception as error:  # of any kind: as its decoders do
         raise InputError(f"{name} is a damaged sound file; copy or record it anew.") from error
 
 

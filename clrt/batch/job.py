@@ -26,7 +26,7 @@ from clrt.batch.options import EmbedOptions, model_digest
 from clrt.batch.rows import kept_schema
 from clrt.batch.split import WorkUnit, split
 from clrt.errors import InputError
-from clrt.files import replacing
+from clrt.files import parse_json, replacing
 
 VECTOR, FILE, ROW = "vector", "file", "row"
 # Texts are sorted by length within a part: one of 4,096 takes 3-5 % longer a text.
@@ -87,7 +87,7 @@ class EmbedJob:
             InputError: It holds none, or that of another version of clrt.
         """
         try:
-            values = json.loads((folder / _PLAN).read_text("utf-8"))
+            values = parse_json((folder / _PLAN).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"'{folder / _PLAN}' cannot be read ({error}); {_ANEW}. All machines of a job must "
@@ -95,9 +95,12 @@ class EmbedJob:
             ) from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             raise InputError(f"'{folder}' holds a job of another version of clrt; {_ANEW}.")
-        files = tuple(InputFile(*entry) for entry in values["files"])
-        units = (WorkUnit(files[at].path, *entry) for at, *entry in values["units"])
-        return cls(folder, values["settings"], values["kept"], files, tuple(units))
+        try:
+            files = tuple(InputFile(*entry) for entry in values["files"])
+            units = tuple(WorkUnit(files[at].path, *entry) for at, *entry in values["units"])
+            return cls(folder, values["settings"], values["kept"], files, units)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise InputError(f"'{folder / _PLAN}' is damaged ({error!r}); {_ANEW}.") from error
 
     def write(self) -> None:
         """Writes `_job.json`."""
@@ -125,7 +128,7 @@ class EmbedJob:
     def record(self, index: int) -> UnitRecord | None:
         """What became of a unit; None where it is to be done."""
         try:
-            values = json.loads(self._record_file(index).read_text("utf-8"))
+            values = parse_json(self._record_file(index).read_text("utf-8"))
             found = UnitRecord(values["vectors"], tuple(values["errors"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -31,6 +31,7 @@ from clrt.files import check_targets, replacing
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
+from clrt.knobs import whole_number
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS
 from clrt.plan.specialise import MAX_ELEMS
@@ -334,14 +335,15 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
-        if not number.isdecimal() or not name or int(number) < 1:
+        size = whole_number(number)
+        if not size or not name:
             raise InputError(
                 f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "
                 "place as input_ids:0=8."
             )
-        if int(number) > MAX_ELEMS:
+        if size > MAX_ELEMS:
             raise InputError(f"--dim {text} is larger than a tensor may be ({MAX_ELEMS} elements).")
-        if dims.setdefault(name.strip(), int(number)) != int(number):
+        if dims.setdefault(name.strip(), size) != size:
             raise InputError(f"--dim gives '{name.strip()}' two numbers; a dim has one.")
     return dims
 

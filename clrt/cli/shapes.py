@@ -9,6 +9,7 @@ import typer
 
 from clrt.errors import InputError
 from clrt.ir.dims import Dim, Expr, is_symbol, numbers_of, substitute
+from clrt.knobs import whole_number
 from clrt.model import Model
 from clrt.signature import TensorSpec
 
@@ -51,12 +52,13 @@ def parse_shapes(text: str, model: Model) -> Shapes:
     shapes: Shapes = {}
     for part in text.split(","):
         name, equals, dims = part.partition("=")
-        sizes = [d.strip() for d in dims.split("x")] if dims.strip() else []
-        if not equals or not all(d.isdecimal() for d in sizes):
+        sizes = [whole_number(d.strip()) for d in dims.split("x")] if dims.strip() else []
+        known = tuple(d for d in sizes if d is not None)
+        if not equals or len(known) != len(sizes):
             raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
         if name.strip() in shapes:
             raise InputError(f"--shape gives '{name.strip()}' two shapes; an input has one.")
-        shapes[name.strip()] = tuple(int(d) for d in sizes)
+        shapes[name.strip()] = known
     names = [s.name for s in model.inputs]
     for name in shapes:
         if name not in names:
@@ -67,10 +69,10 @@ def parse_shapes(text: str, model: Model) -> Shapes:
             raise InputError(
                 f"--shape gives input {spec} rank {len(given)}; it has rank {len(spec.shape)}."
             )
-    known = _sizes(model, shapes)
+    symbols = _sizes(model, shapes)
     last = next(reversed(shapes.values()))
     return {
-        s.name: shapes[s.name] if s.name in shapes else _rest(model, s, known, last)
+        s.name: shapes[s.name] if s.name in shapes else _rest(model, s, symbols, last)
         for s in model.inputs
     }
 

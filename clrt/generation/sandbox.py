@@ -409,8 +409,12 @@ def compile_template(source: str) -> jinja2.Template:
         tree = _Instrument().visit(environment.parse(source))
         tree.set_environment(environment)
         code = environment.compile(tree, filename="<template>")
+    except (TemplateSyntaxError, TooMuchError):
+        raise
     except (RecursionError, MemoryError, SyntaxError) as error:
         raise TooMuchError from error
+    except Exception as error:  # of any kind: Jinja evaluates literals, such as numbers of any size
+        raise TemplateSyntaxError(str(error) or type(error).__name__, 1) from error
     return environment.template_class.from_code(environment, code, environment.make_globals(None))
 
 

@@ -14,6 +14,8 @@ from importlib.resources import files
 from typing import Any, ClassVar, TypeVar, cast
 
 T = TypeVar("T", bound="Thresholds")
+# A threshold's largest number: products of two of them stay within 64 bits.
+_MOST = (1 << 31) - 1
 GROUPS: dict[str, type[Thresholds]] = {}
 
 
@@ -37,11 +39,14 @@ class Thresholds:
         """Refuses a record that sets something else.
 
         Raises:
-            ValueError: It does.
+            ValueError: It does, or sets a number that is not positive, or past 32 bits.
         """
         unknown = sorted(record.keys() - _names(cls.group))
         if unknown:
             raise ValueError(f"a tuning record of {cls.group} sets {', '.join(unknown)}")
+        for name, value in record.items():
+            if not 0 < value <= _MOST:
+                raise ValueError(f"a tuning record of {cls.group} sets {name} to {value}")
 
 
 @cache

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TUNED: dict[str, TunedKernel] = {}
+# Largest number of a record for a macro whose choices are not listed, over its default.
+_MOST_TIMES_DEFAULT = 4
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class TunedKernel:
         """The defaults, overridden by a tuning record.
 
         Raises:
-            ValueError: The record names a macro that the kernel does not have.
+            ValueError: The record names a macro that the kernel does not have, or sets one to a
+                number that no kernel is built with.
         """
         unknown = sorted(record.keys() - self.defaults.keys())
         if unknown:
@@ -35,7 +38,21 @@ class TunedKernel:
                 f"a tuning record of {self.entry} sets {', '.join(unknown)}; "
                 f"it has {', '.join(self.defaults)}"
             )
+        for macro, value in record.items():
+            if not self._fits(macro, value):
+                raise ValueError(f"a tuning record of {self.entry} sets {macro} to {value}")
         return {**self.defaults, **record}
+
+    def _fits(self, macro: str, value: int) -> bool:
+        """Whether a number is near those that a macro is known to have, and of their kind.
+
+        Lanes and work-items are powers of two; a kernel of others would compute wrong sums.
+        """
+        default, choices = self.defaults[macro], self.choices.get(macro, ())
+        most = max(choices) if choices else _MOST_TIMES_DEFAULT * default
+        powers = all(n & (n - 1) == 0 for n in (default, *choices))
+        least = min(default, *choices) if choices and powers else 1
+        return least <= value <= max(most, default) and not (powers and value & (value - 1))
 
 
 def tuned(

@@ -14,6 +14,7 @@ from clrt.batch.job import EmbedJob
 from clrt.batch.options import EmbedOptions, model_digest
 from clrt.batch.parts import PartMaker
 from clrt.errors import ClrtError, DeviceError, InputError
+from clrt.knobs import whole_number
 from clrt.ray.resources import device_for_actor
 
 _MOST_BLOCKS = 5000
@@ -91,8 +92,9 @@ def _connect(ray: Any, address: str) -> None:
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
     try:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
-        if colon and port.isdecimal():  # Ray itself would try for minutes
-            socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+        number = whole_number(port, 65535)
+        if colon and number is not None:  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), number), _PATIENCE_S).close()
         # A cluster that lives as long as the command needs no dashboard, whose processes take time.
         alone = {"include_dashboard": False} if address == "local" else {}
         ray.init(

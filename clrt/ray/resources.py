@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from clrt import knobs
 from clrt.errors import DeviceError
+from clrt.knobs import whole_number
 from clrt.runtime.devices import DeviceInfo, choose_device, devices
 
 
@@ -49,8 +50,8 @@ def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
     ]
     if len(there) <= len(granted):
         return there[0]
-    if granted[0].isdecimal() and int(granted[0]) < len(there):
-        return there[int(granted[0])]
+    if (index := whole_number(granted[0], len(there) - 1)) is not None:
+        return there[index]
     listing = "; ".join(map(str, there))
     raise DeviceError(
         f"Ray gave this actor GPU {granted[0]}, and OpenCL does not say which of its GPUs that is "

@@ -17,6 +17,7 @@ from clrt import knobs
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
+from clrt.knobs import whole_number
 from clrt.runtime.driver import (
     Guard,
     cl,
@@ -281,7 +282,8 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
 
 def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
     if text.isdecimal():
-        return [d for d in available if d.index == int(text)]
+        index = whole_number(text)
+        return [d for d in available if d.index == index]
     real = [d for d in available if not d.caps.simulator]
     if text == "auto":
         return real

@@ -16,7 +16,7 @@ import clrt
 from clrt.device.caps import MatrixShape
 from clrt.device.units import DPAS_8, DPAS_16, GPU_UNITS, MFMA, MMA, WMMA, WMMA_12
 from clrt.errors import InputError
-from clrt.files import make_cache_folder, read_regular, replacing
+from clrt.files import make_cache_folder, parse_json, read_regular, replacing
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.gemm_gpu import tile_launches
@@ -68,7 +68,7 @@ def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozen
     """
     by_name = {str(unit): unit for unit in GPU_UNITS}
     with suppress(OSError, ValueError, TypeError, KeyError):
-        return frozenset(by_name[name] for name in json.loads(_read(path)))
+        return frozenset(by_name[name] for name in parse_json(_read(path)))
     found = find()
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)

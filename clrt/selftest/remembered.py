@@ -14,7 +14,7 @@ from typing import Any
 import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError
-from clrt.files import make_cache_folder, read_regular, replacing
+from clrt.files import make_cache_folder, parse_json, read_regular, replacing
 from clrt.runtime.session import Session
 from clrt.selftest.checking import Outcome, check_device
 
@@ -47,7 +47,7 @@ def path_for(caps: DeviceCaps, folder: Path) -> Path:
 def recall(path: Path) -> tuple[Outcome, ...] | None:
     """The outcomes of a file; None where it is damaged, or where others can write it."""
     try:
-        rows: Any = json.loads(read_regular(path, _MOST_BYTES, private=True))
+        rows: Any = parse_json(read_regular(path, _MOST_BYTES, private=True))
         found = tuple(_outcome(row) for row in rows)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

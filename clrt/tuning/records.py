@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
-from clrt.files import check_targets, make_cache_folder, read_regular, replacing
+from clrt.files import check_targets, make_cache_folder, parse_json, read_regular, replacing
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
@@ -122,7 +122,7 @@ def _shipped() -> list[Record]:
 @cache
 def _load(path: Path) -> list[Record]:
     try:
-        return check(json.loads(read_regular(path, _MOST_BYTES).decode()))
+        return check(parse_json(read_regular(path, _MOST_BYTES, private=True)))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []  # of a cache folder that cannot be used there is another warning
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -134,7 +134,7 @@ def _load(path: Path) -> list[Record]:
 
 
 def check(records: object) -> list[Record]:
-    """Checks that each record has a kernel, known facts, and integers as tunables.
+    """Checks that each record has a kernel, known facts, and tunables in their range.
 
     Raises:
         ValueError: One has not.
@@ -147,6 +147,8 @@ def check(records: object) -> list[Record]:
         values = record["tunables"]
         if not isinstance(values, dict) or not all(type(v) is int for v in values.values()):
             raise ValueError(f"tunables are integers: {record}")
+        if not isinstance(record["kernel"], str):
+            raise ValueError(f"a kernel is a name: {record}")
         # A kernel of another version may be unknown; its record is never looked up.
         if record["kernel"] in TUNED:
             TUNED[record["kernel"]].with_record(values)

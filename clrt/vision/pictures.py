@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import struct
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt import knobs
-from clrt.errors import InputError, needing
+from clrt.errors import ClrtError, InputError, needing
 from clrt.files import expanded, read_regular
 from clrt.ir.op import Array
 from clrt.limits import check_host
@@ -168,7 +167,7 @@ def _pillow_errors(title: str) -> Iterator[None]:
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     try:
         yield
-    except InputError:
+    except ClrtError:
         raise
     except image.UnidentifiedImageError as error:
         known = ", ".join(_formats())
@@ -178,7 +177,7 @@ def _pillow_errors(title: str) -> Iterator[None]:
             f"{title} has more pixels than PIL.Image.MAX_IMAGE_PIXELS, {image.MAX_IMAGE_PIXELS}, "
             "allows; raise that where the image is meant."
         ) from error
-    except (OSError, EOFError, ValueError, SyntaxError, TypeError, struct.error) as error:
+    except Exception as error:  # of any kind: Pillow's decoders raise what they like
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"{title} cannot be read: {reason.rstrip('.')}.") from error
 

@@ -193,3 +193,10 @@ def test_saying_is_one_line() -> None:
     with pytest.raises(InputError) as raised:
         ChatTemplate("{{ raise_exception('a\\n' * 9999) }}").render(MESSAGES)
     assert len(str(raised.value)) < 1100 and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "0x" + "f" * 5000, "-" + "9" * 5000])
+@pytest.mark.parametrize("place", ["{{ %s }}", "{%% if x == %s %%}{%% endif %%}", "{{ f(a=%s) }}"])
+def test_numbers_of_thousands_of_digits_are_refused(place: str, number: str) -> None:
+    with pytest.raises(ClrtError):
+        ChatTemplate(place % number).render(MESSAGES, f=1)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, features
 from PIL import __version__ as pillow_version
+from PIL.PngImagePlugin import PngImageFile
 
 import clrt
 from clrt.errors import InputError
@@ -22,6 +23,7 @@ from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.session import session_for
 from clrt.vision import Preprocessor
 from clrt.vision.filters import NAMES, downwards_first
+from clrt.vision.pictures import pictures
 from tests.harness import all_devices, name_of, quick_device
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
@@ -225,6 +227,38 @@ def test_what_is_no_image_is_told_in_one_sentence(given: Any, said: str) -> None
     with pytest.raises(InputError, match=said) as caught:
         Preprocessor()(given, device=quick_device())
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, ZeroDivisionError, MemoryError])
+@pytest.mark.parametrize("when", ["open", "load", "getexif"])
+def test_whatever_a_decoder_raises_is_told_in_one_sentence(
+    when: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(content, "PNG")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise kind("broken")
+
+    monkeypatch.setattr(Image if when == "open" else Image.Image, when, fail)
+    monkeypatch.setattr(PngImageFile, "load", fail if when == "load" else PngImageFile.load)
+    with pytest.raises(InputError, match=r"The image cannot be read: .*broken"):
+        pictures(content.getvalue())
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+def test_a_damaged_avif_is_told_in_one_sentence() -> None:
+    content = io.BytesIO()
+    Image.effect_noise((64, 64), 60).convert("RGB").save(content, "AVIF")
+    whole = content.getvalue()
+    refused = 0
+    for at in range(0, len(whole), max(len(whole) // 60, 1)):
+        for damaged in (whole[:at], whole[:at] + b"\xff" * 8 + whole[at + 8 :]):
+            try:
+                pictures(damaged)[0][0].array()
+            except InputError:
+                refused += 1
+    assert refused
 
 
 def test_an_image_without_pixels() -> None:

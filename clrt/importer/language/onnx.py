@@ -17,6 +17,7 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_importer import import_read
 from clrt.importer.onnx_read import read_model
 from clrt.ir.graph import Graph
+from clrt.knobs import whole_number
 from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames, PastPair
 
 _KINDS = {"key": "key", "k": "key", "value": "value", "values": "value", "v": "value"}
@@ -96,7 +97,7 @@ def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
     for name in names:
         words = _WORDS.findall(name.lower())
-        numbers = [int(w) for w in words if w.isdigit()]
+        numbers = [n for n in map(whole_number, words) if n is not None]
         # "past_key_values.3.key", "past_key_3": the last of these words says which it is.
         kinds = [_KINDS[w] for w in words if w in _KINDS]
         if words[:1] == [word] and len(numbers) == 1 and kinds:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ClrtError, InputError, ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.limits import check_host
@@ -48,7 +48,7 @@ class ImageDecoder(Op):
         return [TensorType(DType.UINT8, (*fresh_dims(2), _FORMATS[self.pixel_format]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         (x,) = inputs
         assert x is not None
@@ -57,11 +57,16 @@ class ImageDecoder(Op):
             width, height = image.size
             check_host(8 * width * height, f"{self.name}: an image of {width} x {height}")
             pixels = np.asarray(image.convert("L" if self.pixel_format == "Grayscale" else "RGB"))
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-            raise InputError(f"ImageDecoder: Pillow cannot read its input: {error}.") from error
         except Image.DecompressionBombError as error:
             raise InputError(
                 f"ImageDecoder: {error} Raise PIL.Image.MAX_IMAGE_PIXELS where it is meant."
+            ) from error
+        except ClrtError:
+            raise
+        except Exception as error:  # of any kind: Pillow's decoders raise what they like
+            reason = str(error) or type(error).__name__
+            raise InputError(
+                f"ImageDecoder: Pillow cannot read its input: {reason.rstrip('.')}."
             ) from error
         if self.pixel_format == "Grayscale":
             return (pixels[..., None],)

@@ -81,3 +81,15 @@ def test_counted() -> None:
     assert counted(1, "node") == "1 node"
     assert counted(0, "node") == "0 nodes"
     assert counted(2, "launch", "launches") == "2 launches"
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "-1"])
+def test_numbers_that_are_none_are_one_sentence(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    info = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("Neg", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [info("x", 1, ["n", 2])], [info("y", 1, None)])
+    onnx.save(onnx.helper.make_model(graph, ir_version=10), path)
+    for command in ("explain", "profile", "bench"):
+        result = CliRunner().invoke(app, [command, str(path), "--shape", f"x={number}x2"])
+        assert result.exit_code == 1 and "Error: 'x=" in result.stderr, result.output

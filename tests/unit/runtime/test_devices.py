@@ -81,6 +81,10 @@ def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> N
         choose_device("radeon")
     with pytest.raises(DeviceError, match="matches 7"):
         choose_device(7)
+    for digits in ("9" * 5000, "\u0663", "²"):
+        with pytest.raises(DeviceError, match="No OpenCL device matches"):
+            choose_device(digits)
+    assert choose_device("0" * 5000 + "1").index == 1
     monkeypatch.setattr(module, "devices", lambda: _fake(CPU))
     with pytest.raises(DeviceError, match=r"matches 'GPU'\. There is: "):
         choose_device("GPU")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from importlib.resources import files
@@ -80,3 +81,55 @@ def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
         assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
         save([new_record("gemm_cpu", AVX512, {"T_MR": 6})])
     assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        f'[{{"kernel": "gemm_cpu", "tunables": {{"T_MR": {"9" * 5000}}}}}]',
+        '[{"kernel": [], "tunables": {}}]',
+        *(
+            f'[{{"kernel": "{kernel}", "tunables": {{"{macro}": {value}}}}}]'
+            for kernel, macro, value in (
+                ("gemm_cpu", "T_MR", 0),
+                ("gemm_cpu", "T_MR", -1),
+                ("gemm_cpu", "T_MR", 1 << 40),
+                ("gemm_cpu", "T_VW", 3),
+                ("gemm_cpu", "T_VW", 64),
+                ("softmax_group", "T_ITEMS", 100),
+                ("gather_cpu", "T_BYTES", 1 << 40),
+                ("gemm_shares", "stripe", 0),
+                ("gemm_shares", "split", 1 << 40),
+            )
+        ),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_numbers_that_no_kernel_has_are_ignored_with_a_warning(text: str) -> None:
+    records.user_file().write_text(text)
+    with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
+@pytest.mark.parametrize("who", ["file of another", "open file", "open folder", "link"])
+def test_records_that_others_can_write_are_not_believed(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = records.user_file()
+    path.write_text('[{"kernel": "gemm_cpu", "tunables": {"T_MR": 2}}]')
+    if who == "file of another":
+        real = os.fstat
+
+        def fstat(number: int) -> os.stat_result:
+            return os.stat_result([*real(number)[:4], os.getuid() + 1, *real(number)[5:]])
+
+        monkeypatch.setattr(os, "fstat", fstat)
+    elif who == "link":
+        path.rename(tmp_path / "other.json")
+        path.symlink_to(tmp_path / "other.json")
+    else:
+        (path if who == "open file" else tmp_path).chmod(0o777)
+    with pytest.warns(UserWarning, match=r"tuning.json. are ignored"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
