@@ -62,8 +62,8 @@ test-all: test
 test-oclgrind: $(VENV)/.dev
 	$(PYTEST) tests/ops/test_oclgrind.py
 
-# Programs of other people, made for ONNX Runtime, on both runtimes; 0.4 GB of packages, which stay
-# out of the environment of the other tests.
+# Programs of other people, made for ONNX Runtime, on both runtimes; 1.5 GB of packages with torch,
+# which exports models for them, and which stay out of the environment of the other tests.
 test-programs:
 	@test -x .venv-programs/bin/python || $(PYTHON) -m venv .venv-programs
 	.venv-programs/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev,programs]"

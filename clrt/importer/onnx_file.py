@@ -59,6 +59,7 @@ class OnnxFile:
         source: A file or its bytes.
         sizes: Sizes of input dims by the name of their symbol.
         denoted: Sizes of input dims by their denotation, such as "DATA_BATCH".
+        files: Bytes of external data by location; they take the place of files.
 
     Attributes:
         inputs: What a run must be given.
@@ -75,8 +76,10 @@ class OnnxFile:
         source: str | Path | bytes,
         sizes: Mapping[str, int] | None = None,
         denoted: Mapping[str, int] | None = None,
+        files: Mapping[str, Array] | None = None,
     ) -> None:
         self._model, self._tensors = read_model(source)
+        self._tensors.hold(files or {})
         graph = self._model.graph
         self._initializers: Mapping[str, Any] = initializers_of(graph)
         for dim in _dims(graph.input):

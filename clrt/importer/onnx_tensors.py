@@ -53,6 +53,10 @@ class TensorReader:
         self._views = views or {}
         self._files: dict[str, Array] = {}
 
+    def hold(self, files: Mapping[str, Array]) -> None:
+        """Takes the bytes of external files, by location, in the place of files on disk."""
+        self._files.update(files)
+
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:
         """The elements of a tensor.
 

@@ -38,6 +38,12 @@ class InvalidArgument(StatusError, InputError):
     status = "2 : INVALID_ARGUMENT"
 
 
+class WrongSizes(InvalidArgument):
+    """Sizes of an input do not fit; the message has a line for each, as in ONNX Runtime."""
+
+    _lines = True
+
+
 class WrongType(InvalidArgument, TypeError):
     """An argument is of a type that the call does not take."""
 

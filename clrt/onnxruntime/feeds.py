@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from clrt.errors import visible
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException
+from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException, WrongSizes
 from clrt.onnxruntime.types import NodeArg, array_type, dtype_of_type, tensor_type
 from clrt.onnxruntime.values import OrtValue
 from clrt.runtime.devices import DeviceInfo
@@ -126,16 +127,15 @@ def _tensor_check(
     return check
 
 
-def _wrong_sizes(
-    name: str, shape: Sequence[int], fixed: Sequence[tuple[int, int]]
-) -> InvalidArgument:
+def _wrong_sizes(name: str, shape: Sequence[int], fixed: Sequence[tuple[int, int]]) -> WrongSizes:
     lines = "\n".join(
         f" index: {axis} Got: {shape[axis]} Expected: {size}"
         for axis, size in fixed
         if shape[axis] != size
     )
-    return InvalidArgument(
-        f"Got invalid dimensions for input: {name} for the following indices\n{lines}\n {_FIX}"
+    return WrongSizes(
+        f"Got invalid dimensions for input: {visible(name)} for the following indices\n"
+        f"{lines}\n {_FIX}"
     )
 
 

@@ -147,7 +147,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
     else:
         raise WrongType(f"Unable to load from type '{type(source)}'")
     try:
-        return OnnxFile(given, options.given.sizes, options.given.denoted)
+        return OnnxFile(given, options.given.sizes, options.given.denoted, options.given.files)
     except ClrtError as error:
         if _head(given)[4:8] == _ORT_FORMAT:
             raise exceptions.NotImplemented(

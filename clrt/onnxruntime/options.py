@@ -11,10 +11,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
+import numpy as np
+
 from clrt.errors import CancelledError
 from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions
+from clrt.onnxruntime.ep_devices import (
+    OrtEpDevice,
+    choice_by_delegate,
+    choice_by_policy,
+    choice_of,
+)
 from clrt.onnxruntime.exceptions import Fail, RuntimeException, WrongType
+from clrt.onnxruntime.providers import ProviderChoice
 from clrt.onnxruntime.values import OrtValue
 from clrt.runs.run import Run
 
@@ -108,6 +117,8 @@ class Given:
         denoted: Of dims by their denotation.
         initializers: Values in the place of initializers.
         providers: Settings of providers by name.
+        files: Contents of external data by the name that the model has for their file.
+        pick: Chooses the device; None if neither devices nor a policy were set.
         is_load_cancelled: Whether nothing is to be loaded.
     """
 
@@ -115,6 +126,8 @@ class Given:
     denoted: dict[str, int] = field(default_factory=dict)
     initializers: dict[str, OrtValue] = field(default_factory=dict)
     providers: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, Array] = field(default_factory=dict)
+    pick: Callable[[], ProviderChoice] | None = None
     is_load_cancelled: bool = False
 
 
@@ -222,15 +235,28 @@ class SessionOptions(Settings):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Is not there: external data are read from the files beside the model.
+        """Gives the contents of external data, in the place of files beside the model.
+
+        Args:
+            names: Of the files, as the model has them.
+            buffers: Their contents: bytes, or what exposes a buffer of them.
+            lengths: Bytes of each that count.
 
         Raises:
-            NotImplemented: Always.
+            RuntimeException: The sequences differ in length, or a buffer has fewer bytes.
         """
-        raise exceptions.NotImplemented(
-            "External data in memory are not read; give the path of the model, or the values by "
-            "add_external_initializers."
-        )
+        if not len(names) == len(buffers) == len(lengths):
+            raise RuntimeException(
+                f"There are {len(names)} names, {len(buffers)} buffers and {len(lengths)} lengths."
+            )
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            try:
+                data = np.frombuffer(buffer, np.uint8)
+            except (TypeError, ValueError, BufferError) as error:
+                raise WrongType(f"The buffer of '{name}' has no bytes: {error}.") from error
+            if not 0 <= operator.index(length) <= data.size:
+                raise RuntimeException(f"'{name}' has {data.size} bytes, and not {length}.")
+            self._given.files[name] = data[: operator.index(length)]
 
     def values(self) -> dict[str, Array]:
         """The elements that take the place of those of initializers."""
@@ -240,21 +266,42 @@ class SessionOptions(Settings):
         """A provider for sessions that are given none."""
         self._given.providers[name] = dict(options)
 
-    def add_provider_for_devices(self, devices: Sequence[Any], options: Mapping[str, str]) -> None:
-        """Is ignored: there are no plug-ins of providers, and so no devices of theirs."""
-        LOG.debug("SessionOptions.add_provider_for_devices is ignored: give providers by name.")
+    def add_provider_for_devices(
+        self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
+    ) -> None:
+        """Selects the device of sessions that are given no providers.
+
+        Args:
+            devices: One of `get_ep_devices()`.
+
+        Raises:
+            InvalidArgument: There is none, or it is none of these.
+            Fail: There are several: a model runs on one.
+        """
+        choice = choice_of(devices, options)
+        self._given.pick = lambda: choice
 
     def has_providers(self) -> bool:
-        """Whether `add_provider` was called."""
-        return bool(self._given.providers)
+        """Whether providers, a device or a policy were set."""
+        return bool(self._given.providers) or self._given.pick is not None
 
     def set_provider_selection_policy(self, policy: object) -> None:
-        """Is ignored: `ClrtExecutionProvider` takes the best device."""
-        LOG.debug("SessionOptions.set_provider_selection_policy(%r) is ignored.", policy)
+        """Selects the device of sessions that are given no providers, by a policy.
+
+        Raises:
+            InvalidArgument: It is no policy.
+            NotImplemented: It goes by power.
+            DeviceError: There is no device.
+        """
+        choice = choice_by_policy(policy)
+        self._given.pick = lambda: choice
 
     def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
-        """Is ignored: `ClrtExecutionProvider` takes the best device."""
-        LOG.debug("SessionOptions.set_provider_selection_policy_delegate is ignored.")
+        """Selects the device of sessions that are given no providers, by a function.
+
+        It is called as ONNX Runtime does, when a session is made, but with no metadata.
+        """
+        self._given.pick = lambda: choice_by_delegate(delegate)
 
     def register_custom_ops_library(self, path: str) -> None:
         """Notes that a library of ops is not used; a model that needs one is refused.

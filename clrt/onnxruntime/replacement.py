@@ -19,6 +19,8 @@ _MODULES = (
     ".capi.onnxruntime_pybind11_state",
     ".capi._pybind_state",
     ".capi.onnxruntime_inference_collection",
+    ".transformers",
+    ".transformers.io_binding_helper",
 )
 
 

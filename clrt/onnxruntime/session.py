@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from clrt.errors import ClrtError, DeviceError, ShapeError
+from clrt.errors import ClrtError, DeviceError, ShapeError, warn_user
 from clrt.model import Model
 from clrt.onnxruntime.binding import IOBinding
 from clrt.onnxruntime.exceptions import (
@@ -73,7 +73,9 @@ class InferenceSession(SessionFacts):
             SessionTrace(options.profile_file_prefix) if options.enable_profiling else None
         )
         self._threads: ThreadPoolExecutor | None = None
-        if providers is None and options.given.providers:
+        if providers is not None and options.given.pick is not None:
+            warn_user("Providers were set in the SessionOptions, too; those of the session count.")
+        if providers is None and options.given.providers and options.given.pick is None:
             providers = list(options.given.providers.items())
         self._load(providers, provider_options)
 
@@ -82,7 +84,8 @@ class InferenceSession(SessionFacts):
     ) -> None:
         start_ns = time.perf_counter_ns()
         try:
-            self._choice = choose(providers, provider_options)
+            pick = self._options.given.pick if providers is None else None
+            self._choice = choose(providers, provider_options) if pick is None else pick()
             device = _divided(self._choice.device, self._options.intra_op_num_threads)
         except StatusError:
             raise

@@ -1,6 +1,7 @@
 """Programs that other people made for ONNX Runtime, as they are, on clrt: the same answers.
 
-Each brings its own models and is a package of the extra `programs`: `make test-programs`.
+Their packages are the extra `programs`, and torch, which exports models for those that bring none:
+`make test-programs`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# Programs that are given models, and the packages that they need.
+ON_MODELS = {
+    "run_optimum": ("optimum.onnxruntime",),
+    "embed_texts": ("fastembed", "sentence_transformers"),
+}
 PROGRAMS = {
     "read_texts": "rapidocr_onnxruntime",
     "tell_types": "magika",
@@ -24,13 +30,32 @@ PROGRAMS = {
 }
 
 
-def _output(*arguments: str) -> Any:
-    """What a program prints, as JSON; both runtimes compute in float32, in other orders."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def _run(*arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def _output(*arguments: str) -> Any:
+    """What a program prints, as JSON; both runtimes compute in float32, in other orders."""
+    return json.loads(_run(*arguments))
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of small models, exported by Optimum."""
+    folder = str(tmp_path_factory.mktemp("models"))
+    _run(str(Path(__file__).parent / "make_models.py"), folder)
+    return folder
 
 
 def _same(found: Any, expected: Any) -> None:
@@ -55,3 +80,14 @@ def test_answers_are_the_same(name: str) -> None:
     expected = _output(path)
     assert len(expected) > 3
     _same(_output("-m", "clrt.onnxruntime", path), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_MODELS)
+def test_answers_on_exported_models_are_the_same(name: str, request: Any) -> None:
+    if not all(map(_is_there, ON_MODELS[name])):
+        pytest.skip(f"{', '.join(ON_MODELS[name])} come with `make test-programs`")
+    path, folder = str(Path(__file__).parent / f"{name}.py"), request.getfixturevalue("models")
+    expected = _output(path, folder)
+    assert len(expected) >= 7
+    _same(_output("-m", "clrt.onnxruntime", path, folder), expected)

@@ -12,6 +12,15 @@ from clrt.onnxruntime.environment import (
     set_global_thread_pool_sizes,
     set_seed,
 )
+from clrt.onnxruntime.ep_devices import (
+    OrtEpDevice,
+    OrtExecutionProviderDevicePolicy,
+    OrtHardwareDevice,
+    OrtHardwareDeviceType,
+    get_ep_devices,
+    register_execution_provider_library,
+    unregister_execution_provider_library,
+)
 from clrt.onnxruntime.exceptions import (
     DeviceReset,
     EngineError,
@@ -64,6 +73,10 @@ __all__ = [
     "OrtAllocatorType",
     "OrtArenaCfg",
     "OrtDevice",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
     "OrtMemType",
     "OrtMemoryInfo",
     "OrtValue",
@@ -79,10 +92,13 @@ __all__ = [
     "get_available_providers",
     "get_build_info",
     "get_device",
+    "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
+    "register_execution_provider_library",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_global_thread_pool_sizes",
     "set_seed",
+    "unregister_execution_provider_library",
 ]

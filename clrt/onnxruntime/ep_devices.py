@@ -1,0 +1,196 @@
+"""Devices as ONNX Runtime's newer interface lists and selects them: OpenCL's, by provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from clrt.errors import warn_user
+from clrt.onnxruntime import exceptions
+from clrt.onnxruntime.exceptions import Fail, InvalidArgument
+from clrt.onnxruntime.providers import CLRT, CPU, GPUS, ProviderChoice
+from clrt.runtime.devices import DeviceInfo, choose_device, devices
+
+_CPU: dict[str, dict[str, str]] = {CPU: {}}
+# Devices that a delegate may select at most, as ONNX Runtime tells it.
+_MAX_SELECTIONS = 8
+_VENDOR_IDS = {"amd": 0x1002, "advanced micro devices": 0x1002, "nvidia": 0x10DE, "intel": 0x8086}
+_VENDOR_IDS |= {"apple": 0x106B, "qualcomm": 0x5143, "arm": 0x13B5}
+
+
+class OrtHardwareDeviceType(IntEnum):
+    """What a device is."""
+
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+
+class OrtExecutionProviderDevicePolicy(IntEnum):
+    """By what a session selects its device."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+
+@dataclass(frozen=True)
+class OrtHardwareDevice:
+    """A device of this machine.
+
+    Attributes:
+        vendor_id: PCI number of the vendor; 0 if unknown.
+        device_id: Index of the device in `clrt.devices()`.
+    """
+
+    type: OrtHardwareDeviceType
+    vendor_id: int
+    vendor: str
+    device_id: int
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OrtEpDevice:
+    """A device under the name of a provider that runs on it."""
+
+    ep_name: str
+    ep_vendor: str
+    device: OrtHardwareDevice
+    ep_metadata: dict[str, str] = field(default_factory=dict)
+    ep_options: dict[str, str] = field(default_factory=dict)
+    info: DeviceInfo = field(kw_only=True, repr=False)
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Lists each usable device under each provider's name that runs on it, the best one first.
+
+    Simulators are left out, as they are from what providers take.
+    """
+    usable = [d for d in devices() if d.usable and not d.caps.simulator]
+    usable.sort(key=lambda d: (not d.is_default, d.index))
+    pairs = [(CLRT, d) for d in usable]
+    pairs += [(name, d) for name in GPUS for d in usable if d.kind in ("gpu", "igpu")]
+    pairs += [(CPU, d) for d in usable if d.kind == "cpu"]
+    return [
+        OrtEpDevice(name, "clrt", _hardware(d), {"name": d.name, "platform": d.platform}, info=d)
+        for name, d in pairs
+    ]
+
+
+def _hardware(device: DeviceInfo) -> OrtHardwareDevice:
+    kinds = {"gpu": OrtHardwareDeviceType.GPU, "igpu": OrtHardwareDeviceType.GPU}
+    kinds["accelerator"] = OrtHardwareDeviceType.NPU
+    vendor = device.caps.vendor
+    known = (number for name, number in _VENDOR_IDS.items() if name in vendor.lower())
+    discrete = {"Discrete": str(int(device.kind == "gpu"))} if "gpu" in device.kind else {}
+    kind = kinds.get(device.kind, OrtHardwareDeviceType.CPU)
+    return OrtHardwareDevice(kind, next(known, 0), vendor, device.index, discrete)
+
+
+def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> ProviderChoice:
+    """Returns the choice of a session for the device that a program selected.
+
+    Raises:
+        InvalidArgument: There is none, or it is none of `get_ep_devices()`.
+        Fail: There are several: clrt runs a model on one.
+    """
+    if not selected:
+        raise InvalidArgument("Must provide one or more OrtEpDevice instances.")
+    for device in selected:
+        if not isinstance(device, OrtEpDevice):
+            raise InvalidArgument(f"{device!r} is none of get_ep_devices().")
+    if len({device.ep_name for device in selected}) > 1:
+        raise InvalidArgument("All OrtEpDevice instances must refer to one execution provider.")
+    first = selected[0]
+    if any(device.info.key != first.info.key for device in selected):
+        raise Fail("A model runs on one device; give one OrtEpDevice.")
+    given = {str(key): str(value) for key, value in options.items()}
+    named = {first.ep_name: given}
+    named.setdefault(CPU, {})
+    return ProviderChoice(first.info, named)
+
+
+def choice_by_policy(policy: Any) -> ProviderChoice:
+    """Returns the choice of a session by a policy; it warns if a preferred kind is not there.
+
+    Raises:
+        InvalidArgument: It is no policy.
+        NotImplemented: It goes by power, which OpenCL does not tell.
+        DeviceError: There is no device.
+    """
+    policies = OrtExecutionProviderDevicePolicy
+    try:
+        wanted = policies(policy)
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{policy!r} is no OrtExecutionProviderDevicePolicy; take one of its members."
+        ) from error
+    if wanted in (policies.MAX_EFFICIENCY, policies.MIN_OVERALL_POWER):
+        raise exceptions.NotImplemented(
+            f"Policy {wanted.name} goes by power, which OpenCL does not tell; select a device of "
+            "get_ep_devices() by add_provider_for_devices."
+        )
+    if wanted in (policies.DEFAULT, policies.MAX_PERFORMANCE):
+        return ProviderChoice(choose_device("auto"), {CLRT: {}, **_CPU})
+    if wanted is policies.PREFER_CPU:
+        return ProviderChoice(choose_device("cpu"), dict(_CPU))
+    kinds = ("gpu", "igpu") if wanted is policies.PREFER_GPU else ("accelerator",)
+    found = [d for d in get_ep_devices() if d.ep_name == CLRT and d.info.kind in kinds]
+    if found:
+        return choice_of(found[:1], {})
+    device = choose_device("auto")
+    warn_user(f"Policy {wanted.name}: there is no such device; {device} is taken.")
+    return ProviderChoice(device, {CLRT: {}, **_CPU})
+
+
+def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
+    """Returns the choice of a session by a function of the program.
+
+    It is given the devices, no metadata, and how many it may return.
+
+    Raises:
+        Fail: It returns no device, or several.
+    """
+    selected = delegate(get_ep_devices(), {}, {}, _MAX_SELECTIONS)
+    if not selected:
+        raise Fail("The delegate for the selection of a device returned none.")
+    return choice_of(list(selected), {})
+
+
+def register_execution_provider_library(name: str, path: str) -> None:
+    """Is not there: a provider's library is made for ONNX Runtime alone.
+
+    Raises:
+        NotImplemented: Always.
+    """
+    raise exceptions.NotImplemented(
+        f"The library of provider '{name}' is made for ONNX Runtime; clrt's devices are those of "
+        "get_ep_devices()."
+    )
+
+
+def unregister_execution_provider_library(name: str) -> None:
+    """Is not there, as `register_execution_provider_library`.
+
+    Raises:
+        InvalidArgument: Always: none is registered.
+    """
+    raise InvalidArgument(f"No library of a provider is registered as '{name}'.")
+
+
+__all__ = [
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
+    "get_ep_devices",
+    "register_execution_provider_library",
+    "unregister_execution_provider_library",
+]

@@ -1,0 +1,1 @@
+"""The part of `onnxruntime.transformers` that programs run models with."""

@@ -1,0 +1,108 @@
+"""Element types of a session's inputs and outputs in NumPy's, torch's and ONNX's terms."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from clrt.ir.dtypes import DType
+from clrt.onnxruntime.exceptions import InvalidArgument
+from clrt.onnxruntime.session import InferenceSession
+from clrt.onnxruntime.types import dtype_of_type
+
+# NumPy has no such numbers of its own; as in ONNX Runtime there is no answer for them.
+_NOT_NUMPY = frozenset(("bfloat16", "int4", "uint4", "int2", "uint2"))
+
+
+class TypeHelper:
+    """Translates between names of types; torch is imported only by what returns its types.
+
+    A type that is not known is a ValueError, as in ONNX Runtime.
+    """
+
+    @staticmethod
+    def get_input_type(ort_session: InferenceSession, name: str) -> str:
+        """Returns the type of an input, such as "tensor(float)"."""
+        for arg in ort_session.get_inputs():
+            if arg.name == name:
+                return arg.type
+        raise ValueError(f"input name {name} not found")
+
+    @staticmethod
+    def get_output_type(ort_session: InferenceSession, name: str) -> str:
+        """Returns the type of an output, such as "tensor(float)"."""
+        for arg in ort_session.get_outputs():
+            if arg.name == name:
+                return arg.type
+        raise ValueError(f"output name {name} not found")
+
+    @staticmethod
+    def ort_type_to_numpy_type(ort_type: str) -> type:
+        """Returns NumPy's scalar type, and `bool` for booleans."""
+        dtype = _dtype(ort_type)
+        if dtype.value in _NOT_NUMPY or dtype.value.startswith("float8"):
+            raise ValueError(f"{ort_type} not found in map")
+        return bool if dtype is DType.BOOL else dtype.numpy.type
+
+    @staticmethod
+    def ort_type_to_torch_type(ort_type: str) -> Any:
+        """Returns torch's dtype."""
+        name = _dtype(ort_type).value.replace("float8e", "float8_e")
+        found = getattr(import_module("torch"), name, None)
+        if found is None:
+            raise ValueError(f"{ort_type} not found in map")
+        return found
+
+    @staticmethod
+    def ort_type_to_onnx_type(ort_type: str) -> int:
+        """Returns the number of `onnx.TensorProto.DataType`."""
+        return _dtype(ort_type).onnx
+
+    @staticmethod
+    def numpy_type_to_torch_type(numpy_type: Any) -> Any:
+        """Returns torch's dtype for a NumPy type."""
+        try:
+            dtype = DType.of(numpy_type)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{numpy_type} not found in map") from error
+        return getattr(import_module("torch"), dtype.value)
+
+    @staticmethod
+    def torch_type_to_numpy_type(torch_type: Any) -> type:
+        """Returns NumPy's scalar type for a dtype of torch, and `bool` for booleans."""
+        name = str(torch_type).removeprefix("torch.")
+        return TypeHelper.ort_type_to_numpy_type(f"tensor({_ORT_NAMES.get(name, name)})")
+
+    @staticmethod
+    def get_io_onnx_type_map(ort_session: InferenceSession) -> dict[str, int]:
+        """Returns the number of each input's and output's type by name."""
+        return {n: TypeHelper.ort_type_to_onnx_type(t) for n, t in _types(ort_session).items()}
+
+    @staticmethod
+    def get_io_numpy_type_map(ort_session: InferenceSession) -> dict[str, type]:
+        """Returns NumPy's type of each input and output by name."""
+        return {n: TypeHelper.ort_type_to_numpy_type(t) for n, t in _types(ort_session).items()}
+
+    @staticmethod
+    def get_io_torch_type_map(ort_session: InferenceSession) -> dict[str, Any]:
+        """Returns torch's type of each input and output by name."""
+        return {n: TypeHelper.ort_type_to_torch_type(t) for n, t in _types(ort_session).items()}
+
+
+_ORT_NAMES = {"float32": "float", "float64": "double"}
+
+
+def _types(session: InferenceSession) -> dict[str, str]:
+    return {arg.name: arg.type for arg in (*session.get_inputs(), *session.get_outputs())}
+
+
+def _dtype(ort_type: str) -> DType:
+    if not ort_type.startswith("tensor("):
+        raise ValueError(f"{ort_type} not found in map")
+    try:
+        dtype = dtype_of_type(ort_type)
+    except InvalidArgument as error:
+        raise ValueError(f"{ort_type} not found in map") from error
+    if dtype is DType.STRING:
+        raise ValueError(f"{ort_type} not found in map")
+    return dtype
