@@ -107,6 +107,52 @@ def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
+def _as_first_declared(case: Case) -> Case:
+    """A case whose weights are declared [experts, in, out], as they were before August 2025."""
+    inputs = list(case.inputs)
+    packs = 1 if case.op == "MoE" else 8 // case.attrs["expert_weight_bits"]
+    for index in (2, 4, 6) if case.op == "MoE" else (2, 5, 8):
+        weights = inputs[index] if index < len(inputs) else None
+        if weights is not None:
+            count, rows, columns = weights.shape
+            inputs[index] = weights.reshape(count, columns * packs, rows // packs)
+    return replace(case, inputs=tuple(inputs))
+
+
+FIRST_DECLARED = [_as_first_declared(case) for case in (*_plain(), *_in_bits())]
+
+
+@DEVICES
+@pytest.mark.parametrize("case", FIRST_DECLARED, ids=lambda c: c.op)
+def test_first_layout_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+    if case.attrs.get("expert_weight_bits") != 4:
+        check(case, device, 1e-4)
+        return
+    # ONNX Runtime packs levels of 4 bits by the shapes that are declared, against its own check.
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    model, feeds = case.model()
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    with clrt.load(model, device=device.index) as loaded:
+        np.testing.assert_allclose(loaded.run(feeds)["y0"], expected, rtol=0, atol=1e-4)
+
+
+@DEVICES
+@pytest.mark.parametrize("fusion", [1, 2])
+def test_first_layout_of_square_experts(fusion: int, device: DeviceInfo) -> None:
+    """Of as many inner as outer states; gates and the others are the only layer that tells."""
+    attrs: dict[str, Any] = {"k": 2, "activation_type": "swiglu", "swiglu_fusion": fusion, **LIMITS}
+    first = _x(EXPERTS, 2 * WIDTH, WIDTH) / 4
+    inputs = (_x(TOKENS, WIDTH), _x(TOKENS, EXPERTS), first, None, _x(EXPERTS, WIDTH, WIDTH) / 4)
+    case = Case("MoE", inputs, (2, 4), attrs=attrs)
+    found = []
+    for one in (case, _as_first_declared(case)):
+        model, feeds = one.model()
+        with clrt.load(model, device=device.index) as loaded:
+            found.append(loaded.run(feeds)["y0"])
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 @DEVICES
 @pytest.mark.parametrize("case", [_plain()[1], _in_bits()[1]], ids=lambda c: c.op)
 def test_halves_give_what_floats_give(case: Case, device: DeviceInfo) -> None:

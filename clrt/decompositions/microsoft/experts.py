@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from clrt.decompositions.body import Body, expands
-from clrt.errors import UnsupportedError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.matmul.matmul_nbits import unpack_levels
@@ -60,23 +61,80 @@ def _each(body: Body, value: Value | None, rows: slice, like: int) -> list[Value
     return [body("Squeeze", part, body.ints(0)) for part in parts]
 
 
-def _float_layer(body: Body, index: int, rows: slice = slice(None)) -> _Layer:
+def _bits_of(body: Body, index: int) -> int:
+    """Bits of the levels of the layer of QMoE whose weights are an input."""
+    own = f"fc{index // 3 + 1}_expert_weight_bits"
+    return int(body.attrs.get(own, body.attrs.get("expert_weight_bits", 4)))
+
+
+def _packs(body: Body, index: int, quantised: bool) -> int:
+    """Weights in an element of the layer whose weights are an input."""
+    return 8 // _bits_of(body, index) if quantised else 1
+
+
+def _is_first_layout(body: Body, first: int, second: int, *, quantised: bool) -> bool:
+    """Whether weights are declared as `[E, in, out / packs]`, and lie as `[E, out, in / packs]`.
+
+    Files made before August 2025 say so; the shapes tell, as in ONNX Runtime's `moe_helper`.
+
+    Args:
+        first, second: Inputs that are the weights of these layers.
+    """
+    shape = body.input_type(0).shape
+    hidden = shape[-1] if shape else None
+    if not isinstance(hidden, int) or hidden < 1:
+        return False
+    rows, columns = (body.size_of(second, axis) for axis in (1, 2))
+    inner = rows * columns * _packs(body, second, quantised) // hidden
+    fused = body.attrs.get("activation_type", "relu") == "swiglu" and bool(
+        body.attrs.get("swiglu_fusion", 0)
+    )
+    if hidden == inner:
+        return fused and body.size_of(first, 1) == hidden
+    return rows == inner
+
+
+def _weights_shape(body: Body, index: int, *, swapped: bool, quantised: bool) -> tuple[int, ...]:
+    """`[E, out, in / packs]` of the weights of a layer.
+
+    Args:
+        swapped: Whether they are declared the other way round (`_is_first_layout`).
+
+    Raises:
+        ModelError, UnsupportedError: The input is left out, or a dim is not known.
+    """
+    count, rows, columns = (body.size_of(index, axis) for axis in range(3))
+    if not swapped:
+        return count, rows, columns
+    packs = _packs(body, index, quantised)
+    if rows % packs:
+        raise ModelError(f"its input {index} has {rows} rows, and {packs} weights in a byte.")
+    return count, columns * packs, rows // packs
+
+
+def _float_layer(
+    body: Body, index: int, rows: slice = slice(None), *, swapped: bool = False
+) -> _Layer:
     """Rows of the layer whose weights are an input, with the bias behind it."""
-    values = (body.inputs[index], body.optional(index + 1))
+    weights = body.inputs[index]
+    if swapped:
+        shape = _weights_shape(body, index, swapped=True, quantised=False)
+        weights = body("Reshape", weights, body.ints(*shape))
+    values = (weights, body.optional(index + 1))
     each = [_each(body, value, rows, index) for value in values]
     return _Layer([list(inputs) for inputs in zip(*each, strict=True)])
 
 
-def _quantised_layer(body: Body, index: int, rows: slice = slice(None)) -> _Layer:
+def _quantised_layer(
+    body: Body, index: int, rows: slice = slice(None), *, swapped: bool = False
+) -> _Layer:
     """Rows of the layer whose weights `[E, N, K * bits / 8]` are an input; scales, a bias follow.
 
     Levels are in blocks along K, or all in one. Zero points are inputs behind those of all layers.
     """
-    number = index // 3 + 1
-    bits = int(
-        body.attrs.get(f"fc{number}_expert_weight_bits", body.attrs.get("expert_weight_bits", 4))
-    )
+    number, bits = index // 3 + 1, _bits_of(body, index)
     weights, scales = (body.array_of(i) for i in (index, index + 1))
+    weights = weights.reshape(_weights_shape(body, index, swapped=swapped, quantised=True))
     count, k = weights.shape[1], weights.shape[2] * 8 // bits
     block = int(body.attrs.get("block_size", 0))
     zeros: Array | None = None
@@ -153,8 +211,9 @@ def _mix(body: Body, layers: tuple[int, int, int], shares: list[Value], *, quant
     Args:
         layers: The inputs that are the weights of the three layers.
     """
-    make = _quantised_layer if quantised else _float_layer
     first, second, third = layers
+    swapped = _is_first_layout(body, first, second, quantised=quantised)
+    make = partial(_quantised_layer if quantised else _float_layer, swapped=swapped)
     down, gated = make(body, second), body.attrs.get("activation_type", "relu") == "swiglu"
     linear: _Layer | None = None
     if not gated:
@@ -162,7 +221,7 @@ def _mix(body: Body, layers: tuple[int, int, int], shares: list[Value], *, quant
             raise UnsupportedError("a third layer of experts without swiglu")
         gate = make(body, first)
     else:
-        half = body.size_of(first, 1) // 2
+        half = _weights_shape(body, first, swapped=swapped, quantised=quantised)[1] // 2
         match int(body.attrs.get("swiglu_fusion", 0)):
             case 0:
                 gate, linear = make(body, first), make(body, third)
