@@ -67,8 +67,20 @@ SAMPLING_OPTIONS: Mapping[str, Any] = {
     ],
     "lookup_tokens": _option(_COUNT, "Guess so many tokens ahead by what the text says already."),
     "draft_tokens": _option(_COUNT, "Guess so many tokens ahead by the --draft model."),
+    "max_length": _option(_COUNT, "The most tokens of prompt and answer; 0 for no such limit."),
+    "min_new_tokens": _option(_COUNT, "The fewest tokens of an answer."),
+    "no_repeat_ngram_size": _option(_COUNT, "No so many tokens in a row come twice; 0 allows it."),
+    "length_penalty": _option(
+        _NUMBER, "Above 1 beams prefer longer answers, below 1 shorter ones."
+    ),
 }
-"""Each field of `Sampling` as an option. What is not given is as the model proposes."""
+"""Fields of `Sampling` as options. What is not given is as the model proposes."""
+NOT_OPTIONS = (
+    *("min_length", "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
+    *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "sequence_bias"),
+    *("early_stopping", "renormalize_logits"),
+)
+"""Fields that only calls and the model's files give."""
 
 SEVERAL = ("num_return_sequences", "num_beams", "logprobs")
 

@@ -17,6 +17,7 @@ from clrt.generation.result import FinishReason, GeneratedText, TextTimings, Tok
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.step_parts import CachedSequence
 from clrt.generation.stops import StopMatcher
+from clrt.generation.token_rules import TokenRules
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 
@@ -79,6 +80,7 @@ class Answer:
         vocabulary: int,
         ends: frozenset[int],
         tokenizer: TokenNames,
+        limit: int,
         rule: Constraint | None = None,
         number: int = 0,
         calls: ExpectedCalls | None = None,
@@ -87,15 +89,16 @@ class Answer:
         """An answer to a prompt.
 
         Args:
+            limit: Maximum number of new tokens.
             number: Which of several to one prompt: each draws other tokens.
             source: What the encoder reads.
         """
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
+        sampler.rules = TokenRules.of(sampling, ends, prompt, limit, source)
         if sampling.seed is not None:
             sampler.seed = (sampling.seed + number) % (1 << 64)
         text = TextStream(tokenizer, kept=calls.format.kept_tokens if calls else ())
-        most = sampling.max_new_tokens
-        return cls(list(prompt), sampler, most, ends, text, rule, calls, source)
+        return cls(list(prompt), sampler, limit, ends, text, rule, calls, source)
 
     @property
     def top(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.errors import CancelledError
+from clrt.errors import CancelledError, InputError
 from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream
 from clrt.generation.engine import Engine
@@ -20,6 +20,7 @@ from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
 from clrt.generation.step_parts import CachedSequence
+from clrt.generation.token_rules import TokenRules, new_tokens_limit, normalised
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 
@@ -30,7 +31,7 @@ class Beam:
 
     Attributes:
         tokens: Behind the prompt.
-        score: The sum of their log-probabilities.
+        score: The sum of their log-probabilities, as rules change them.
         logprobs: Of each.
         sequence: Where they are run; None where that is still to be made.
     """
@@ -45,8 +46,9 @@ class Beam:
 class BeamSearch:
     """A search for the likeliest texts behind a prompt.
 
-    A text counts with its mean log-probability; only texts that have ended, by a token or by their
-    number of tokens, are results.
+    A text counts with the sum of its log-probabilities, divided by its number of tokens to the
+    power `length_penalty`; only texts that have ended, by a token or by their number of tokens, are
+    results. Rules of `Sampling` change the log-probabilities that are summed.
 
     Attributes:
         prompt: Tokens; with a source those that texts begin with.
@@ -54,7 +56,7 @@ class BeamSearch:
         calls: Calls of tools that texts may have; None for none.
         cancelled: Set to true it ends the search.
 
-    Source: transformers' `_beam_search` with `early_stopping=False`, `length_penalty=1`.
+    Source: transformers' `_beam_search`.
     """
 
     scheduler: Scheduler
@@ -68,6 +70,11 @@ class BeamSearch:
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
     _open: list[CachedSequence] = field(default_factory=list)
     _computed: int | None = None
+
+    def __post_init__(self) -> None:
+        self._limit = new_tokens_limit(self.sampling, len(self.prompt), self.model.context)
+        given = self.model.ends, self.prompt, self._limit, self.source
+        self._rules = TokenRules(self.sampling, *given)
 
     @classmethod
     def of(
@@ -93,6 +100,7 @@ class BeamSearch:
             InputError: The prompt is longer than the context.
             OutOfMemoryError: The cache has no room for all beams.
             CancelledError: The search was cancelled.
+            InputError: The rules leave no token.
         """
         started = time.perf_counter()
         first = 0.0
@@ -141,8 +149,7 @@ class BeamSearch:
         Args:
             length: Of texts with one more token.
         """
-        count, ends = self.sampling.num_beams, self.model.ends
-        most = min(self.sampling.max_new_tokens, max(self.model.context - len(self.prompt), 1))
+        count, ends, most = self.sampling.num_beams, self.model.ends, self._limit
         candidates = self._candidates(logits, max(2, 1 + len(ends)) * count)
         going: list[Beam] = []
         for rank, (score, parent, token, logprob) in enumerate(candidates):
@@ -156,15 +163,31 @@ class BeamSearch:
             told = (*before.logprobs, TokenLogprob(token, logprob, top))
             beam = Beam([*before.tokens, token], score, told)
             if ended:
-                self._finished.append((score / length, beam))
+                self._finished.append((self._mean(score, length), beam))
             else:
                 going.append(self._following(beam, before))
+        if not going and not self._finished:
+            raise InputError("No token can follow: the rules for beams ban all of them.")
         self._finished.sort(key=lambda found: -found[0])
         del self._finished[count:]
-        full = len(self._finished) == count
-        if going and full and going[0].score / length <= self._finished[-1][0]:
+        if going and self._is_over(going[0].score, length):
             going = []
         self._beams = going
+
+    def _mean(self, score: float, length: int) -> float:
+        """What a text of that many tokens counts with."""
+        return float(score / length**self.sampling.length_penalty)
+
+    def _is_over(self, best: float, length: int) -> bool:
+        """Whether running texts, of which the best has that score, cannot become results."""
+        options = self.sampling
+        if len(self._finished) < options.num_beams:
+            return False
+        if options.early_stopping is True:
+            return True
+        if options.early_stopping == "never" and options.length_penalty > 0:
+            length = self._limit
+        return self._mean(best, length) <= self._finished[-1][0]
 
     def _candidates(
         self, logits: Sequence[NDArray[np.float32]], most: int
@@ -172,8 +195,11 @@ class BeamSearch:
         """Score, beam, token and the token's log-probability of the best texts, best first."""
         found = []
         for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
-            for token, logprob in likeliest(row, most):
-                found.append((beam.score + logprob, index, token, logprob))
+            finite = np.nan_to_num(row, nan=-np.inf, neginf=-np.inf)
+            logprobs = normalised(finite.astype(np.float64))
+            scores = self._rules.scores(logprobs.copy(), [*self.prompt, *beam.tokens])
+            for token, score in _best(scores, most):
+                found.append((beam.score + score, index, token, float(logprobs[token])))
         return sorted(found, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
     def _following(self, beam: Beam, parent: Beam) -> Beam:
@@ -200,3 +226,11 @@ class BeamSearch:
             timings,
         )
         return with_calls(made, self.calls)
+
+
+def _best(scores: NDArray[np.float64], most: int) -> list[tuple[int, float]]:
+    """The tokens with the highest scores above -inf, best first, each with its score."""
+    count = min(most, len(scores))
+    found = np.argpartition(-scores, count - 1)[:count]
+    order = found[np.lexsort((found, -scores[found]))]
+    return [(int(token), float(scores[token])) for token in order if scores[token] > -np.inf]

@@ -67,6 +67,7 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     extras |= {"places": decoder.places, "long_beyond": decoder.long_beyond}
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
+    extras |= {"refusal": model.refusal} if model.refusal else {}
     if decoder.encoder is not None:
         extras |= {"start": list(model.start), "encoder": sizes_of(decoder.encoder)}
     if model.template is not None:
@@ -183,6 +184,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         sampling,
         template,
         start,
+        str(found.get("refusal", "")),
     )
 
 

@@ -38,6 +38,7 @@ class LanguageModel:
         sampling: What the model's files propose.
         template: Makes its chat template; None without one.
         start: With an encoder, which reads the prompt: the tokens that a text begins with.
+        refusal: Why texts cannot be generated as the model's files ask; "" if they can.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LanguageModel:
     sampling: Sampling
     template: Callable[[], ChatTemplate] | None = None
     start: tuple[int, ...] = ()
+    refusal: str = ""
 
     def begin(self, tokens: Sequence[int]) -> tuple[Sequence[int], Array | None]:
         """What the decoder begins with for a prompt, and the source that the encoder reads.

@@ -13,6 +13,7 @@ from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
+from clrt.generation.generation_config import read_proposed
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
@@ -103,6 +104,7 @@ def read_language_model(
     start = () if decoder.encoder is None else (_start(decoder, source),)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
+    proposed = read_proposed(source)
     return LanguageModel(
         source.name,
         graph,
@@ -112,9 +114,10 @@ def read_language_model(
         decoder.vocabulary,
         tokenizer,
         ends,
-        Sampling.from_folder(source),
+        Sampling.checked(proposed.options, proposed.file),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
         start,
+        proposed.refusal,
     )
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clrt.container.gguf_metadata import Metadata
-from clrt.errors import InputError, ModelError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.generation.folder import read_object
+from clrt.generation.generation_config import (
+    GENAI_CONFIG,
+    GENERATION_CONFIG,
+    KEYS,
+    active_keys,
+    read_proposed,
+)
 from clrt.generation.pace import MOST_GUESSES
 
 
@@ -41,8 +48,8 @@ class _Numbers(NamedTuple):
         return f"{kind} {start}{end}{self.high if end else ''}"
 
 
-_GENAI = "genai_config.json"  # of onnxruntime-genai, in place of transformers' files
 _LARGEST = (1 << 31) - 1
+_MOST_NGRAM = 1 << 10  # tokens; each is compared with all of a text at each step
 _SEEDS = (1 << 64) - 1
 _SHARE = _Numbers(0, 1, open_low=True)
 _PENALTY = _Numbers(-2, 2)
@@ -59,13 +66,17 @@ _RANGES = {
     "frequency_penalty": _PENALTY,
     # All of them are kept at once.
     "num_return_sequences": _Numbers(1, 1 << 16, whole=True),
+    "max_length": _Numbers(0, _LARGEST, whole=True),
+    "min_length": _Numbers(0, _LARGEST, whole=True),
+    "min_new_tokens": _Numbers(0, _LARGEST, whole=True),
+    "no_repeat_ngram_size": _Numbers(0, _MOST_NGRAM, whole=True),
+    "encoder_no_repeat_ngram_size": _Numbers(0, _MOST_NGRAM, whole=True),
+    "length_penalty": _Numbers(-1e3, 1e3),
     "num_beams": _Numbers(1, 1 << 10, whole=True),
     "logprobs": _Numbers(0, 20, whole=True),
     "lookup_tokens": _Numbers(0, MOST_GUESSES, whole=True),
     "draft_tokens": _Numbers(0, MOST_GUESSES, whole=True),
 }
-# What transformers picks among where a folder that samples does not say.
-_USUAL_TOP_K = 50
 # What llama.cpp calls options.
 _GGUF_KEYS = {
     "temperature": "temp",
@@ -74,13 +85,6 @@ _GGUF_KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-# Options that no file proposes.
-_OF_CALLS = {
-    *("logprobs", "presence_penalty", "frequency_penalty"),
-    *("lookup_tokens", "draft_tokens"),
-}
-# Options that only count where tokens are drawn.
-_OF_DRAWING = {"temperature", "top_k", "top_p", "min_p", "typical_p"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,27 @@ class Sampling:
         lookup_tokens: The most tokens that are guessed at a time by what prompt and answer say
             already; 0 for none. The answer is the same, and comes in fewer steps.
         draft_tokens: The same, by the draft model of the generator.
+        max_length: Maximum number of tokens of prompt and answer; 0 for no limit besides
+            `max_new_tokens`, which comes before it where a call gives it.
+        min_length: Minimum number of tokens of prompt and answer: before, no token ends the text.
+        min_new_tokens: Minimum number of tokens of the answer.
+        no_repeat_ngram_size: No sequence of so many tokens comes twice in prompt and answer; 0 for
+            no such rule.
+        encoder_no_repeat_ngram_size: The answer has no sequence of so many tokens that the prompt,
+            or what the encoder reads, has; 0 for no such rule.
+        bad_words_ids: Sequences of tokens that the answer does not have.
+        suppress_tokens: Tokens that the answer does not have.
+        begin_suppress_tokens: Tokens that the answer does not begin with.
+        forced_bos_token_id: Second token of a text of one token; None for any.
+        forced_eos_token_id: Last token of an answer of the maximum length; the lowest of several;
+            None for any.
+        sequence_bias: Pairs of a sequence of tokens and a number, which is added to the logit of
+            its last token behind the others; a mapping from tuples of tokens is taken, too.
+        length_penalty: Beams are chosen by the sum of log-probabilities divided by the number of
+            tokens to this power.
+        early_stopping: True ends a beam search once there are `num_beams` results; False once none
+            of the running ones is better; "never" once none can become better.
+        renormalize_logits: Whether beams add log-probabilities of what the rules leave.
 
     Raises:
         InputError: A value is of a wrong type or out of its range.
@@ -134,6 +159,20 @@ class Sampling:
     include_stop: bool = False
     lookup_tokens: int = 0
     draft_tokens: int = 16
+    max_length: int = 0
+    min_length: int = 0
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    suppress_tokens: Sequence[int] = ()
+    begin_suppress_tokens: Sequence[int] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | Sequence[int] | None = ()
+    sequence_bias: Sequence[tuple[Sequence[int], float]] | Mapping[tuple[int, ...], float] = ()
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in _RANGES.items():
@@ -142,8 +181,15 @@ class Sampling:
         self._set("logit_bias", _bias(self.logit_bias))
         if self.seed is not None:
             self._set("seed", _seed(self.seed))
-        if not isinstance(self.include_stop, bool):
-            raise InputError(f"include_stop is {self.include_stop!r}; it is True or False.")
+        for name in ("include_stop", "renormalize_logits"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {getattr(self, name)!r}; it is True or False.")
+        for name, check in _TOKEN_LISTS.items():
+            self._set(name, check(name, getattr(self, name)))
+        if self.early_stopping != "never" and not isinstance(self.early_stopping, bool):
+            raise InputError(
+                f'early_stopping is {self.early_stopping!r}; it is True, False or "never".'
+            )
         if 1 < self.num_beams < self.num_return_sequences:
             raise InputError(
                 f"num_return_sequences is {self.num_return_sequences}, and {self.num_beams} beams "
@@ -154,6 +200,12 @@ class Sampling:
         object.__setattr__(self, name, value)
 
     @property
+    def biased_sequences(self) -> Sequence[tuple[Sequence[int], float]]:
+        """`sequence_bias` as pairs, whatever form it was given in."""
+        found = self.sequence_bias
+        return () if isinstance(found, Mapping) else found
+
+    @property
     def is_greedy(self) -> bool:
         """Whether no token is drawn."""
         return self.temperature == 0
@@ -162,7 +214,7 @@ class Sampling:
     def from_folder(cls, folder: Path, **given: Any) -> Sampling:
         """What the folder's generation_config.json proposes, as transformers reads it.
 
-        Without that file, what genai_config.json does.
+        Without that file, what genai_config.json or config.json does (`read_proposed`).
 
         Without `do_sample` tokens are not drawn. Values of null count as absent.
 
@@ -171,15 +223,14 @@ class Sampling:
 
         Raises:
             ModelError: The file is damaged, or proposes what no option may be.
+            UnsupportedError: It asks for what clrt does not follow.
             InputError: A given option is wrong.
         """
-        file = folder / "generation_config.json"
-        found = read_object(file)
-        if not file.exists():
-            file, found = folder / _GENAI, _object(folder / _GENAI, "search")
-        proposed = _proposed(found, file)
-        cls._checked(proposed, file)
-        return cls(**{**proposed, **given})
+        proposed = read_proposed(folder)
+        if proposed.refusal:
+            raise UnsupportedError(proposed.refusal)
+        cls.checked(proposed.options, proposed.file)
+        return cls(**{**proposed.options, **given})
 
     @classmethod
     def from_gguf(cls, metadata: Metadata) -> Sampling:
@@ -189,12 +240,17 @@ class Sampling:
             ModelError: It proposes what no option may be.
         """
         keys = {name: f"general.sampling.{key}" for name, key in _GGUF_KEYS.items()}
-        return cls._checked(
+        return cls.checked(
             {n: metadata[k] for n, k in keys.items() if k in metadata}, metadata.file
         )
 
     @classmethod
-    def _checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
+    def checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
+        """Options that a file proposes.
+
+        Raises:
+            ModelError: One of them is of a wrong type or out of its range.
+        """
         try:
             return cls(**proposed)
         except InputError as error:
@@ -211,8 +267,8 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
     Raises:
         ModelError: A file is damaged, or holds what is no id.
     """
-    for name in ("generation_config.json", _GENAI, "config.json"):
-        found = _object(folder / name, "model" if name == _GENAI else "").get("eos_token_id")
+    for name in (GENERATION_CONFIG, GENAI_CONFIG, "config.json"):
+        found = _object(folder / name, "model" if name == GENAI_CONFIG else "").get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         for one in ids:
             if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST:
@@ -225,6 +281,25 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
     return ()
 
 
+def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> list[str]:
+    """Keys of a generation_config.json that change texts and are not followed.
+
+    Args:
+        followed: Options of `Sampling` that are.
+    """
+    plain, draws = Sampling(), bool(config.get("do_sample"))
+    left_out = set(followed)
+    if config.get("num_beams") in (None, 1):
+        left_out |= {"length_penalty", "early_stopping", "renormalize_logits"}
+    options = [
+        name
+        for name, key in KEYS.items()
+        if key.treatment == "option" and name not in left_out and not key.drawing
+        if config.get(name) not in (None, [], getattr(plain, name))
+    ]
+    return [*active_keys(config, draws), *options, *(["do_sample"] if draws else [])]
+
+
 def start_token(folder: Path) -> int:
     """The id that an encoder-decoder's texts begin with, of generation_config.json or config.json.
 
@@ -233,7 +308,7 @@ def start_token(folder: Path) -> int:
     """
     file = folder / "config.json"
     for key in ("decoder_start_token_id", "bos_token_id"):
-        for name in ("generation_config.json", "config.json"):
+        for name in (GENERATION_CONFIG, "config.json"):
             file = folder / name
             found = read_object(file).get(key)
             if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _LARGEST:
@@ -250,20 +325,6 @@ def _object(file: Path, part: str) -> Mapping[str, Any]:
     found = read_object(file)
     value = found.get(part, {}) if part else found
     return value if isinstance(value, dict) else {}
-
-
-def _proposed(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Options of a generation_config.json, by our names."""
-    names = set(_RANGES) - _OF_CALLS
-    found = {name: config[name] for name in names if config.get(name) is not None}
-    if config.get("stop_strings") is not None:
-        found["stop"] = config["stop_strings"]
-    draws = config.get("do_sample") or False
-    if not isinstance(draws, bool):
-        raise ModelError(f"'{file}' has do_sample {draws!r}; it is true or false.")
-    if draws:
-        return {"temperature": 1.0, "top_k": _USUAL_TOP_K, **found}
-    return {name: value for name, value in found.items() if name not in _OF_DRAWING}
 
 
 def _number(name: str, value: object, allowed: _Numbers) -> float:
@@ -310,3 +371,59 @@ def _bias(value: object) -> dict[int, float]:
             )
         made[int(token)] = float(bias)
     return made
+
+
+def _token(name: str, value: object) -> int:
+    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _LARGEST:
+        return int(value)
+    raise InputError(f"{name} has the token {value!r}; tokens are whole numbers from 0 on.")
+
+
+def _token_list(name: str, value: object) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r}; it is a list of tokens.")
+    return tuple(_token(name, token) for token in value)
+
+
+def _token_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r}; it is a list of lists of tokens.")
+    found = tuple(_token_list(name, one) for one in value)
+    if () in found:
+        raise InputError(f"{name} has a list without tokens; leave it out.")
+    return found
+
+
+def _token_or_none(name: str, value: object) -> int | None:
+    return None if value is None else _token(name, value)
+
+
+def _tokens_or_none(name: str, value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    return (_token(name, value),) if isinstance(value, Integral) else _token_list(name, value)
+
+
+def _biased_lists(name: str, value: object) -> tuple[tuple[tuple[int, ...], float], ...]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise InputError(f"{name} is {value!r}; it is a list of pairs of tokens and a number.")
+    made = []
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{name} has {pair!r}; each is a pair of tokens and a number.")
+        ids, bias = pair
+        if isinstance(bias, bool) or not isinstance(bias, Real) or not float(bias) < math.inf:
+            raise InputError(f"{name} has the number {bias!r}; it is a finite number, or -inf.")
+        made.append((_token_lists(name, [ids])[0], float(bias)))
+    return tuple(made)
+
+
+_TOKEN_LISTS: Mapping[str, Callable[[str, object], object]] = {
+    "bad_words_ids": _token_lists,
+    "suppress_tokens": _token_list,
+    "begin_suppress_tokens": _token_list,
+    "forced_bos_token_id": _token_or_none,
+    "forced_eos_token_id": _tokens_or_none,
+    "sequence_bias": _biased_lists,
+}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from threading import Lock
 from typing import Any, TypedDict
 
-from clrt.errors import InputError
+from clrt.errors import InputError, UnsupportedError
 from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
@@ -17,6 +17,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 from clrt.generation.reading import GivenText
 from clrt.generation.scheduler import Scheduler
+from clrt.generation.token_rules import new_tokens_limit
 from clrt.generation.tool_calls import ExpectedCalls
 
 _RULES = ("json_schema", "regex", "grammar")
@@ -24,7 +25,7 @@ _OTHERS = ("sampling", "tools", "template_variables")
 _OF_SEVERAL = ("num_return_sequences", "num_beams")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
-    *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("temperature", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "stop", "lookup_tokens"),
 )
 # What transformers calls options.
@@ -63,6 +64,20 @@ class GenerateOptions(TypedDict, total=False):
     include_stop: bool
     lookup_tokens: int
     draft_tokens: int
+    max_length: int
+    min_length: int
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    encoder_no_repeat_ngram_size: int
+    bad_words_ids: Sequence[Sequence[int]]
+    suppress_tokens: Sequence[int]
+    begin_suppress_tokens: Sequence[int]
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
+    sequence_bias: Sequence[tuple[Sequence[int], float]] | Mapping[tuple[int, ...], float]
+    length_penalty: float
+    early_stopping: bool | str
+    renormalize_logits: bool
     sampling: Sampling | None
     tools: Sequence[Mapping[str, Any]] | None
     template_variables: Mapping[str, Any] | None
@@ -105,6 +120,7 @@ class RequestReader:
 
         Raises:
             InputError: An option is unknown, has no valid value, or is not for that method.
+            UnsupportedError: The model's files ask for what clrt does not follow.
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
@@ -141,12 +157,18 @@ class RequestReader:
 
     def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
         """What the model's files propose, as far as it goes with what is given."""
+        if self._model.refusal:
+            raise UnsupportedError(self._model.refusal)
         proposed, plain = self._model.sampling, Sampling()
+        if "max_new_tokens" in given:
+            proposed = replace(proposed, max_length=0)
         if method != "generate" or rule or given.keys() & {*_NOT_OF_BEAMS, "draft_tokens"}:
             proposed = replace(proposed, num_beams=1)
         if method != "generate":
             proposed = replace(proposed, num_return_sequences=1)
         beams = given.get("num_beams", proposed.num_beams)
+        if proposed.num_beams > 1 and "num_beams" not in given:
+            _check_proposed_beams(proposed)
         if isinstance(beams, int) and beams > 1:
             proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
         return proposed
@@ -220,7 +242,8 @@ class RequestReader:
         """The answers to one prompt, not yet begun.
 
         Raises:
-            InputError: A rule is not valid, or the prompt is longer than the context.
+            InputError: A rule is not valid, or the prompt is longer than the context, or than
+                `max_length`.
             UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
         """
         model, sampling = self._model, request.sampling
@@ -234,6 +257,7 @@ class RequestReader:
                 model.vocabulary,
                 model.ends,
                 model.tokenizer,
+                new_tokens_limit(sampling, len(prompt), model.context),
                 None if rule is None else rule.copy(),
                 number,
                 calls,
@@ -273,6 +297,23 @@ def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
         raise InputError(
             f"num_beams does not go with {[*wrong, *more][0]}: beams are the likeliest texts; "
             "leave one of them out."
+        )
+
+
+def _check_proposed_beams(proposed: Sampling) -> None:
+    """Checks that the model's files propose no option that beams do not go with.
+
+    Raises:
+        UnsupportedError: They do.
+    """
+    plain = Sampling()
+    wrong = [n for n in _NOT_OF_BEAMS if getattr(proposed, n) != getattr(plain, n)]
+    if wrong:
+        name = "do_sample" if wrong[0] == "temperature" else wrong[0]
+        raise UnsupportedError(
+            f"The model's generation_config.json asks for {name} with num_beams "
+            f"{proposed.num_beams}, which clrt does not do together; give num_beams=1, or "
+            "`sampling=clrt.Sampling(...)` to choose in its place."
         )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from clrt.generation.options import Sampling
+from clrt.generation.token_rules import TokenRules
 
 _WORD = (1 << 32) - 1
 
@@ -24,6 +25,7 @@ class TokenSampler:
         prompt: Tokens of the prompt: presence and frequency penalties do not count them.
         seed: Of the draws; each place of a sequence has one of its own.
         allowed: uint32 `[ceil(vocabulary / 32)]`: a bit per token that may follow; None for all.
+        rules: Ban, force or bias tokens by the text so far; None for no such rules.
     """
 
     sampling: Sampling
@@ -31,6 +33,7 @@ class TokenSampler:
     prompt: int = 0
     seed: int = field(default=-1)
     allowed: np.ndarray[Any, np.dtype[np.uint32]] | None = None
+    rules: TokenRules | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -39,14 +42,19 @@ class TokenSampler:
 
     @property
     def has_history(self) -> bool:
-        """Whether tokens so far change what follows."""
+        """Whether the op is told the tokens so far."""
         s = self.sampling
         return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether tokens so far change what follows."""
+        return self.has_history or self.rules is not None
+
+    @property
     def changes(self) -> bool:
         """Whether what the op is told differs from step to step."""
-        return self.has_history or self.allowed is not None
+        return self.reads_text or self.allowed is not None
 
     @property
     def settings(self) -> list[float]:
@@ -69,7 +77,7 @@ def sampler_inputs(
     """
     rows, words = len(samplers), -(-vocabulary // 32)
     used = [t if s.has_history else () for s, t in zip(samplers, texts, strict=True)]
-    biases = [s.sampling.logit_bias for s in samplers]
+    biases = [_biases(s, t) for s, t in zip(samplers, texts, strict=True)]
     history = np.full((rows, _rounded(max(map(len, used), default=0))), -1, np.int32)
     bias_ids = np.full((rows, _rounded(max(map(len, biases), default=0))), -1, np.int32)
     bias_values = np.zeros(bias_ids.shape, np.float32)
@@ -81,6 +89,8 @@ def sampler_inputs(
         bias_values[row, : len(bias)] = _narrow(list(bias.values()))
         if sampler.allowed is not None:
             allowed[row] = sampler.allowed
+        if sampler.rules is not None:
+            allowed[row] &= sampler.rules.allowed(texts[row], vocabulary)
         seed = sampler.seed
         limits[row] = sampler.sampling.top_k, len(tokens), seed & _WORD, seed >> 32 & _WORD
     return {
@@ -91,6 +101,17 @@ def sampler_inputs(
         "bias_ids": bias_ids,
         "bias_values": bias_values,
     }
+
+
+def _biases(
+    sampler: TokenSampler, text: Sequence[int] | np.ndarray[Any, Any]
+) -> Mapping[int, float]:
+    """What is added to logits of tokens behind a text, by token."""
+    given = sampler.sampling.logit_bias
+    if sampler.rules is None:
+        return given
+    found = sampler.rules.biases(text)
+    return {t: given.get(t, 0.0) + found.get(t, 0.0) for t in {**given, **found}}
 
 
 def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
 from clrt.kernels.spec import clamp
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 FloatArray = NDArray[np.float32]
 Progress: TypeAlias = Callable[[int, int], object]
 """Is told how many tokens are done, and of how many."""
@@ -29,6 +32,7 @@ _FEWEST_TOKENS = 16
 # Texts that an encoder reads at once.
 _TEXTS_AT_ONCE = 32
 POOLINGS = ("mean", "last")
+LLAMA_CPP = "llama.cpp"  # whose definition of perplexity can be asked for
 
 
 def log_likelihoods(
@@ -82,12 +86,17 @@ def perplexity(
     vocabulary: int,
     tokens: Sequence[int],
     stride: int | None,
+    beginning: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> float:
     """exp of the mean negative log-likelihood of the tokens behind the first one.
 
     A text longer than the context is read in windows, each `stride` tokens behind the one before;
     a token counts in the first window that has it.
+
+    Args:
+        beginning: Tokens that the tokenizer puts in front of each text, such as BOS. If the text
+            begins with them, each window does, and none of them counts.
 
     Raises:
         InputError: There are fewer than two tokens, or the stride is out of range.
@@ -96,15 +105,70 @@ def perplexity(
     step = max(context // 2, 1) if stride is None else whole_number("stride", stride, context)
     if len(tokens) < 2:
         raise InputError("The text has fewer than two tokens; a perplexity needs at least two.")
+    begins = [*beginning] if list(tokens[: len(beginning)]) == [*beginning] else []
+    room = context - len(begins)
+    if room < 1 or len(begins) == len(tokens):
+        raise InputError(
+            f"The text has no token behind the {len(begins)} of its beginning in a context of "
+            f"{context}; give a longer text or a larger context."
+        )
+    step = min(step, room)
+    body = tokens[len(begins) :]
     windows, seen = [], 0
-    for start in range(0, len(tokens), step):
-        end = min(start + context, len(tokens))
-        windows.append(GivenText(tokens[start:end], max(seen - start, 1) - 1))
+    for start in range(0, len(body), step):
+        end = min(start + room, len(body))
+        first = max(len(begins) + seen - start, 1) - 1
+        windows.append(GivenText([*begins, *body[start:end]], first))
         seen = end
-        if end == len(tokens):
+        if end == len(body):
             break
-    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, progress))
-    return math.exp(-float(found.mean(dtype=np.float64)))
+    return _exp_of_mean(log_likelihoods(scheduler, vocabulary, windows, progress))
+
+
+def llama_cpp_perplexity(
+    scheduler: Scheduler,
+    vocabulary: int,
+    tokens: Sequence[int],
+    beginning: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> float:
+    """The perplexity that llama.cpp's llama-perplexity prints.
+
+    The text is cut into windows of the context, one behind the other; what is left at its end does
+    not count. If the tokenizer begins texts with a token, BOS, it takes the place of the first
+    token of each window. Tokens behind place `context // 2` of each window count.
+
+    Raises:
+        InputError: The text is shorter than two windows, or the context than four tokens.
+
+    Source: llama.cpp, tools/perplexity/perplexity.cpp, `perplexity`.
+    """
+    context = scheduler.engine.context
+    if context < 4 or len(tokens) < 2 * context:
+        raise InputError(
+            f"llama.cpp's perplexity needs two windows of the context, {2 * context} tokens, and a "
+            f"context of 4 or more; the text has {len(tokens)}. Give a longer text or a smaller "
+            "context."
+        )
+    windows = []
+    for start in range(0, len(tokens) - context + 1, context):
+        window = list(tokens[start : start + context])
+        window[:1] = beginning[:1] or window[:1]
+        windows.append(GivenText(window, context // 2))
+    return _exp_of_mean(log_likelihoods(scheduler, vocabulary, windows, progress))
+
+
+def beginning_of(tokenizer: Tokenizer) -> list[int]:
+    """Tokens that a tokenizer puts in front of each text; none if it puts none there."""
+    whole, plain = (
+        list(tokenizer.encode("a", add_special_tokens=special).ids) for special in (True, False)
+    )
+    ends = (k for k in range(len(whole)) if plain and whole[k : k + len(plain)] == plain)
+    return whole[: next(ends, 0)]
+
+
+def _exp_of_mean(found: Sequence[FloatArray]) -> float:
+    return math.exp(-float(np.concatenate(found).mean(dtype=np.float64)))
 
 
 def embeddings(

@@ -112,7 +112,7 @@ class StepPart:
 
 def texts_of(part: StepPart) -> list[Sequence[int] | Array]:
     """For each sampler the tokens so far, as far as it asks."""
-    if not any(sampler.has_history for sampler in part.samplers):
+    if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)
     end = part.sequence.done + part.count
     tokens = np.array(part.sequence.tokens[:end], np.int32)

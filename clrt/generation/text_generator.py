@@ -25,9 +25,12 @@ from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.scoring import (
+    LLAMA_CPP,
     FloatArray,
     Progress,
+    beginning_of,
     embeddings,
+    llama_cpp_perplexity,
     log_likelihoods,
     perplexity,
 )
@@ -224,22 +227,40 @@ class TextGenerator:
         return _as_asked(found, texts)
 
     def perplexity(
-        self, text: Prompt, stride: int | None = None, progress: Progress | None = None
+        self,
+        text: Prompt,
+        stride: int | None = None,
+        progress: Progress | None = None,
+        *,
+        compare: str | None = None,
     ) -> float:
         """How much a text surprises the model: exp of the mean of its tokens' `-score`.
 
         Args:
             stride: A text longer than the context is read in windows, each so many tokens behind
-                the one before; None for half of the context.
+                the one before; None for half of the context. Each begins with what the tokenizer
+                begins texts with, such as BOS.
             progress: Is told how many tokens are done, and of how many.
+            compare: "llama.cpp" for the definition of llama-perplexity: windows one behind the
+                other, of which the second halves count; the context here is `-c` there.
 
         Raises:
-            InputError: The text has fewer than two tokens, or the stride is out of range.
+            InputError: The text has fewer than two tokens, the stride is out of range, or
+                `compare` is unknown, or needs a longer text.
             OutOfMemoryError: The cache has no room.
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(text, "`perplexity`")
-        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
+        given = self._scheduler, self._model.vocabulary, tokens
+        beginning = beginning_of(self.tokenizer)
+        if compare is None:
+            return perplexity(*given, stride, beginning, progress)
+        if compare != LLAMA_CPP or stride is not None:
+            raise InputError(
+                f"compare is {compare!r}, stride {stride}; compare is {LLAMA_CPP!r}, whose windows "
+                "have no stride, or None."
+            )
+        return llama_cpp_perplexity(*given, beginning, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
         """Vectors of texts: the model's last hidden states, those of its encoder if it has one.

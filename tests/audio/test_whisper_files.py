@@ -16,7 +16,7 @@ from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.convert import app as convert
 from clrt.cli.main import app
 from clrt.container.compiled import read_extras
-from clrt.errors import InputError, ModelError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from tests.audio.sounds import pcm16, wav_bytes
 from tests.audio.whisper_folders import sound, write_whisper
 
@@ -167,3 +167,12 @@ def test_options_that_a_fallback_checks() -> None:
     ):
         with pytest.raises(InputError, match=message):
             Fallback(**made)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("no_repeat_ngram_size", 2), ("num_beams", 3), ("guidance_scale", 2.0)]
+)
+def test_unfollowed_keys_of_generation_are_refused(tmp_path: Path, key: str, value: float) -> None:
+    folder = write_whisper(tmp_path, **{key: value})
+    with pytest.raises(UnsupportedError, match=f"asks for {key} {value}"):
+        read_whisper_model(folder)

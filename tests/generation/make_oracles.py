@@ -10,7 +10,7 @@ names and shapes of the tensors that it writes. Weights are noise (`checkpoints.
 `decoders.npz` has the logits of two texts for each. `rotaries.npz` has frequencies of rotary
 embeddings. `texts.json` has the decoder of `oracle_texts.py`, its greedy texts and those of beams,
 and perplexities. `longrope.json` has greedy texts and scores of the case "phi3_long", whose angles
-change with the length of a text.
+change with the length of a text. `rules.json` has texts by what generation_config.json says.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tests.generation.oracle_decoders import (
     ROTARY_PLACES,
 )
 from tests.generation.oracle_texts import (
+    BEAM_RULES,
     BEAMS,
     GREEDY,
     LLAMA,
@@ -47,6 +48,8 @@ from tests.generation.oracle_texts import (
     LONG_SCORED,
     LONG_STEPS,
     PROMPTS,
+    RULES,
+    RULES_TOKENS,
 )
 
 _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
@@ -195,6 +198,34 @@ def make_long_texts(case: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+def make_rules() -> dict[str, Any]:
+    """Texts of `RULES`, greedy and by beams, and of `BEAM_RULES` by beams."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(Path(folder), describe(LLAMA, Path(folder) / "saved"))
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+
+    def text(prompt: str, config: dict[str, Any]) -> list[int]:
+        given = torch.tensor([PROMPTS[prompt]])
+        more = {} if "max_length" in config else {"max_new_tokens": RULES_TOKENS}
+        model.generation_config = transformers.GenerationConfig(**config)
+        row = model.generate(given, attention_mask=torch.ones_like(given), pad_token_id=0, **more)[
+            0
+        ].tolist()
+        return until(config.get("eos_token_id", []), row[len(PROMPTS[prompt]) :])
+
+    made: dict[str, Any] = {"greedy": {}, "beams": {}}
+    for name, config in RULES.items():
+        prompt = "one" if name == "forced_begin" else "short"
+        made["greedy"][name] = text(prompt, config)
+        if name != "one_of_forced_ends":  # beams with these have one score
+            made["beams"][name] = text(prompt, {**config, "num_beams": 3})
+    for name, config in BEAM_RULES.items():
+        made["beams"][name] = text("short", {**config, "num_beams": 3})
+    return made
+
+
 def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     """What of a file of arrays is not as made anew."""
     found = []
@@ -245,6 +276,8 @@ def main() -> int:
         (DATA / "texts.json").write_text(texts + "\n", encoding="utf-8")
         long = json.dumps(make_long_texts(cases["phi3_long"]), separators=(",", ":"))
         (DATA / "longrope.json").write_text(long + "\n", encoding="utf-8")
+        rules = json.dumps(make_rules(), separators=(",", ":"))
+        (DATA / "rules.json").write_text(rules + "\n", encoding="utf-8")
         for file, made in arrays.items():
             np.savez_compressed(DATA / file, allow_pickle=False, **made)
         return 0
@@ -256,6 +289,8 @@ def main() -> int:
     long = json.loads((DATA / "longrope.json").read_text(encoding="utf-8"))
     if long != make_long_texts(cases["phi3_long"]):
         wrong.append("longrope.json: other texts")
+    if json.loads((DATA / "rules.json").read_text(encoding="utf-8")) != make_rules():
+        wrong.append("rules.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
     return report(wrong)

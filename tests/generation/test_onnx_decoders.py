@@ -151,7 +151,7 @@ def test_text_generator(tmp_path: Path) -> None:
     with TextGenerator(folder, device=quick_device()) as made:
         assert made.context == 64
         assert made._model.ends == {2}
-        assert made._model.sampling == Sampling(num_beams=1)
+        assert made._model.sampling == Sampling(max_length=64, early_stopping=True)
         found = made.generate(prompt, max_new_tokens=count, logit_bias={2: -1e9})
         assert list(found.tokens) == wanted
         assert made.embed([prompt]).shape == (1, 64)
@@ -236,5 +236,5 @@ def test_genai_config_proposes(tmp_path: Path) -> None:
         "search": {"do_sample": True, "temperature": 0.5, "top_k": 7, "max_length": 9},
     }
     (tmp_path / "genai_config.json").write_text(json.dumps(config), "utf-8")
-    assert Sampling.from_folder(tmp_path) == Sampling(temperature=0.5, top_k=7)
+    assert Sampling.from_folder(tmp_path) == Sampling(temperature=0.5, top_k=7, max_length=9)
     assert eos_tokens(tmp_path) == (4, 5)

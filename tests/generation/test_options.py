@@ -95,9 +95,37 @@ def test_what_a_folder_proposes(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_sample(tmp_path: Path) -> None:
-    config = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "num_beams": 4, "max_length": 20}
+    config = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "num_beams": 4, "epsilon_cutoff": 0.1}
     _folder(tmp_path, generation_config=config)
     assert Sampling.from_folder(tmp_path) == Sampling(num_beams=4)
+
+
+@pytest.mark.parametrize(
+    ("config", "limits"),
+    [
+        ({"max_length": 20}, (20, 20)),
+        ({"max_length": 20, "max_new_tokens": 5}, (0, 5)),
+        ({"max_new_tokens": 5}, (0, 5)),
+    ],
+)
+def test_folder_limits_the_length(
+    tmp_path: Path, config: dict[str, int], limits: tuple[int, int]
+) -> None:
+    _folder(tmp_path, generation_config=config)
+    made = Sampling.from_folder(tmp_path)
+    assert (made.max_length, made.max_new_tokens) == limits
+
+
+def test_genai_length_is_only_a_limit(tmp_path: Path) -> None:
+    _folder(tmp_path, genai_config={"search": {"max_length": 4096}})
+    assert Sampling.from_folder(tmp_path) == Sampling(max_length=4096)
+
+
+def test_config_counts_without_other_files(tmp_path: Path) -> None:
+    _folder(tmp_path, config={"no_repeat_ngram_size": 3, "hidden_size": 8, "eos_token_id": 2})
+    assert Sampling.from_folder(tmp_path) == Sampling(no_repeat_ngram_size=3)
+    _folder(tmp_path, generation_config={})
+    assert Sampling.from_folder(tmp_path) == Sampling()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +136,16 @@ def test_a_folder_that_does_not_sample(tmp_path: Path) -> None:
         ({"do_sample": True, "top_p": 3}, "top_p is 3; it is a number above 0 and at most 1."),
         ({"num_beams": "4"}, "num_beams is '4'; it is a whole number from 1 to 1024."),
         ({"stop_strings": 3}, "stop is 3; it is a text"),
+        ({"suppress_tokens": 3}, "suppress_tokens is 3; it is a list of tokens."),
+        ({"suppress_tokens": [-1]}, "suppress_tokens has the token -1;"),
+        ({"bad_words_ids": [[]]}, "bad_words_ids has a list without tokens;"),
+        ({"bad_words_ids": [3]}, "bad_words_ids is 3; it is a list of tokens."),
+        ({"forced_bos_token_id": [1]}, "forced_bos_token_id has the token [1];"),
+        ({"sequence_bias": [[1]]}, "sequence_bias has [1]; each is a pair"),
+        ({"sequence_bias": [[[1], "x"]]}, "sequence_bias has the number 'x';"),
+        ({"no_repeat_ngram_size": 1 << 20}, "a whole number from 0 to 1024."),
+        ({"early_stopping": "often"}, 'it is True, False or "never".'),
+        ({"renormalize_logits": 1}, "renormalize_logits is 1; it is True or False."),
     ],
 )
 def test_bad_files(tmp_path: Path, config: object, message: str) -> None:

@@ -6,13 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, processors
 
 import clrt
 from clrt.generation import scoring
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import noise
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
-from tests.generation.text_folders import TEXTS, computed, pages_in_use, random_prompts
+from tests.generation.text_folders import (
+    TEXTS,
+    computed,
+    make_generator,
+    pages_in_use,
+    random_prompts,
+    write_texts,
+)
 
 
 def test_perplexities(endless: TextGenerator) -> None:
@@ -52,6 +60,56 @@ def test_a_long_text_is_read_in_windows(endless: TextGenerator) -> None:
     assert computed(endless) - before <= len(tokens)
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model whose tokenizer begins texts with token 7."""
+    folder = write_texts(tmp_path_factory.mktemp("begun"), template=None)
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 7)]
+    )
+    library.save(str(folder / "tokenizer.json"))
+    with make_generator(folder, context=64) as made:
+        yield made
+
+
+TEXT = "The quick brown fox does not jump over what lies there, and it says so. " * 6
+
+
+@pytest.mark.parametrize("stride", [None, 10, 63, 64])
+def test_each_window_begins_as_texts_do(begun: TextGenerator, stride: int | None) -> None:
+    body = begun.tokenizer.encode(TEXT, add_special_tokens=False).ids
+    step, seen, scores = min(stride or 32, 63), 0, list[float]()
+    for start in range(0, len(body), step):
+        window = body[start : start + 63]
+        scores += begun.score([7, *window])[max(seen - start, 0) :].tolist()
+        seen = start + len(window)
+        if seen == len(body):
+            break
+    assert len(scores) == len(body)
+    assert begun.perplexity(TEXT, stride) == pytest.approx(np.exp(-np.mean(scores)), rel=1e-4)
+    assert begun.perplexity([7, *body], stride) == begun.perplexity(TEXT, stride)
+
+
+@pytest.mark.parametrize("given_tokens", [False, True])
+def test_llama_cpp_counts_second_halves(
+    begun: TextGenerator, endless: TextGenerator, given_tokens: bool
+) -> None:
+    """Token by token, as llama-perplexity is written."""
+    tokens = begun.tokenizer.encode(TEXT).ids
+    logs = []
+    for chunk in range(len(tokens) // 64):
+        window = [7, *tokens[chunk * 64 + 1 : (chunk + 1) * 64]]
+        logs += [begun.score(window)[place] for place in range(32, 63)]
+    found = begun.perplexity(tokens if given_tokens else TEXT, compare="llama.cpp")
+    assert found == pytest.approx(np.exp(-np.mean(logs)), rel=1e-4)
+    # Without BOS a window keeps its first token.
+    plain = [(11 * k) % 450 for k in range(2 * CONTEXT + 5)]
+    halves = [endless.score(plain[k : k + CONTEXT])[CONTEXT // 2 :] for k in (0, CONTEXT)]
+    found = endless.perplexity(plain, compare="llama.cpp")
+    assert found == pytest.approx(np.exp(-np.mean(np.concatenate(halves))), rel=1e-4)
+
+
 def test_vectors(endless: TextGenerator) -> None:
     """What the logits are made of: the last one gives the token that follows."""
     prompts = random_prompts(6, 70)
@@ -75,6 +133,9 @@ def test_vectors(endless: TextGenerator) -> None:
         (lambda g: g.perplexity([5]), "fewer than two tokens"),
         (lambda g: g.perplexity("x", stride=0), "stride is 0"),
         (lambda g: g.perplexity("xyz", stride=1.5), "stride is 1.5"),
+        (lambda g: g.perplexity("xyz", compare="ollama"), "compare is 'ollama'"),
+        (lambda g: g.perplexity("xyz", 3, compare="llama.cpp"), "have no stride"),
+        (lambda g: g.perplexity("xyz", compare="llama.cpp"), "two windows of the context, 640"),
         (lambda g: g.embed("x", pooling="max"), "pooling is 'max'; it is one of mean, last"),
         (lambda g: g.embed(""), "no tokens"),
         (lambda g: g.score([[5], [6] * 400]), "and the context 320"),

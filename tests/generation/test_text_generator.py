@@ -204,7 +204,9 @@ def test_the_context_ends_a_text(endless: TextGenerator) -> None:
 def test_what_the_model_proposes(tmp_path: Path) -> None:
     proposed = {"max_new_tokens": 3, "do_sample": True, "temperature": 2.0, "num_beams": 2}
     with make_generator(write_texts(tmp_path, sampling=proposed)) as generator:
-        assert len(generator.generate("x").tokens) == 3
+        with pytest.raises(clrt.UnsupportedError, match="do_sample with num_beams 2"):
+            generator.generate("x")
+        assert len(generator.generate("x", num_beams=2).tokens) == 3
         greedy = generator.generate(PROMPTS["short"], num_beams=1, temperature=0)
         assert list(greedy.tokens) == TEXTS["greedy"]["short"][:3]
         stream = generator.stream(PROMPTS["short"], temperature=0)

@@ -225,7 +225,7 @@ def test_special_tokens_of_calls_are_text() -> None:
     texts = []
     for calls in (expected, None):
         sampling = Sampling(max_new_tokens=99)
-        answer = Answer.of([1], sampling, 999, frozenset([END]), tokenizer, calls=calls)
+        answer = Answer.of([1], sampling, 999, frozenset([END]), tokenizer, 99, calls=calls)
         for token in (*tokens, END):
             answer.take(token, 0.0, None, 99)
         texts.append(answer.result())

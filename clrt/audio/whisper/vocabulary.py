@@ -14,9 +14,10 @@ import numpy as np
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
 from clrt.audio.whisper.rules import TokenRules
 from clrt.container.safetensors import damaged
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, UnsupportedError, needing
 from clrt.generation.folder import read_object
 from clrt.generation.language_model import read_tokenizer
+from clrt.generation.options import unfollowed_keys
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 TASKS = ("transcribe", "translate")
 # Vocabularies of this size and more have a language more than those that know English alone.
 _LEAST_MULTILINGUAL = 51_865
+# Options that windows of sound follow, or whose limits they keep to in any case.
+_FOLLOWED = ("suppress_tokens", "begin_suppress_tokens", "max_length", "max_new_tokens")
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,12 @@ class WhisperVocabulary:
     def _of(
         cls, source: Path, tokenizer: Tokenizer, values: Mapping[str, Any], size: int
     ) -> WhisperVocabulary:
+        if unfollowed := unfollowed_keys(values, _FOLLOWED):
+            name = unfollowed[0]
+            raise UnsupportedError(
+                f"'{source}' asks for {name} {str(values[name])[:60]}, which clrt's Whisper does "
+                "not follow; take the key out of the file."
+            )
         own = _Own(source, values, tokenizer, size)
         no_timestamps = own.token("no_timestamps_token_id", "<|notimestamps|>")
         codes = own.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clrt.cli import app, bench_generate, generate
-from clrt.cli.sampling import SAMPLING_OPTIONS
+from clrt.cli.sampling import NOT_OPTIONS, SAMPLING_OPTIONS
 from clrt.errors import visible
 from clrt.generation.options import Sampling
 from clrt.generation.text_generator import TextGenerator
@@ -38,7 +38,9 @@ def test_the_text_is_that_of_the_library(model: Path, generator: TextGenerator) 
 
 
 def test_each_option_of_sampling_is_there() -> None:
-    assert list(SAMPLING_OPTIONS) == [f.name for f in fields(Sampling)]
+    names = [f.name for f in fields(Sampling)]
+    assert list(SAMPLING_OPTIONS) == [name for name in names if name not in NOT_OPTIONS]
+    assert set(NOT_OPTIONS) < set(names)
 
 
 def test_where_the_prompt_is(model: Path, generator: TextGenerator, tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_what_is_no_model(tmp_path: Path) -> None:
 
 def test_perplexity(model: Path, generator: TextGenerator, tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
-    file.write_text("The quick brown fox does not jump. " * 40)
+    file.write_text("The quick brown fox does not jump. " * 60)
     told: list[tuple[int, int]] = []
     wanted = generator.perplexity(file.read_text(), 100, lambda *now: told.append(now))
     assert [n for n, _ in told] == sorted(n for n, _ in told) and len({n for _, n in told}) == 1
@@ -163,6 +165,9 @@ def test_perplexity(model: Path, generator: TextGenerator, tmp_path: Path) -> No
     found = json.loads(run("perplexity", model, file, "--stride", "100", "--json").stdout)
     assert found["perplexity"] == pytest.approx(wanted) and found["context"] == 320
     assert "stride is 0" in run("perplexity", model, file, "--stride", "0").stderr
+    compared = run("perplexity", model, file, "--compare", "llama.cpp", "--context", "320")
+    wanted = generator.perplexity(file.read_text(), compare="llama.cpp")
+    assert compared.stdout == f"{wanted:.4f}\n", compared.output
 
 
 def test_bench(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

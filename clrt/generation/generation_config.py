@@ -1,0 +1,162 @@
+"""Keys of generation_config.json: those that clrt follows, and those that it refuses.
+
+`KEYS` has every key of transformers' GenerationConfig. Keys that are not there are a model's own,
+which transformers passes over, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from clrt.errors import ModelError
+from clrt.generation.folder import read_object
+
+GENERATION_CONFIG, GENAI_CONFIG = "generation_config.json", "genai_config.json"
+# What transformers picks among where a folder that samples does not say.
+_USUAL_TOP_K = 50
+
+
+class Key(NamedTuple):
+    """What clrt does with a key of generation_config.json.
+
+    Attributes:
+        treatment: "option" for a field of `Sampling` of that name, "read" if another part of clrt
+            reads it, "harmless" if texts are the same without it, or "refused".
+        neutral: Values that do nothing, besides null, so that a refused key may have them.
+        drawing: Whether it counts only if tokens are drawn (`do_sample`).
+    """
+
+    treatment: Literal["option", "read", "harmless", "refused"]
+    neutral: tuple[Any, ...] = ()
+    drawing: bool = False
+
+
+_OPTIONS = (
+    *("max_new_tokens", "max_length", "min_length", "min_new_tokens", "repetition_penalty"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
+    *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "sequence_bias"),
+    *("num_return_sequences", "num_beams", "length_penalty", "early_stopping"),
+    "renormalize_logits",
+)
+_OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+_READ = ("do_sample", "stop_strings", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+_HARMLESS = (
+    # How it is computed, and what is told of it.
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config"),
+    *("disable_compile", "continuous_batching_config", "prefill_chunk_size", "low_memory"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+    *("return_dict_in_generate", "pad_token_id", "transformers_version", "_from_model_config"),
+    # Numbers that are none: clrt counts NaN as -inf in any case.
+    "remove_invalid_values",
+    # Guesses, which leave the text as it is.
+    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "use_mtp"),
+    *("assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind"),
+    *("assistant_ensemble_weight", "target_lookbehind", "prompt_lookup_num_tokens"),
+    *("max_matching_ngram_size", "speculation_type"),
+)
+KEYS: Mapping[str, Key] = {
+    **dict.fromkeys(_OPTIONS, Key("option")),
+    **dict.fromkeys(_OF_DRAWING, Key("option", drawing=True)),
+    **dict.fromkeys(_READ, Key("read")),
+    **dict.fromkeys(_HARMLESS, Key("harmless")),
+    "guidance_scale": Key("refused", (1,)),
+    "encoder_repetition_penalty": Key("refused", (1,)),
+    "exponential_decay_length_penalty": Key("refused"),
+    "token_healing": Key("refused", (False,)),
+    "watermarking_config": Key("refused"),
+    "max_time": Key("refused"),
+    "penalty_alpha": Key("refused", (0,)),
+    "dola_layers": Key("refused"),
+    "diversity_penalty": Key("refused", (0,)),
+    "num_beam_groups": Key("refused", (1,)),
+    "constraints": Key("refused", ([],)),
+    "force_words_ids": Key("refused", ([],)),
+    "top_h": Key("refused", drawing=True),
+    "epsilon_cutoff": Key("refused", (0,), drawing=True),
+    "eta_cutoff": Key("refused", (0,), drawing=True),
+}
+"""Each key of transformers' GenerationConfig."""
+
+
+class ProposedOptions(NamedTuple):
+    """What the files of a model propose for texts.
+
+    Attributes:
+        file: That has it.
+        options: Fields of `Sampling`, not yet checked.
+        refusal: Why clrt does not follow it, and the remedy; "" if it does.
+    """
+
+    file: Path
+    options: dict[str, Any]
+    refusal: str = ""
+
+
+def read_proposed(folder: Path) -> ProposedOptions:
+    """Reads generation_config.json; without it genai_config.json; without that config.json.
+
+    Raises:
+        ModelError: A file is damaged, or `do_sample` is no flag.
+    """
+    file, genai = folder / GENERATION_CONFIG, folder / GENAI_CONFIG
+    if file.exists():
+        return proposed_by(read_object(file), file)
+    if genai.exists():
+        search = read_object(genai).get("search", {})
+        return proposed_by(search if isinstance(search, dict) else {}, genai)
+    file = folder / "config.json"
+    return proposed_by(read_object(file), file)
+
+
+def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
+    """What an object with the keys of generation_config.json proposes.
+
+    Raises:
+        ModelError: `do_sample` is no flag.
+    """
+    draws = config.get("do_sample") or False
+    if not isinstance(draws, bool):
+        raise ModelError(f"'{file}' has do_sample {draws!r}; it is true or false.")
+    found = {
+        name: config[name]
+        for name, key in KEYS.items()
+        if key.treatment == "option" and config.get(name) is not None and (draws or not key.drawing)
+    }
+    if config.get("stop_strings") is not None:
+        found["stop"] = config["stop_strings"]
+    if "max_new_tokens" in found:
+        found.pop("max_length", None)
+    elif "max_length" in found and file.name != GENAI_CONFIG:
+        # It alone says how long answers are; that of genai_config.json is the size of the cache.
+        found["max_new_tokens"] = found["max_length"]
+    if draws:
+        found = {"temperature": 1.0, "top_k": _USUAL_TOP_K, **found}
+    return ProposedOptions(file, found, _refusal(config, file, draws))
+
+
+def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
+    """Refused keys of an object that have an effect.
+
+    Args:
+        draws: Whether tokens are drawn.
+    """
+    return [
+        name
+        for name, key in KEYS.items()
+        if key.treatment == "refused"
+        and (draws or not key.drawing)
+        and config.get(name) is not None
+        and config[name] not in key.neutral
+    ]
+
+
+def _refusal(config: Mapping[str, Any], file: Path, draws: bool) -> str:
+    found = active_keys(config, draws)
+    if not found:
+        return ""
+    return (
+        f"'{file}' asks for {found[0]} {config[found[0]]!r:.60}, which clrt does not follow; give "
+        "`sampling=clrt.Sampling(...)` to choose in its place, or take the key out of the file."
+    )

@@ -1,0 +1,244 @@
+"""Rules for the next token of a text: tokens that are banned, forced, or biased.
+
+Source: transformers, generation/logits_process.py.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError
+from clrt.generation.options import Sampling
+
+Tokens = NDArray[np.int64]
+_DYNAMIC = ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens")
+_STATIC = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias")
+
+
+class _Sequences(NamedTuple):
+    """Sequences of tokens of one length: where a text ends with `before`, `last` would end them.
+
+    Attributes:
+        before: int64 `[sequences, length - 1]`.
+        last: int64 `[sequences]`.
+        bias: float64 `[sequences]`, added to the logit of `last`; -inf bans it.
+    """
+
+    before: Tokens
+    last: Tokens
+    bias: NDArray[np.float64]
+
+    def matching(self, text: Tokens) -> NDArray[np.bool_]:
+        """Which of them a text has all but the last token of, at its end."""
+        length = self.before.shape[1]
+        if length > len(text):
+            return np.zeros(len(self.last), np.bool_)
+        return np.asarray((self.before == text[len(text) - length :]).all(axis=1))
+
+
+class TokenRules:
+    """Rules for the next token of one text.
+
+    Attributes:
+        sampling: The options that say the rules.
+
+    Args:
+        ends: Tokens that end the text.
+        prompt: Tokens of the text before its answer.
+        limit: Maximum number of tokens of the answer.
+        source: What the encoder reads; None without an encoder.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        ends: Iterable[int],
+        prompt: Sequence[int],
+        limit: int,
+        source: NDArray[Any] | None = None,
+    ) -> None:
+        self.sampling = sampling
+        self._ends = _tokens(ends)
+        self._start, self._limit = len(prompt), limit
+        read = prompt if source is None else source
+        self._source = _tokens(read if source is None or source.ndim == 1 else ())
+
+    @classmethod
+    def of(
+        cls,
+        sampling: Sampling,
+        ends: Iterable[int],
+        prompt: Sequence[int],
+        limit: int,
+        source: NDArray[Any] | None = None,
+    ) -> TokenRules | None:
+        """The rules of a text; None if the options have none."""
+        forced = sampling.forced_bos_token_id is not None or sampling.forced_eos_token_id != ()
+        if not forced and not any(getattr(sampling, name) for name in (*_DYNAMIC, *_STATIC)):
+            return None
+        return cls(sampling, ends, prompt, limit, source)
+
+    def allowed(self, text: Sequence[int] | NDArray[Any], vocabulary: int) -> NDArray[np.uint32]:
+        """A bit for each token that may follow a text, uint32 `[ceil(vocabulary / 32)]`."""
+        bits = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
+        bits[:vocabulary] = self._allowed(_tokens(text), vocabulary)
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def biases(self, text: Sequence[int] | NDArray[Any]) -> dict[int, float]:
+        """What is added to the logits of tokens behind a text, by token."""
+        found: dict[int, float] = defaultdict(float)
+        tokens = _tokens(text)
+        for group in self._biased:
+            matches = group.matching(tokens)
+            for token, bias in zip(group.last[matches], group.bias[matches], strict=True):
+                found[int(token)] += float(bias)
+        return dict(found)
+
+    def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
+        """Log-probabilities by which beams are chosen.
+
+        Args:
+            logprobs: float64 `[vocabulary]`; changed in place.
+            text: The tokens so far.
+        """
+        for token, bias in self.biases(text).items():
+            if token < len(logprobs):
+                logprobs[token] += bias
+        penalty = self.sampling.repetition_penalty
+        if penalty != 1 and len(text):
+            used = np.unique(_tokens(text))
+            used = used[used < len(logprobs)]
+            found = logprobs[used]
+            logprobs[used] = np.where(found < 0, found * penalty, found / penalty)
+        tokens = _tokens(text)
+        forced = self._forced(tokens)
+        if forced is not None:
+            logprobs[_within(forced, len(logprobs))] = 0
+        logprobs[~self._allowed(tokens, len(logprobs))] = -np.inf
+        return normalised(logprobs) if self.sampling.renormalize_logits else logprobs
+
+    def _allowed(self, text: Tokens, vocabulary: int) -> NDArray[np.bool_]:
+        """Whether each token may follow a text, `[vocabulary]`."""
+        forced = self._forced(text)
+        if forced is not None:
+            found = np.zeros(vocabulary, np.bool_)
+            found[_within(forced, vocabulary)] = True
+        else:
+            found = np.ones(vocabulary, np.bool_)
+            for banned in self._banned(text):
+                found[_within(banned, vocabulary)] = False
+        for suppressed in self._suppressed(text):
+            found[_within(suppressed, vocabulary)] = False
+        return found
+
+    def _forced(self, text: Tokens) -> Tokens | None:
+        """The only tokens that may follow; None if there is no such rule here."""
+        options = self.sampling
+        if options.forced_eos_token_id and len(text) == self._start + self._limit - 1:
+            assert isinstance(options.forced_eos_token_id, tuple)
+            # transformers gives all of them one score, of which the first counts.
+            return _tokens([min(options.forced_eos_token_id)])
+        if options.forced_bos_token_id is not None and len(text) == 1:
+            return _tokens([options.forced_bos_token_id])
+        return None
+
+    def _banned(self, text: Tokens) -> Iterable[Tokens]:
+        options = self.sampling
+        for size, seen in (
+            (options.no_repeat_ngram_size, text),
+            (options.encoder_no_repeat_ngram_size, self._source),
+        ):
+            if size:
+                yield following(text, seen, size)
+        for group in self._bad:
+            yield group.last[group.matching(text)]
+        new = len(text) - self._start
+        if len(text) < options.min_length or new < options.min_new_tokens:
+            yield self._ends
+
+    def _suppressed(self, text: Tokens) -> Iterable[Tokens]:
+        options = self.sampling
+        yield _tokens(options.suppress_tokens)
+        begin = self._start
+        if begin <= 1 and options.forced_bos_token_id is not None:
+            begin += 1
+        if len(text) == begin:
+            yield _tokens(options.begin_suppress_tokens)
+
+    @cached_property
+    def _bad(self) -> list[_Sequences]:
+        ends = [[int(end)] for end in self._ends]
+        words = [list(word) for word in self.sampling.bad_words_ids]
+        return _grouped((word, -np.inf) for word in words if word not in ends)
+
+    @cached_property
+    def _biased(self) -> list[_Sequences]:
+        return _grouped((list(ids), bias) for ids, bias in self.sampling.biased_sequences)
+
+
+def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
+    """Maximum number of tokens of an answer.
+
+    Args:
+        prompt: Tokens of the text before it.
+        context: Maximum number of tokens of a text.
+
+    Raises:
+        InputError: The prompt is as long as `max_length` allows texts to be.
+    """
+    most = min(sampling.max_new_tokens, max(context - prompt, 1))
+    if not sampling.max_length:
+        return most
+    if prompt >= sampling.max_length:
+        raise InputError(
+            f"The prompt has {prompt} tokens, and max_length allows {sampling.max_length} with the "
+            "answer; give max_new_tokens, or a larger max_length."
+        )
+    return min(most, sampling.max_length - prompt)
+
+
+def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
+    """Tokens of `seen` behind the last `size - 1` tokens of a text: they would repeat an n-gram."""
+    kept = size - 1
+    if len(text) < kept or len(seen) < size:
+        return np.zeros(0, np.int64)
+    places = np.arange(kept, len(seen))
+    for back in range(1, size):
+        places = places[seen[places - back] == text[len(text) - back]]
+    return seen[places]
+
+
+def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The logarithms of softmax; unchanged if no logit is above -inf."""
+    top = logits.max(initial=-np.inf)
+    if top == -np.inf:
+        return logits
+    shifted = logits - top
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def _grouped(sequences: Iterable[tuple[Sequence[int], float]]) -> list[_Sequences]:
+    groups: dict[int, list[tuple[Sequence[int], float]]] = defaultdict(list)
+    for sequence, bias in sequences:
+        groups[len(sequence)].append((sequence, bias))
+    made = []
+    for length, group in groups.items():
+        ids = np.array([ids for ids, _ in group], np.int64).reshape(len(group), length)
+        made.append(_Sequences(ids[:, :-1], ids[:, -1], np.array([b for _, b in group])))
+    return made
+
+
+def _within(tokens: Tokens, vocabulary: int) -> Tokens:
+    return tokens[(tokens >= 0) & (tokens < vocabulary)]
+
+
+def _tokens(values: Iterable[int]) -> Tokens:
+    if isinstance(values, np.ndarray):
+        return values.astype(np.int64, copy=False)
+    return np.fromiter(values, np.int64)
