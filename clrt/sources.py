@@ -100,8 +100,16 @@ def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
 
 def _import_folder(folder: Path) -> Graph:
     from clrt.importer.huggingface import import_checkpoint
+    from clrt.importer.sentence_folder import import_sentence_folder
 
-    return import_checkpoint(_transformer_folder(folder))
+    inner = _transformer_folder(folder)
+    graph = import_sentence_folder(inner) if _makes_vectors(inner) else None
+    return import_checkpoint(inner) if graph is None else graph
+
+
+def _makes_vectors(folder: Path) -> bool:
+    """Whether a folder is a module of sentence-transformers."""
+    return any((f / "modules.json").is_file() for f in (folder, folder.parent))
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from clrt.container.compiled import SUFFIX
 from clrt.errors import ModelError, UnsupportedError
+from clrt.sources import onnx_file
 from clrt.text.folder import as_object, positive_number, read_json
 from clrt.text.modules import Modules, class_of
 from clrt.text.settings import read_settings
+from clrt.text.stages import Stage, read_stages, stages_of
 from clrt.text.tokenizer_files import tokenizer_steps
 
 # The first padding_idx + 1 rows of their position table belong to no token.
@@ -53,6 +55,9 @@ class TextConfig:
         token_types: Whether the tokenizer tells the model which text of a pair a token is of.
         added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
         tokenizer: The text of tokenizer.json where it lies in a compiled model.
+        special_tokens: Whether texts get special tokens, and padding and truncation that are not
+            those of tokenizer.json.
+        ends: Tokens that stand before and behind each text where tokenizer.json adds none.
     """
 
     wanted: ClassVar[str]
@@ -74,6 +79,8 @@ class TextConfig:
     token_types: bool = True
     added_tokens: Sequence[Mapping[str, Any]] = ()
     tokenizer: str | None = None
+    special_tokens: bool = True
+    ends: tuple[str, str] = ("", "")
 
     @property
     def prompt(self) -> str:
@@ -87,6 +94,10 @@ class TextConfig:
         Args:
             tokenizer: The text of tokenizer.json.
         """
+        return self.stored(tokenizer)
+
+    def stored(self, tokenizer: str) -> dict[str, Any]:
+        """The fields as JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         del values["folder"], values["source"]
         # What is read back then is what was written, whichever kind of sequence it was.
@@ -101,7 +112,8 @@ class EncoderConfig(TextConfig):
     Attributes:
         modes: Pooling modes; several are concatenated.
         include_prompt: Whether the prompt's tokens are pooled.
-        normalize: Whether vectors always get unit length.
+        stages: What pooled vectors go through.
+        normalize: Whether vectors always get unit length, behind the stages.
         hidden: Size of a token's embedding, where config.json gives it.
         truncate_dim: How many numbers of each vector are kept where the caller does not say.
         similarity: The similarity of two vectors; None where the folder does not say.
@@ -112,10 +124,16 @@ class EncoderConfig(TextConfig):
 
     modes: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
+    stages: tuple[Stage, ...] = ()
     normalize: bool = False
     hidden: int | None = None
     truncate_dim: int | None = None
     similarity: str | None = None
+
+    def for_compiled(self, tokenizer: str) -> dict[str, Any]:
+        """The part that a compiled model stores, as JSON values."""
+        plain = replace(self, stages=()).stored(tokenizer)
+        return {**plain, "stages": [s.stored() for s in self.stages]}
 
 
 @dataclass(frozen=True)
@@ -171,12 +189,16 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
         return EncoderConfig(**{**_compiled(path, EncoderConfig), **asked})
     modules = Modules.read(_root(path), EncoderConfig.wanted)
     shared, model, whole = _read_shared(path, modules, EncoderConfig)
+    stages = read_stages(modules.root, modules.stages)
+    ends_in_unit = bool(stages) and stages[-1].kind == "Normalize"
     return EncoderConfig(
         **shared,
+        special_tokens=not modules.is_static,
+        stages=stages[:-1] if ends_in_unit else stages,
         modes=modules.pooling_modes(pooling),
         truncate_dim=positive_number(whole.get("truncate_dim")),
         include_prompt=bool(modules.options("Pooling").get("include_prompt", True)),
-        normalize="Normalize" in modules.paths,
+        normalize=ends_in_unit,
         hidden=positive_number(model.get("hidden_size") or model.get("dim")),
         similarity=_text(whole.get("similarity_fn_name")),
     )
@@ -271,13 +293,17 @@ def _read_shared(
         "default_prompt_name": default,
         **tokenizer_steps(folder, tokenizer),
     }
+    if not path.is_file() and onnx_file(folder) is None:
+        shared["padding_side"] = "right"  # of graphs built from weights, where it changes nothing
     return shared, model, whole
 
 
 def _compiled(path: Path, kind: type[TextConfig]) -> dict[str, Any]:
     """The fields of a configuration that a compiled model holds."""
     values = read_settings(path, kind.wanted)
-    sequences = {n: tuple(v) for n, v in values.items() if n == "modes"}
+    sequences = {n: tuple(v) for n, v in values.items() if n in ("modes", "ends")}
+    if "stages" in values:
+        sequences["stages"] = stages_of(values["stages"]) or ()
     return {"folder": path.parent, "source": path, **values, **sequences}
 
 

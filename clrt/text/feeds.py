@@ -17,6 +17,9 @@ from clrt.text.tokenize import TextTokenizer, Tokens, pad
 
 Feeds = dict[str, NDArray[Any]]
 
+INPUTS = ("input_ids", MASK, "token_type_ids", "position_ids")
+"""What a text model may take; it takes the first two in any case."""
+
 _BATCH = 16
 _TEXTS = 384  # of paragraphs, and of sentences
 _LONGEST = 256
@@ -41,14 +44,16 @@ def model_feeds(
     Where the model fixes its dims, missing rows repeat the last text.
 
     Raises:
-        KeyError: The model takes more than ids, mask and token types.
+        KeyError: The model takes more than `INPUTS`.
     """
     rows, tokens = fixed_dims(specs)
     length = tokens or length
     batch = [*batch, *[batch[-1]] * ((rows or 0) - len(batch))]
+    mask = pad([np.ones_like(t.ids) for t in batch], 0, length, pads_left)
     made = {
         "input_ids": pad([t.ids for t in batch], pad_id, length, pads_left),
-        MASK: pad([np.ones_like(t.ids) for t in batch], 0, length, pads_left),
+        MASK: mask,
+        "position_ids": np.maximum(mask.cumsum(axis=1) - 1, 0),
         "token_type_ids": pad([t.type_ids for t in batch], 0, length, pads_left),
     }
     return {s.name: made[s.name].astype(s.dtype.numpy, copy=False) for s in specs}
@@ -90,7 +95,7 @@ def _paragraphs() -> list[str]:
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
     """Batches of texts of similar length. Texts too long for the model are left out."""
-    odd = [s.name for s in specs if s.name not in ("input_ids", MASK, "token_type_ids")]
+    odd = [s.name for s in specs if s.name not in INPUTS]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
     config = read_any_config(path)

@@ -10,7 +10,7 @@ from typing import Any
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.text.folder import parse_json, read_json
 
-POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum")
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum", "weightedmean", "lasttoken")
 
 # In the order in which sentence-transformers concatenates them.
 _FLAGS = {
@@ -28,9 +28,11 @@ _KINDS = {"MLMTransformer": "Transformer"}
 Chains = Mapping[tuple[str, ...], str]
 """The chains that a class of models has, and how messages write them."""
 
+# Those that may follow the pooling, in any order and number. Dropout does nothing in use.
+STAGES = ("Dense", "LayerNorm", "Normalize", "Dropout")
 DENSE: Chains = dict.fromkeys(
-    (("Transformer",), ("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")),
-    "Transformer -> Pooling -> Normalize (the last one optional)",
+    (("Transformer",), ("Transformer", "Pooling"), ("StaticEmbedding",)),
+    f"Transformer -> Pooling or StaticEmbedding, then any of {', '.join(STAGES)}",
 )
 PAIRS: Chains = {("Transformer",): "a Transformer alone"}
 SPARSE: Chains = {("Transformer", "SpladePooling"): "Transformer -> SpladePooling"}
@@ -44,10 +46,12 @@ class Modules:
     Attributes:
         root: The folder.
         paths: The folder of each module below `root`, by kind; empty without that file.
+        stages: Kind and folder of each module behind the pooling, in order.
     """
 
     root: Path
     paths: Mapping[str, str]
+    stages: Sequence[tuple[str, str]] = ()
 
     @classmethod
     def read(cls, root: Path, wanted: str) -> Modules:
@@ -77,14 +81,24 @@ class Modules:
                 foreign,
             )
         kinds = [_KINDS.get(t.rpartition(".")[2], t.rpartition(".")[2]) for t in types]
-        _check_chain(file, [k for k in kinds if k != "Dropout"], wanted)
-        paths = {kind: str(e.get("path", "")) for kind, e in zip(kinds, entries, strict=True)}
-        return cls(root, paths)
+        folders = [str(e.get("path", "")) for e in entries]
+        count = len(kinds)
+        while count and wanted == "SentenceEncoder" and kinds[count - 1] in STAGES:
+            count -= 1
+        _check_chain(file, kinds[:count], kinds, wanted)
+        paths = dict(zip(kinds[:count], folders, strict=False))
+        return cls(root, paths, list(zip(kinds[count:], folders[count:], strict=True)))
 
     @property
     def transformer(self) -> Path:
-        """The folder of the transformer."""
-        return self.root / self.paths.get("Transformer", "")
+        """The folder of the module that makes vectors of tokens."""
+        found = self.paths.get("Transformer", self.paths.get("StaticEmbedding", ""))
+        return self.root / found
+
+    @property
+    def is_static(self) -> bool:
+        """Whether tokens have vectors of their own, without a transformer."""
+        return "StaticEmbedding" in self.paths
 
     def options(self, kind: str) -> Mapping[str, Any]:
         """The config.json of a module; empty where the chain lacks it."""
@@ -100,6 +114,8 @@ class Modules:
         """
         if asked is not None:
             return (_asked_mode(asked),)
+        if self.is_static:
+            return ("mean",)
         if self.paths and "Pooling" not in self.paths:
             raise ModelError(
                 f"'{self.root / 'modules.json'}' names no Pooling module; "
@@ -143,17 +159,26 @@ def class_of(root: Path) -> str:
     return "SentenceEncoder"
 
 
-def _check_chain(file: Path, kinds: Sequence[str], wanted: str) -> None:
+def _check_chain(file: Path, kinds: Sequence[str], whole: Sequence[str], wanted: str) -> None:
+    """Checks the modules of a class.
+
+    Args:
+        kinds: Those in front of the stages.
+        whole: All, for messages.
+
+    Raises:
+        UnsupportedError: The class does not have this chain.
+    """
     if tuple(kinds) in CLASSES[wanted]:
         return
     other = next((name for name, chains in CLASSES.items() if tuple(kinds) in chains), None)
     supported = next(iter(CLASSES[wanted].values()))
     remedy = f"open it by clrt.{other}" if other else f"clrt supports {supported}"
-    known = {kind for chain in CLASSES[wanted] for kind in chain}
+    known = {*STAGES, *(kind for chain in CLASSES[wanted] for kind in chain)}
     raise UnsupportedError(
-        f"'{file}' chains {' -> '.join(kinds) or 'no modules'}, which a {wanted} does not have; "
+        f"'{file}' chains {' -> '.join(whole) or 'no modules'}, which a {wanted} does not have; "
         f"{remedy}.",
-        [kind for kind in kinds if kind not in known],
+        [kind for kind in whole if kind not in known],
     )
 
 

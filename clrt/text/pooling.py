@@ -14,16 +14,20 @@ from clrt.ir.graph import Graph, Value
 from clrt.model import Model, load
 from clrt.ops.named_builder import NamedBuilder, floats, ints
 from clrt.signature import TensorSpec
+from clrt.text.stages import Stage, unit
 from clrt.text.tokenize import IntArray
 
 MASK = "attention_mask"
 FIRST = "first_token"
+LAST = "last_token"
+PLACES = "token_places"
 TOKENS = "token_embeddings"
 RESULT = "sentence_embedding"
 
 # The bounds that sentence-transformers and torch's `normalize` put under a division.
 _LEAST_COUNT = 1e-9
-_LEAST_LENGTH = 1e-12
+# The mask that a mode reads; MASK for all others.
+_MASKS = {"cls": FIRST, "lasttoken": LAST, "weightedmean": PLACES}
 
 
 class Pooling:
@@ -34,6 +38,7 @@ class Pooling:
         tokens: The output of the transformer that is pooled.
         device: Index of the transformer's device.
         strict, cache_dir: As in `clrt.load`.
+        stages: What pooled vectors go through before all else.
     """
 
     def __init__(
@@ -43,8 +48,10 @@ class Pooling:
         device: int,
         strict: bool | None,
         cache_dir: str | Path | None = None,
+        stages: Sequence[Stage] = (),
     ) -> None:
         self._modes = tuple(modes)
+        self._stages = stages
         self._tokens = tokens
         self._device = device
         self._strict = strict
@@ -57,7 +64,7 @@ class Pooling:
         key = (unit_before, truncate_dim, unit_after)
         with self._lock:
             if key not in self._models:
-                graph = pooling_graph(self._modes, self._tokens, *key)
+                graph = pooling_graph(self._modes, self._tokens, *key, self._stages)
                 self._models[key] = load(
                     graph, device=self._device, strict=self._strict, cache_dir=self._cache_dir
                 )
@@ -75,17 +82,24 @@ def pooling_masks(modes: Sequence[str], mask: IntArray, skipped: int) -> dict[st
     """The mask inputs of `pooling_graph`.
 
     Args:
-        mask: int64 [batch, sequence], 1 at tokens, padded at the right.
+        mask: int64 [batch, sequence], 1 at tokens, padded at either side.
         skipped: Tokens at the start that are not pooled: a prompt.
     """
-    pooled = mask.copy()
-    pooled[:, :skipped] = 0
+    places = np.arange(mask.shape[1]) - mask.argmax(axis=1)[:, None]
+    pooled = np.where(places < skipped, 0, mask) if skipped else mask.copy()
     masks: dict[str, IntArray] = {}
+    rows = np.arange(len(mask))
     if "cls" in modes:
         # As in sentence-transformers, a row with no pooled token uses its first one.
         masks[FIRST] = np.zeros_like(mask)
-        masks[FIRST][np.arange(len(mask)), pooled.argmax(axis=1)] = 1
-    if set(modes) != {"cls"}:
+        masks[FIRST][rows, pooled.argmax(axis=1)] = 1
+    if "lasttoken" in modes:  # a row with no pooled token has a vector of zeros
+        last = mask.shape[1] - 1 - pooled[:, ::-1].argmax(axis=1)
+        masks[LAST] = np.zeros_like(mask)
+        masks[LAST][rows, last] = pooled[rows, last]
+    if "weightedmean" in modes:
+        masks[PLACES] = pooled * (places + 1)
+    if set(modes) - {"cls", "lasttoken", "weightedmean"}:
         masks[MASK] = pooled
     return masks
 
@@ -96,19 +110,22 @@ def pooling_graph(
     unit_before: bool,
     truncate_dim: int | None,
     unit_after: bool,
+    stages: Sequence[Stage] = (),
 ) -> Graph:
-    """Pooling, normalisation, truncation and normalisation, as one graph.
+    """Pooling, stages, normalisation, truncation and normalisation, as one graph.
 
     Args:
-        modes: Of "cls", "max", "mean", "mean_sqrt_len", "sum"; the results are concatenated.
+        modes: Of `POOLING_MODES`; the results are concatenated.
         tokens: Type of the token embeddings, [batch, sequence, hidden].
         unit_before: Unit length before truncation.
         truncate_dim: How many numbers of each vector to keep; None keeps all.
         unit_after: Unit length after truncation.
+        stages: What pooled vectors go through before all else.
 
     Returns:
-        Inputs `token_embeddings`, and int64 [batch, sequence] `first_token` (for cls) and
-        `attention_mask` (for all other modes); output `sentence_embedding`, float32.
+        Inputs `token_embeddings`, and int64 [batch, sequence] `first_token` (for cls),
+        `last_token` (lasttoken), `token_places` (weightedmean) and `attention_mask` (for all other
+        modes); output `sentence_embedding`, float32.
 
     Numerics: Sums are divided by at least 1e-9 tokens, vectors by a length of at least 1e-12.
 
@@ -119,20 +136,25 @@ def pooling_graph(
     batch, sequence = symbol("batch"), symbol("sequence")
     width = hidden if isinstance(hidden, int) else symbol("hidden")
     x = build.float_feed(TOKENS, tokens.dtype, batch, sequence, width)
-    parts: list[Value] = []
-    if "cls" in modes:
-        first = build.feed(FIRST, DType.INT64, batch, sequence)
-    if set(modes) != {"cls"}:
-        mask = build.feed(MASK, DType.INT64, batch, sequence)
+    masks = {
+        name: build.feed(name, DType.INT64, batch, sequence)
+        for name in dict.fromkeys(_MASKS.get(mode, MASK) for mode in modes)
+    }
+    parts = []
     for mode in modes:
-        parts.append(_select(build, x, first) if mode == "cls" else _pool(build, x, mask, mode))
+        name = _MASKS.get(mode, MASK)
+        select = name in (FIRST, LAST)
+        parts.append(_select(build, x, masks[name]) if select
+                     else _pool(build, x, masks[name], mode))  # fmt: skip
     pooled = parts[0] if len(parts) == 1 else build("Concat", *parts, axis=-1)
+    for stage in stages:
+        pooled = stage.apply(build, pooled)
     if unit_before and (truncate_dim is not None or not unit_after):
-        pooled = _unit(build, pooled)
+        pooled = unit(build, pooled)
     if truncate_dim is not None:
         pooled = build("Slice", pooled, ints(0), ints(truncate_dim), ints(1))
     if unit_after:
-        pooled = _unit(build, pooled)
+        pooled = unit(build, pooled)
     return build.graph("pooling", build.inputs, [pooled], [RESULT])
 
 
@@ -153,9 +175,4 @@ def _pool(build: NamedBuilder, x: Value, mask: Value, mode: str) -> Value:
     if mode == "sum":
         return total
     count = build("Max", build("ReduceSum", weights, ints(1), keepdims=0), floats(_LEAST_COUNT))
-    return build("Div", total, count if mode == "mean" else build("Sqrt", count))
-
-
-def _unit(build: NamedBuilder, vectors: Value) -> Value:
-    length = build("ReduceL2", vectors, ints(-1), keepdims=1)
-    return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))
+    return build("Div", total, build("Sqrt", count) if mode == "mean_sqrt_len" else count)

@@ -42,7 +42,8 @@ class SentenceEncoder(Embedder):
             or one folder above, or a name such as `all-MiniLM-L6-v2` that lies in Hugging Face's
             cache or in an installed package. Nothing is downloaded.
         device: As in `clrt.load`; "cuda" or "mps" is any GPU.
-        pooling: "mean", "cls", "max", "mean_sqrt_len" or "sum"; by default what the folder says.
+        pooling: "mean", "cls", "max", "mean_sqrt_len", "sum", "weightedmean" or "lasttoken"; by
+            default what the folder says.
         max_length: Tokens after which a text is cut; by default what the folder says.
         prompts: Texts to prepend, by name, beside those of the folder.
         default_prompt_name: The prompt where a call names none; by default what the folder says.
@@ -96,7 +97,8 @@ class SentenceEncoder(Embedder):
             ("batch", "sequence", "hidden"),
             "Export the model without its head (feature extraction).",
         )
-        self._pooling = Pooling(config.modes, self._tokens, self.device.index, strict, cache_dir)
+        pooled = (config.modes, self._tokens, self.device.index, strict, cache_dir, config.stages)
+        self._pooling = Pooling(*pooled)
         self._dimension: int | None = None
 
     @property
@@ -235,7 +237,8 @@ class SentenceEncoder(Embedder):
             hidden = last_size(self._tokens) or self._config.hidden
             if hidden is None:
                 hidden = self.encode("", output_value="token_embeddings")[0].shape[-1]
-            self._dimension = int(hidden) * len(self._config.modes)
+            widths = [s.width for s in self._config.stages if s.width is not None]
+            self._dimension = widths[-1] if widths else int(hidden) * len(self._config.modes)
         return min(self._dimension, truncate_dim or sys.maxsize)
 
     def _sentence_embeddings(
@@ -262,6 +265,6 @@ class SentenceEncoder(Embedder):
         for batch in self._batches(texts, request):
             answer = self._model.run(batch.feeds, outputs=[self._tokens.name])
             arrays = np.asarray(answer[self._tokens.name], np.float32)
-            for row, array, length in zip(batch.rows, arrays, batch.mask.sum(axis=1), strict=False):
-                found[int(row)] = array[: int(length)].copy()
+            for row, array, mask in zip(batch.rows, arrays, batch.mask, strict=False):
+                found[int(row)] = array[mask != 0]
         return [found[i] for i in range(len(texts))]

@@ -10,6 +10,7 @@ from typing import Any
 from clrt.container.compiled import read_extras
 from clrt.errors import ModelError
 from clrt.text.modules import POOLING_MODES
+from clrt.text.stages import stages_of
 from clrt.text.tokenizer_files import TOKEN_KEYS
 
 Settings = Mapping[str, Callable[[object], bool]]
@@ -40,10 +41,10 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
         raise ModelError(f"'{path}' holds no {wanted}; open it by clrt.{settings['class']}.")
     checks = TEXT_SETTINGS[wanted]
     values = {name: value for name, value in settings.items() if name != "class"}
-    if values.keys() != checks.keys():
+    if values.keys() - checks.keys() or checks.keys() - values.keys() - _ADDED:
         raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
     for name, holds in checks.items():
-        if not holds(values[name]):
+        if name in values and not holds(values[name]):
             raise ModelError(
                 f"'{path}' is damaged: '{name}' of its encoder is {reprlib.repr(values[name])}; "
                 "convert the model again."
@@ -112,13 +113,18 @@ _SHARED: Settings = {
     "token_types": _is_flag,
     "added_tokens": _are_tokens,
     "tokenizer": _is_text,
+    "special_tokens": _is_flag,
+    "ends": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_text, value)),
 }
+# Those that files of earlier versions lack; they take their defaults.
+_ADDED = {"padding_side", "pads_left", "special_tokens", "ends", "stages"}
 
 TEXT_SETTINGS: Mapping[str, Settings] = {
     "SentenceEncoder": {
         **_SHARED,
         "modes": _are_modes,
         "include_prompt": _is_flag,
+        "stages": lambda value: stages_of(value) is not None,
         "normalize": _is_flag,
         "hidden": _is_limit,
         "truncate_dim": _is_limit,

@@ -19,7 +19,7 @@ from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.signature import TensorSpec
 from clrt.text.arrays import to_tensor
 from clrt.text.config import TextConfig
-from clrt.text.feeds import Feeds, fixed_dims, model_feeds
+from clrt.text.feeds import INPUTS, Feeds, fixed_dims, model_feeds
 from clrt.text.habits import device_name
 from clrt.text.pooling import MASK
 from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
@@ -146,7 +146,7 @@ class TextModel(Rebuilt):
         """The model's inputs for texts, padded to the longest: int64 [texts, tokens] each."""
         tokens = self._tokenizer.encode(self._texts(texts))
         longest = max(map(len, tokens), default=0)
-        return model_feeds(tokens, longest, self._tokenizer.pad_id, self._model.inputs)
+        return self._feeds(tokens, longest)
 
     def close(self) -> None:
         """Frees the device memory."""
@@ -242,14 +242,18 @@ class TextModel(Rebuilt):
             for start in range(0, len(texts), size):
                 rows = order[start : start + size]
                 batch = [tokens[int(i)] for i in rows]
-                longest = len(batch[0])
+                longest = max(len(batch[0]), 1)
                 length = _common_length(longest, self.max_length) if one_batch else longest
                 yield self._batch(rows, batch, length)
                 advance(len(rows))
 
     def _batch(self, rows: NDArray[np.intp], batch: Sequence[Tokens], length: int) -> Batch:
-        feeds = model_feeds(batch, length, self._tokenizer.pad_id, self._model.inputs)
+        feeds = self._feeds(batch, length)
         return Batch(rows, feeds, np.asarray(feeds[MASK], np.int64))
+
+    def _feeds(self, batch: Sequence[Tokens], length: int) -> Feeds:
+        tokenizer, inputs = self._tokenizer, self._model.inputs
+        return model_feeds(batch, length, tokenizer.pad_id, inputs, tokenizer.pads_left)
 
     def _output(self, names: Sequence[str], dims: Sequence[str], advice: str) -> TensorSpec:
         """The output that is used: by its usual names, else the first with so many dims."""
@@ -349,8 +353,8 @@ def _checked_length(max_length: int, config: TextConfig) -> int:
 def _check_inputs(model: Model, source: Path) -> None:
     needed = {"input_ids", MASK}
     names = {spec.name for spec in model.inputs}
-    if names - {"token_type_ids"} != needed:
+    if names - {*INPUTS} or needed - names:
         raise ModelError(
             f"'{source}' has the inputs {', '.join(sorted(names))}; a text model takes "
-            f"input_ids, {MASK} and, where it has it, token_type_ids."
+            f"input_ids, {MASK} and, where it has them, token_type_ids and position_ids."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 
 from clrt.errors import InputError, ModelError, counted
 from clrt.text.config import TextConfig
@@ -56,7 +56,9 @@ class TextTokenizer:
         leftover = self.library.truncation or {}
         side = config.truncation_side or str(leftover.get("direction", "right")).lower()
         self.library.no_padding()
-        self.library.no_truncation()
+        self._plain = not config.special_tokens
+        if not self._plain:
+            self.library.no_truncation()
         if config.max_length is not None:
             if config.max_length <= self._special:
                 raise InputError(
@@ -79,12 +81,12 @@ class TextTokenizer:
     def _chunk(self, texts: Sequence[Text], start: int) -> Iterator[Tokens]:
         chunk = texts[start : start + _CHUNK]
         try:
-            encodings = self.library.encode_batch_fast(chunk)
+            encodings = self.library.encode_batch_fast(chunk, add_special_tokens=not self._plain)
         except (TypeError, UnicodeError):
             _blame(chunk, start)
             raise
         for position, encoding in enumerate(encodings, start):
-            if not encoding.ids:
+            if not encoding.ids and not self._plain:
                 raise InputError(f"Sentence {position} ({texts[position]!r}) has no tokens.")
             ids, types = (np.asarray(x, np.int32) for x in (encoding.ids, encoding.type_ids))
             yield Tokens(ids, types if self._types else np.zeros_like(types))
@@ -97,7 +99,7 @@ class TextTokenizer:
         """
         if not prompt:
             return 0
-        encoding = self.library.encode(prompt)
+        encoding = self.library.encode(prompt, add_special_tokens=not self._plain)
         if not encoding.ids:
             return 0
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
@@ -142,6 +144,26 @@ def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
     for token in config.added_tokens:
         if token["content"] not in known:
             tokenizer.add_tokens([AddedToken(**token)])
+    _add_ends(config.ends, tokenizer)
+
+
+def _add_ends(ends: tuple[str, str], tokenizer: Tokenizer) -> None:
+    """Lets each text begin and end with tokens, as transformers' `add_eos_token` does."""
+    ids = [tokenizer.token_to_id(token) if token else None for token in ends]
+    made = tokenizer.encode("").ids
+    missing = [
+        number is not None and made[place : place + 1 or None] != [number]
+        for number, place in zip(ids, (0, -1), strict=True)
+    ]
+    if not any(missing):
+        return
+    first, last = ([f"{t}:{{0}}"] if i is not None else [] for t, i in zip(ends, ids, strict=True))
+    single, pair = (" ".join([*first, f"${x}:{{0}}", *last]) for x in "AB")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single.format(0),
+        pair=f"{single.format(0)} {pair.format(1)}",
+        special_tokens=[(t, i) for t, i in zip(ends, ids, strict=True) if i is not None],
+    )
 
 
 def tokenizer_file(config: TextConfig) -> Path:

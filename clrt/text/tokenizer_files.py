@@ -41,6 +41,12 @@ def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any
         "truncation_side": _side(folder, tokenizer, "truncation_side"),
         "padding_side": _side(folder, tokenizer, "padding_side"),
         "pads_left": kind in _PAD_LEFT,
+        "ends": tuple(
+            token_text(tokenizer.get(f"{end}_token") or special.get(f"{end}_token"))
+            if tokenizer.get(f"add_{end}_token") is True
+            else ""
+            for end in ("bos", "eos")
+        ),
     }
 
 

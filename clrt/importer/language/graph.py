@@ -52,10 +52,10 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
         ModelError: A tensor is missing, or has another shape.
         UnsupportedError: The activation is not known.
     """
-    return _DecoderGraph(decoder, source, cache).graph()
+    return DecoderGraph(decoder, source, cache).graph()
 
 
-class _DecoderGraph:
+class DecoderGraph:
     """Builds the graph of one decoder."""
 
     def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:

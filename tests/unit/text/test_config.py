@@ -53,8 +53,8 @@ def test_asked_pooling_wins(tmp_path: Path) -> None:
 
 
 def test_unsupported_pooling_is_named(tmp_path: Path) -> None:
-    folder = pooling_folder(tmp_path, {"pooling_mode_lasttoken": True})
-    with pytest.raises(UnsupportedError, match=r"lasttoken.*mean_sqrt_len"):
+    folder = pooling_folder(tmp_path, {"pooling_mode": "median"})
+    with pytest.raises(UnsupportedError, match=r"median.*mean_sqrt_len"):
         read_config(folder)
 
 
@@ -98,12 +98,21 @@ def test_transformer_in_a_subfolder(tmp_path: Path) -> None:
     assert config.folder == config.source == tmp_path / "0_Transformer"
 
 
-def test_unsupported_module_is_named(tmp_path: Path) -> None:
-    dense = {"idx": 2, "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-    write(tmp_path, {"modules.json": [TRANSFORMER, POOLING, dense]})
-    with pytest.raises(UnsupportedError, match="Transformer -> Pooling -> Dense") as caught:
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    ["CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights", "WeightedLayerPooling", "CLIPModel",
+     "Router", "Asym", "SparseAutoEncoder", "SparseStaticEmbedding", "LogitScore",
+     "MultiVectorMask", "TokenPooling"],
+)  # fmt: skip
+def test_a_module_that_clrt_lacks_is_named(kind: str, first: bool, tmp_path: Path) -> None:
+    """Those of sentence-transformers 6, in front of the pooling or in place of the transformer."""
+    odd = {"path": "1", "type": f"sentence_transformers.sentence_transformer.modules.{kind}"}
+    write(tmp_path, {"modules.json": [odd, POOLING] if first else [TRANSFORMER, odd, POOLING]})
+    chain = f"{kind} -> Pooling" if first else f"Transformer -> {kind} -> Pooling"
+    with pytest.raises(UnsupportedError, match=chain) as caught:
         read_config(tmp_path)
-    assert caught.value.nodes == ("Dense",)
+    assert caught.value.nodes == (kind,)
 
 
 def test_modules_without_pooling_ask_for_one(tmp_path: Path) -> None:

@@ -41,13 +41,16 @@ def pool(
     return answer
 
 
-def expected(mode: str, row: Array) -> Array:
+def expected(mode: str, row: Array, first: int = 0) -> Array:
+    """Of the tokens of a text from one on."""
     pooled: Array = {
         "cls": lambda: row[0],
         "max": lambda: row.max(axis=0),
         "mean": lambda: row.mean(axis=0),
         "mean_sqrt_len": lambda: row.sum(axis=0) / np.sqrt(len(row)),
         "sum": lambda: row.sum(axis=0),
+        "weightedmean": lambda: np.average(row, axis=0, weights=first + 1 + np.arange(len(row))),
+        "lasttoken": lambda: row[-1],
     }[mode]()
     return pooled
 
@@ -65,7 +68,19 @@ def test_prompt_is_not_pooled(mode: str) -> None:
     x = tokens()
     found = pool((mode,), x, skipped=2)
     for row in (0, 2):
-        wanted = expected(mode, x[row, 2 : LENGTHS[row]])
+        wanted = expected(mode, x[row, 2 : LENGTHS[row]], 2)
+        np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_padding_may_stand_at_the_left(mode: str, skipped: int) -> None:
+    x, left = tokens(), mask()[:, ::-1].copy()
+    spec = TensorSpec("x", DType.FLOAT32, ("batch", "sequence", 4))
+    graph = pooling_graph((mode,), spec, False, None, False)
+    found = evaluate(graph, {TOKENS: x, **pooling_masks((mode,), left, skipped)})[RESULT]
+    for row in (0, 2):
+        wanted = expected(mode, x[row, 5 - LENGTHS[row] + skipped :], skipped)
         np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -73,6 +88,8 @@ def test_nothing_left_to_pool() -> None:
     x = tokens()
     np.testing.assert_array_equal(pool(("mean",), x, skipped=2)[1], np.zeros(4))
     np.testing.assert_array_equal(pool(("cls",), x, skipped=2)[1], x[1, 0])
+    for mode in ("lasttoken", "weightedmean"):
+        np.testing.assert_array_equal(pool((mode,), x, skipped=2)[1], np.zeros(4))
 
 
 def test_modes_are_concatenated() -> None:

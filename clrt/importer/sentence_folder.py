@@ -1,0 +1,33 @@
+"""First modules of sentence-transformers that are no BERT-like encoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clrt.importer.huggingface.config_values import read_json
+from clrt.importer.static_embedding import is_static_embedding, static_graph
+from clrt.ir.graph import Graph
+
+
+def import_sentence_folder(folder: Path) -> Graph | None:
+    """The graph of a table of vectors, or of a decoder that reads whole texts.
+
+    Args:
+        folder: Of the first module of modules.json.
+
+    Returns:
+        The graph; None where the folder is of another kind.
+
+    Raises:
+        ModelError, UnsupportedError: As `static_graph` and `sequence_graph`.
+    """
+    if is_static_embedding(folder):
+        return static_graph(folder)
+    from clrt.importer.language.families import FAMILIES, WHOLES
+
+    file = folder / "config.json"
+    if not file.is_file() or read_json(file).get("model_type") not in {*FAMILIES, *WHOLES}:
+        return None
+    from clrt.importer.language.sequence import sequence_graph
+
+    return sequence_graph(folder)
