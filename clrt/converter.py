@@ -15,6 +15,7 @@ from clrt.accuracy import difference
 from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.diff import independent_outputs
 from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.importer.huggingface.model_files import read_text
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
@@ -158,7 +159,7 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
     except (ModelError, UnsupportedError) as error:
         return None, str(error) if source.is_dir() else None
     try:
-        text = config.tokenizer or tokenizer_file(config).read_text("utf-8")
+        text = config.tokenizer or read_text(tokenizer_file(config))
     except ModelError:
         return None, None
     return config.for_compiled(text), None

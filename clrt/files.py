@@ -12,10 +12,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
-from clrt.errors import InputError
+from clrt.errors import InputError, ModelError
 
 # Windows neither removes nor renames an open file, so it needs no locks. A file of this age is not
 # about to be renamed.
@@ -200,6 +200,45 @@ def parse_json(data: str | bytes) -> Any:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("it nests too deep") from error
+
+
+def stays_below(name: str) -> bool:
+    """Whether a path is relative and has no "..", by the rules of POSIX and of Windows."""
+    windows = PureWindowsPath(name)
+    return not (
+        "\0" in name
+        or ".." in windows.parts
+        or windows.drive
+        or windows.root
+        or PurePosixPath(name).is_absolute()
+    )
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Refuses a path of a model folder that links lead out of the folder.
+
+    Links of a Hugging Face cache, from `snapshots/REVISION` to `blobs` beside it, are allowed. A
+    path that does not exist passes.
+
+    Args:
+        path: A file or folder below `folder`.
+        folder: The model folder, which may itself be a link.
+
+    Raises:
+        ModelError: The path resolves to one outside of the folder.
+    """
+    try:
+        real, roots = path.resolve(), [folder.resolve()]
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle
+        raise ModelError(f"'{path}' cannot be read: {error}.") from error
+    for base in (folder.absolute(), roots[0]):
+        snapshots = next((p for p in base.parents if p.name == "snapshots"), None)
+        if snapshots is not None:
+            roots.append(snapshots.parent.resolve() / "blobs")
+    if not any(real.is_relative_to(root) for root in roots):
+        raise ModelError(
+            f"'{path}' links to '{real}', outside the model's folder; put the file itself there."
+        )
 
 
 def _flags(*names: str) -> int:

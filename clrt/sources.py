@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
 from clrt.errors import ModelError, needing
+from clrt.files import check_link
 from clrt.ir.graph import Graph
 from clrt.ops.blaming import Blaming
 
@@ -50,6 +51,7 @@ def onnx_file(source: str | Path) -> Path | None:
     folder = _transformer_folder(Path(source))
     for name in _ONNX_FILES:
         if (folder / name).is_file():
+            check_link(folder / name, Path(source))
             return folder / name
     others = [f for pattern in ("onnx/*.onnx", "*.onnx") for f in sorted(folder.glob(pattern))]
     if others and not any(folder.glob("*.safetensors")):
@@ -85,7 +87,10 @@ def model_files(source: Path) -> list[Path]:
 def _transformer_folder(folder: Path) -> Path:
     """The folder of the transformer; older folders of sentence-transformers have 0_Transformer."""
     inner = folder / "0_Transformer"
-    return inner if (inner / "config.json").is_file() else folder
+    if not (inner / "config.json").is_file():
+        return folder
+    check_link(inner, folder)
+    return inner
 
 
 # Each imports its importer when it is called: what runs no model of a kind loads nothing for it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +12,7 @@ from clrt.audio.presets import FilterBank, LogMel, Preset, Waveform
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.files import expanded
+from clrt.importer.huggingface.model_files import file_exists, read_object, read_optional
 from clrt.sources import is_compiled
 
 _PRESETS: Mapping[str, type[LogMel] | type[Waveform] | type[FilterBank]] = {
@@ -68,36 +69,19 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
     if not isinstance(source, str | Path):
         raise InputError(f"A configuration is a path or a dict, not {type(source).__name__}.")
     path = expanded(source)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # where Path's raises, False
         return preset_of(read_object(path), f"'{path}'")
+    values: Mapping[str, Any]
     file, inner = path / PREPROCESSOR, path / "processor_config.json"
-    if file.is_file() or not inner.is_file():
+    if file_exists(file) or not file_exists(inner):
         values, name = read_object(file), f"'{file}'"
     else:
         found = read_object(inner).get("feature_extractor")
         values, name = found if isinstance(found, Mapping) else {}, f"'{inner}'"
-    if "feature_extractor_type" not in values and (path / "config.json").is_file():
-        kind = _BY_MODEL.get(str(read_object(path / "config.json").get("model_type")))
+    if "feature_extractor_type" not in values:
+        kind = _BY_MODEL.get(str(read_optional(path / "config.json").get("model_type")))
         values = {**values, **({} if kind is None else {"feature_extractor_type": kind})}
     return preset_of(values, name)
-
-
-def read_object(file: Path) -> Mapping[str, Any]:
-    """The JSON object of a file.
-
-    Raises:
-        ModelError: There is none.
-    """
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        raise ModelError(
-            f"'{file}' cannot be read: {reason}; download the model's own file."
-        ) from error
-    if not isinstance(values, dict):
-        raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
-    return values
 
 
 def is_whisper(source: Path) -> bool:
@@ -106,9 +90,8 @@ def is_whisper(source: Path) -> bool:
     Raises:
         ModelError: The file is damaged.
     """
-    file = source / "config.json"
     return is_compiled(source) or (
-        file.is_file() and read_object(file).get("model_type") == "whisper"
+        read_optional(source / "config.json").get("model_type") == "whisper"
     )
 
 

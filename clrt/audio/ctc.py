@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from clrt.audio.config import read_object
 from clrt.audio.features import Features
 from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound
@@ -18,6 +17,7 @@ from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.errors import InputError, ModelError, ShapeError, counted
 from clrt.files import expanded
+from clrt.importer.huggingface.model_files import read_object, read_optional
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 
@@ -47,8 +47,7 @@ class CtcVocabulary:
         """
         path = expanded(folder)
         vocabulary = read_object(path / "vocab.json")
-        config = path / "tokenizer_config.json"
-        options = read_object(config) if config.is_file() else {}
+        options = read_optional(path / "tokenizer_config.json")
         pad = _text(options.get("pad_token"), "[PAD]" if "[PAD]" in vocabulary else "<pad>")
         classes = list(vocabulary.values())
         if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,7 +172,7 @@ def _found(source: str | Path) -> Path:
         UnsupportedError: A name is looked up by what the extra `text` brings.
     """
     path = expanded(source)
-    if path.exists():
+    if os.path.exists(path):  # where Path's raises, False
         return path
     with needing("A model by its name"):
         from clrt.text.locate import find_model

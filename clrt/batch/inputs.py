@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from clrt.errors import InputError
+from clrt.files import expanded
 
 PARQUET = (".parquet", ".pq")
 JSON_LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -75,7 +76,7 @@ def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
     """
     found: set[str] = set()
     for pattern in patterns:
-        path = os.path.expanduser(pattern)
+        path = str(expanded(pattern))
         if os.path.isfile(path):
             if not _is_readable(path):
                 raise InputError(

@@ -13,6 +13,7 @@ from clrt.cli.conversion import Conversion, Precision, Quantize, Request, Target
 from clrt.cli.convert_language import convert_language_model, is_language_model
 from clrt.cli.shapes import DeviceOption, ModelArgument
 from clrt.errors import InputError
+from clrt.files import expanded
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "
@@ -122,7 +123,7 @@ def convert_model(
 
     Example: clrt-convert all-MiniLM-L6-v2 -o minilm.clrt --precision float16 --verify
     """
-    if is_language_model(Path(source).expanduser()):
+    if is_language_model(expanded(source)):
         others: dict[str, object] = {
             "shape": shape,
             "dim": dim,

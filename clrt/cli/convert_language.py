@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.adapters import given_adapters
 from clrt.cli.console import echo
 from clrt.container.compiled import SUFFIX
-from clrt.errors import InputError, needing
+from clrt.errors import InputError, ModelError, needing
 from clrt.files import expanded
 from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
+from clrt.importer.huggingface.model_files import read_object
 from clrt.importer.language.families import FAMILIES, WHOLES
 from clrt.importer.language.whisper import MODEL_TYPE
 from clrt.units import format_bytes
@@ -42,11 +42,11 @@ def is_language_model(source: Path) -> bool:
     if any(source.glob("*.gguf")):
         return True
     try:
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = read_object(source / "config.json")
+    except ModelError:
         return False
     known = {*FAMILIES, *WHOLES, MODEL_TYPE}
-    if not isinstance(config, dict) or str(config.get("model_type")) not in known:
+    if str(config.get("model_type")) not in known:
         return False
     names = config.get("architectures")
     return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)

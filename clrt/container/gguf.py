@@ -12,6 +12,7 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ def _join(given: GgufFile, count: int) -> GgufFile:
     shards: list[GgufFile] = []
     for index in range(count):
         file = given.path.with_name(f"{name[1]}-{index + 1:05}-of-{count:05}.gguf")
-        if not file.exists():
+        if not os.path.exists(file):
             raise ModelError(
                 f"{file} is missing: it is shard {index + 1} of {count} of {given.path}; download "
                 "it, too."

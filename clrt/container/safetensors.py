@@ -116,7 +116,10 @@ def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
         ModelError: It cannot be read, or is a pipe, a device or a Git LFS pointer.
     """
     try:
-        status = file.stat()
+        try:
+            status = file.stat()
+        except ValueError as error:  # a NUL
+            raise ModelError(f"'{file}' cannot be read: {error}.") from error
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise ModelError(f"'{file}' is a pipe or a device; models are read from files.")
         with file.open("rb") as stream:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, needing
-from clrt.generation.folder import read_object, read_text
 from clrt.generation.messages import plain_data, plain_messages, plain_tools
+from clrt.importer.huggingface.model_files import file_exists, path_in, read_optional, read_text
 
 _LONGEST_SAYING = 1000
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -166,7 +166,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
     """
     made = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        found = read_object(folder / file)
+        found = read_optional(folder / file)
         for name in (f"{token}_token" for token in _TOKENS):
             value = found.get(name)
             text = value.get("content") if isinstance(value, dict) else value
@@ -178,11 +178,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
 def _sources(folder: Path) -> dict[str, tuple[str, str]]:
     """Templates by name: source and what messages call it."""
     files = {"default": folder / "chat_template.jinja"}
-    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    more = sorted(path_in(folder, "additional_chat_templates").glob("*.jinja"))
     files |= {file.stem: file for file in more}
-    found = {name: (read_text(f), f"'{f}'") for name, f in files.items() if f.exists()}
+    found = {name: (read_text(f), f"'{f}'") for name, f in files.items() if file_exists(f)}
     config = folder / "tokenizer_config.json"
-    declared = None if found else read_object(config).get("chat_template")
+    declared = None if found else read_optional(config).get("chat_template")
     if declared is None:
         return found
     named = declared if isinstance(declared, list) else [{"name": "default", "template": declared}]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from clrt.errors import ModelError
-from clrt.generation.folder import read_object
+from clrt.importer.huggingface.model_files import read_optional
 
 GENERATION_CONFIG, GENAI_CONFIG = "generation_config.json", "genai_config.json"
 # What transformers picks among where a folder that samples does not say.
@@ -102,12 +102,12 @@ def read_proposed(folder: Path) -> ProposedOptions:
     """
     file, genai = folder / GENERATION_CONFIG, folder / GENAI_CONFIG
     if file.exists():
-        return proposed_by(read_object(file), file)
+        return proposed_by(read_optional(file), file)
     if genai.exists():
-        search = read_object(genai).get("search", {})
+        search = read_optional(genai).get("search", {})
         return proposed_by(search if isinstance(search, dict) else {}, genai)
     file = folder / "config.json"
-    return proposed_by(read_object(file), file)
+    return proposed_by(read_optional(file), file)
 
 
 def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
+from clrt.files import check_link
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
 from clrt.generation.generation_config import read_proposed
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
+from clrt.importer.huggingface.model_files import file_exists, read_text
 from clrt.importer.language.adapters.adapted import AdaptedWeights, open_adapter
 from clrt.importer.language.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
 from clrt.importer.language.adapters.peft_config import CONFIG as ADAPTER_CONFIG
@@ -142,7 +144,7 @@ def _check_is_model(source: Path) -> None:
     Raises:
         ModelError: It is.
     """
-    if (source / ADAPTER_CONFIG).is_file() and not (source / "config.json").is_file():
+    if file_exists(source / ADAPTER_CONFIG) and not file_exists(source / "config.json"):
         raise ModelError(
             f"{source} is a LoRA adapter and no model; give its base model, and the adapter as "
             "`lora` or --lora."
@@ -211,6 +213,8 @@ def _gguf_file(source: Path) -> Path | None:
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:8])
         raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    for file in found:
+        check_link(file, source)
     return found[0] if found else None
 
 
@@ -279,10 +283,9 @@ def read_tokenizer(file: Path) -> Tokenizer:
     """
     with needing("Text generation"):
         from tokenizers import Tokenizer
-    if not file.is_file():
-        raise ModelError(f"{file} is missing; download the model's tokenizer.json into its folder.")
+    text = read_text(file)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises no narrower type
         raise ModelError(f"{file} is no tokenizer ({error}); download it again.") from error
     tokenizer.no_truncation()

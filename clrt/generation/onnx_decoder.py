@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, needing
-from clrt.generation.folder import read_object
+from clrt.importer.huggingface.model_files import file_exists, path_in, read_optional
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
@@ -31,7 +31,7 @@ def find_onnx(source: Path) -> Path | None:
     """
     if source.suffix == ".onnx" and not source.is_dir():
         return source
-    model = read_object(source / GENAI).get("model")
+    model = read_optional(source / GENAI).get("model")
     if model is not None:
         name = _part(_part(model, source), source, "decoder").get("filename")
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx"):
@@ -39,17 +39,17 @@ def find_onnx(source: Path) -> Path | None:
                 f"'{source / GENAI}' names {name!r} as the file of the decoder; expected the name "
                 "of a file beside it that ends with .onnx."
             )
-        return source / name
+        return path_in(source, name)
     if any(source.glob("*.safetensors")):
         return None
-    return next((source / name for name in _FILES if (source / name).is_file()), None)
+    return next((path_in(source, n) for n in _FILES if file_exists(source / n)), None)
 
 
 def folder_of(file: Path) -> Path:
     """Where the files are that tell of an ONNX file; exporters put it into a folder of its own."""
     above = file.parent.parent
     own = file.parent / "config.json"
-    return above if not own.is_file() and (above / "config.json").is_file() else file.parent
+    return above if not file_exists(own) and file_exists(above / "config.json") else file.parent
 
 
 def read_onnx_decoder(
@@ -139,10 +139,10 @@ def _objects(
     folder: Path, genai: tuple[str, ...], config: tuple[str, ...]
 ) -> Iterator[tuple[Path, Mapping[str, Any], tuple[str, ...]]]:
     """The objects of both files that describe a decoder, and the names to be looked for there."""
-    model = read_object(folder / GENAI).get("model")
+    model = read_optional(folder / GENAI).get("model")
     if model is not None:
         yield folder / GENAI, _part(model, folder), genai
-    found = read_object(folder / "config.json")
+    found = read_optional(folder / "config.json")
     inner = found.get("text_config")
     for one in (found, inner):
         if isinstance(one, Mapping):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from clrt.container.gguf_metadata import Metadata
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.generation.folder import read_object
 from clrt.generation.generation_config import (
     GENAI_CONFIG,
     GENERATION_CONFIG,
@@ -20,6 +19,7 @@ from clrt.generation.generation_config import (
     read_proposed,
 )
 from clrt.generation.pace import MOST_GUESSES
+from clrt.importer.huggingface.model_files import read_optional
 
 
 class _Numbers(NamedTuple):
@@ -310,7 +310,7 @@ def start_token(folder: Path) -> int:
     for key in ("decoder_start_token_id", "bos_token_id"):
         for name in (GENERATION_CONFIG, "config.json"):
             file = folder / name
-            found = read_object(file).get(key)
+            found = read_optional(file).get(key)
             if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _LARGEST:
                 return found
             if found is not None:
@@ -322,7 +322,7 @@ def start_token(folder: Path) -> int:
 
 def _object(file: Path, part: str) -> Mapping[str, Any]:
     """A JSON object, or the object of that name in it; an empty one where there is none."""
-    found = read_object(file)
+    found = read_optional(file)
     value = found.get(part, {}) if part else found
     return value if isinstance(value, dict) else {}
 

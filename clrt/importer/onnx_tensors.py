@@ -6,13 +6,14 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
 from clrt.errors import ModelError, UnsupportedError
+from clrt.files import check_link, stays_below
 from clrt.importer.onnx_mapped import MIN_VIEW_BYTES
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -160,16 +161,7 @@ class TensorReader:
                 f"{where} lies in the external file '{location}', but the model was not read from "
                 "a file; pass its path, or load it with onnx.load first."
             )
-        windows = PureWindowsPath(location)
-        if (
-            not location
-            or "\0" in location
-            or ".." in windows.parts
-            or windows.is_absolute()
-            or windows.drive
-            or PurePosixPath(location).is_absolute()
-            or location.startswith("\\")
-        ):
+        if not location or not stays_below(location):
             raise ModelError(
                 f"{where} lies in '{location}', outside the model's folder; "
                 "export the model with external data beside it."
@@ -180,20 +172,8 @@ class TensorReader:
                 f"'{path}', the external file of {where}, does not exist; "
                 "put it beside the model under this name."
             )
-        real = path.resolve()
-        if not any(real.is_relative_to(root) for root in self._roots()):
-            raise ModelError(
-                f"'{path}', the external file of {where}, links to '{real}', outside the model's "
-                "folder; put the file itself beside the model."
-            )
+        check_link(path, self._folder)
         return path
-
-    def _roots(self) -> list[Path]:
-        """The model's folder; in a Hugging Face cache also `blobs`, where its links lead."""
-        assert self._folder is not None
-        folder = self._folder.absolute()
-        caches = [p.parent / "blobs" for p in folder.parents if p.name == "snapshots"]
-        return [folder.resolve(), *(c.resolve() for c in caches[:1])]
 
 
 def _lies_plain(tensor: onnx.TensorProto, dtype: DType) -> bool:

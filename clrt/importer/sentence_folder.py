@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clrt.importer.huggingface.config_values import read_json
+from clrt.importer.huggingface.model_files import read_optional
 from clrt.importer.static_embedding import is_static_embedding, static_graph
 from clrt.ir.graph import Graph
 
@@ -25,8 +25,8 @@ def import_sentence_folder(folder: Path) -> Graph | None:
         return static_graph(folder)
     from clrt.importer.language.families import FAMILIES, WHOLES
 
-    file = folder / "config.json"
-    if not file.is_file() or read_json(file).get("model_type") not in {*FAMILIES, *WHOLES}:
+    config = read_optional(folder / "config.json")
+    if str(config.get("model_type")) not in {*FAMILIES, *WHOLES}:
         return None
     from clrt.importer.language.sequence import sequence_graph
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -156,7 +157,7 @@ def of_load(error: ClrtError) -> ClrtError:
 
 def of_file(error: ClrtError, source: Path | bytes) -> ClrtError:
     """The error for a file that cannot be read."""
-    if isinstance(source, Path) and not source.exists():
+    if isinstance(source, Path) and not os.path.exists(source):
         return NoSuchFile(str(error))
     if isinstance(error, UnsupportedError):  # an opset that is newer than what is known
         return Fail(str(error))

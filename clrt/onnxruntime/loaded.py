@@ -160,7 +160,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
 def _head(source: Path | bytes) -> bytes:
     if isinstance(source, bytes):
         return source[:8]
-    if not source.is_file():
+    if not os.path.isfile(source):  # where Path's raises, False
         return b""
     with source.open("rb") as file:
         return file.read(8)

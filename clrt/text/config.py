@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from clrt.container.compiled import SUFFIX
 from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.huggingface.model_files import file_exists, read_optional
 from clrt.sources import onnx_file
-from clrt.text.folder import as_object, positive_number, read_json
+from clrt.text.json_values import as_object, positive_number
 from clrt.text.modules import Modules, class_of
 from clrt.text.settings import read_settings
 from clrt.text.stages import Stage, read_stages, stages_of
@@ -272,8 +273,8 @@ def _read_shared(
 ) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]]:
     """The fields of `TextConfig`; config.json; config_sentence_transformers.json."""
     folder = modules.transformer
-    tokenizer = read_json(folder / "tokenizer_config.json")
-    model = read_json(folder / "config.json")
+    tokenizer = read_optional(folder / "tokenizer_config.json")
+    model = read_optional(folder / "config.json")
     sentence = _first(folder, _SENTENCE_CONFIGS)
     _check_arguments(folder, sentence, kind.task)
     arguments = sentence.get("tokenizer_args") or sentence.get("processor_kwargs")
@@ -281,7 +282,7 @@ def _read_shared(
               tokenizer.get("model_max_length"))  # fmt: skip
     positions = _positions(model)
     whole_file = modules.root / "config_sentence_transformers.json"
-    whole = read_json(whole_file)
+    whole = read_optional(whole_file)
     prompts, default = _prompts(whole_file, whole)
     shared = {
         "folder": folder,
@@ -313,7 +314,7 @@ def _root(path: Path) -> Path:
 
 def _folder_of(file: Path) -> Path:
     for folder in (file.parent, file.parent.parent):
-        if (folder / "tokenizer.json").is_file():
+        if file_exists(folder / "tokenizer.json"):
             return folder
     raise ModelError(
         f"No tokenizer.json lies beside '{file}' or one folder above; copy the model's "
@@ -365,4 +366,4 @@ def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> No
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
-    return next((read_json(folder / n) for n in names if (folder / n).is_file()), {})
+    return next((read_optional(folder / n) for n in names if file_exists(folder / n)), {})

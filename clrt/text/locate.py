@@ -10,6 +10,7 @@ from pathlib import Path
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, ModelError
 from clrt.files import expanded
+from clrt.importer.huggingface.model_files import path_in, read_text
 
 PACKAGED = {
     "sentence-transformers/all-MiniLM-L6-v2": (
@@ -81,10 +82,10 @@ def _in_hub_cache(name: str, cache: Path) -> Path | None:
     """
     repository = cache / f"models--{name.replace('/', '--')}"
     reference = repository / "refs" / "main"
-    if not reference.is_file():
+    if not os.path.isfile(reference):
         return None
-    snapshot = repository / "snapshots" / reference.read_text("utf-8", "replace").strip()
-    return snapshot if snapshot.is_dir() else None
+    snapshot = path_in(repository / "snapshots", read_text(reference).strip())
+    return snapshot if os.path.isdir(snapshot) else None
 
 
 def _hub_cache() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.text.folder import parse_json, read_json
+from clrt.importer.huggingface.model_files import file_exists, path_in, read_json, read_optional
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum", "weightedmean", "lasttoken")
 
@@ -65,9 +65,9 @@ class Modules:
             UnsupportedError: The class does not have this chain.
         """
         file = root / "modules.json"
-        if not file.is_file():
+        if not file_exists(file):
             return cls(root, {})
-        entries = parse_json(file)
+        entries = read_json(file)
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
             raise ModelError(
                 f"'{file}' must hold a list of modules; download the model's own file."
@@ -82,6 +82,8 @@ class Modules:
             )
         kinds = [_KINDS.get(t.rpartition(".")[2], t.rpartition(".")[2]) for t in types]
         folders = [str(e.get("path", "")) for e in entries]
+        for folder in folders:
+            path_in(root, folder)
         count = len(kinds)
         while count and wanted == "SentenceEncoder" and kinds[count - 1] in STAGES:
             count -= 1
@@ -103,7 +105,7 @@ class Modules:
     def options(self, kind: str) -> Mapping[str, Any]:
         """The config.json of a module; empty where the chain lacks it."""
         folder = self.paths.get(kind)
-        return {} if folder is None else read_json(self.root / folder / "config.json")
+        return {} if folder is None else read_optional(self.root / folder / "config.json")
 
     def pooling_modes(self, asked: str | None) -> tuple[str, ...]:
         """The pooling modes; several are concatenated.
@@ -146,12 +148,12 @@ class Modules:
 def class_of(root: Path) -> str:
     """The class that runs a folder, of `CLASSES`: what its modules, else its architecture say."""
     file = root / "modules.json"
-    entries = parse_json(file) if file.is_file() else []
+    entries = read_json(file) if file_exists(file) else []
     listed = entries if isinstance(entries, list) else []
     kinds = [str(e.get("type")) for e in listed if isinstance(e, Mapping)]
     if any(kind.endswith(".SpladePooling") for kind in kinds):
         return "SparseEncoder"
-    names = read_json(root / "config.json").get("architectures")
+    names = read_optional(root / "config.json").get("architectures")
     first = str(names[0]) if isinstance(names, list) and names else ""
     pooled = any(kind.endswith(".Pooling") for kind in kinds)
     if first.endswith("ForSequenceClassification") and not pooled:

@@ -14,10 +14,11 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.checkpoint import Checkpoint
+from clrt.importer.huggingface.model_files import read_optional
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.named_builder import NamedBuilder, floats, ints
-from clrt.text.folder import positive_number, read_json
+from clrt.text.json_values import positive_number
 
 # Under the length of a vector that is divided by it: torch's `normalize`.
 _LEAST_LENGTH = 1e-12
@@ -124,7 +125,7 @@ def stages_of(stored: object) -> tuple[Stage, ...] | None:
 
 
 def _read_stage(kind: str, folder: Path) -> Stage:
-    config = read_json(folder / "config.json")
+    config = read_optional(folder / "config.json")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, _SENTENCE):
             raise UnsupportedError(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 
 from clrt.errors import InputError, ModelError, counted
+from clrt.importer.huggingface.model_files import file_exists, read_text
 from clrt.text.config import TextConfig
 
 IntArray = NDArray[np.int64]
@@ -115,8 +116,9 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool =
 
 def _load(config: TextConfig) -> Tokenizer:
     file = tokenizer_file(config)
+    text = config.tokenizer or read_text(file)
     try:
-        tokenizer = Tokenizer.from_str(config.tokenizer or file.read_text("utf-8"))
+        tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # The library raises bare Exception.
         raise ModelError(
             f"'{file}' is not a tokenizer that the tokenizers library reads ({error}); "
@@ -175,7 +177,7 @@ def tokenizer_file(config: TextConfig) -> Path:
     if config.tokenizer is not None:
         return config.source
     file = config.folder / "tokenizer.json"
-    if not file.is_file():
+    if not file_exists(file):
         raise ModelError(
             f"'{config.folder}' has no tokenizer.json; download it with the model (models without "
             "one get it from transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…))."

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import ModelError
-from clrt.text.folder import as_object, read_json, token_text
+from clrt.importer.huggingface.model_files import read_optional
+from clrt.text.json_values import as_object, token_text
 
 TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 """Arguments of the tokenizers library's AddedToken."""
@@ -31,7 +32,7 @@ def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any
         ModelError: A file is damaged.
     """
     kind = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
-    special = read_json(folder / "special_tokens_map.json")
+    special = read_optional(folder / "special_tokens_map.json")
     return {
         "normalizer": _normalizer(kind, tokenizer),
         "prefix_space": bool(tokenizer.get("add_prefix_space")) if kind in _ROBERTA_LIKE else None,
@@ -78,7 +79,7 @@ def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | Non
 def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
     declared = as_object(tokenizer.get("added_tokens_decoder"))
-    plain = read_json(folder / "added_tokens.json")
+    plain = read_optional(folder / "added_tokens.json")
     numbered = [(str(i), as_object(token)) for i, token in declared.items()]
     numbered += [(str(i), {"content": content}) for content, i in plain.items()]
     numbered = [(i, token) for i, token in numbered if i.isdecimal() and token.get("content")]

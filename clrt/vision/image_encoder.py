@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, needing
+from clrt.files import check_link
+from clrt.importer.huggingface.model_files import file_exists, read_optional
 from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
@@ -152,11 +154,10 @@ class ImageEncoder(ImageModel):
         if self._tokenizer is None:
             with needing("Vectors of texts"):
                 from clrt.text.config import TextConfig
-                from clrt.text.folder import read_json
                 from clrt.text.tokenize import TextTokenizer
                 from clrt.text.tokenizer_files import tokenizer_steps
             folder = (beside(self._path, "tokenizer.json") or self._path / "tokenizer.json").parent
-            said = read_json(folder / "tokenizer_config.json")
+            said = read_optional(folder / "tokenizer_config.json")
             named = said.get("model_input_names")
             self._masked = not isinstance(named, list) or "attention_mask" in named
             steps = tokenizer_steps(folder, said)
@@ -214,7 +215,10 @@ def _part(path: Path, name: str) -> Path | None:
         found = (path.parent / name,) * 2
     else:
         return None
-    return next((f for f in found if f.is_file()), None)
+    made = next((f for f in found if file_exists(f)), None)
+    if made is not None:
+        check_link(made, path if path.is_dir() else path.parent)
+    return made
 
 
 def _blank(shape: Sequence[int | str], preprocessor: Preprocessor) -> Array:

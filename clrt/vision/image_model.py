@@ -12,12 +12,13 @@ import numpy as np
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.files import expanded
+from clrt.importer.huggingface.model_files import file_exists, read_object
 from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 from clrt.sources import onnx_file
-from clrt.vision.configs import labels_of, read_json
+from clrt.vision.configs import labels_of
 from clrt.vision.exports import Export, read_export
 from clrt.vision.frames import Frame, Size
 from clrt.vision.pictures import ImageLike, Picture, pictures
@@ -43,7 +44,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
         UnsupportedError: A name is looked up by what the extra `text` brings.
     """
     path = expanded(Path(source))
-    if path.exists():
+    if os.path.exists(path):  # where Path's raises, False
         return path
     if path.suffix or path.is_absolute():
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
@@ -56,7 +57,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
 def beside(path: Path, name: str) -> Path | None:
     """A file of a model's folder, which may be the one above its ONNX file."""
     folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
-    return next((f / name for f in folders if (f / name).is_file()), None)
+    return next((f / name for f in folders if file_exists(f / name)), None)
 
 
 class ImageModel:
@@ -103,7 +104,7 @@ class ImageModel:
             raise InputError(f"batch_size is {batch_size!r}; it is 1 or more.")
         path = model_path(source)
         config = beside(path, "config.json")
-        self.config = {} if config is None else read_json(config)
+        self.config = {} if config is None else read_object(config)
         self.model = load(self._file(path), device=device)
         self.export: Export | None = read_export(self.model.properties)
         if labels is None:

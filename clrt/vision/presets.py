@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from clrt.errors import InputError
 from clrt.files import expanded
-from clrt.vision.configs import RGB, read_json
+from clrt.importer.huggingface.model_files import read_object
+from clrt.vision.configs import RGB
 
 NAME = "preprocessor_config.json"
 _HALF = (0.5, 0.5, 0.5)
@@ -114,8 +115,8 @@ def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
     name, given = "The config", source
     if not isinstance(source, Mapping):
         path = expanded(Path(source))
-        path = path / NAME if path.is_dir() else path
-        name, given = f"'{path}'", read_json(path)
+        path = path / NAME if os.path.isdir(path) else path
+        name, given = f"'{path}'", read_object(path)
     assert isinstance(given, Mapping)
     kind_name = _kind_of(given, name)
     config = _Config(given, _KINDS[kind_name], name)
@@ -134,7 +135,7 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     Raises:
         ModelError: The file is no JSON.
     """
-    given = source if isinstance(source, Mapping) else read_json(Path(source))
+    given = source if isinstance(source, Mapping) else read_object(Path(source))
     said = given.get("image_processor_type", given.get("feature_extractor_type"))
     found = _KIND.fullmatch(str(said))
     return "" if found is None else found[1]

@@ -131,7 +131,7 @@ def test_config_counts_without_other_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ([], "holds no JSON object"),
+        ([], "must hold a JSON object"),
         ({"do_sample": "yes"}, "do_sample 'yes'; it is true or false."),
         ({"do_sample": True, "top_p": 3}, "top_p is 3; it is a number above 0 and at most 1."),
         ({"num_beams": "4"}, "num_beams is '4'; it is a whole number from 1 to 1024."),
@@ -163,7 +163,7 @@ def test_files_that_are_no_json(tmp_path: Path) -> None:
             Sampling.from_folder(tmp_path)
     file.unlink()
     file.mkdir()
-    with pytest.raises(ModelError, match="not readable as text"):
+    with pytest.raises(ModelError, match=r"directory|regular"):
         Sampling.from_folder(tmp_path)
 
 

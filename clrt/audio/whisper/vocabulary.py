@@ -15,9 +15,9 @@ from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
 from clrt.audio.whisper.rules import TokenRules
 from clrt.container.safetensors import damaged
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
-from clrt.generation.folder import read_object
 from clrt.generation.language_model import read_tokenizer
 from clrt.generation.options import unfollowed_keys
+from clrt.importer.huggingface.model_files import read_optional
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -72,7 +72,7 @@ class WhisperVocabulary:
         """
         # Without such a file, and in old folders, config.json has these keys.
         file = folder / "generation_config.json"
-        values = {**read_object(folder / "config.json"), **read_object(file)}
+        values = {**read_optional(folder / "config.json"), **read_optional(file)}
         return cls._of(file, read_tokenizer(folder / "tokenizer.json"), values, size)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from numpy.typing import NDArray
 
 from clrt.container.safetensors import DTYPES, Header, read_header
 from clrt.errors import ModelError, UnsupportedError
+from clrt.files import check_link
+from clrt.importer.huggingface.model_files import file_exists, read_object
 from clrt.ir.op import Array
 
 _SINGLE = "model.safetensors"
@@ -99,9 +100,10 @@ def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
     if folder.suffix == ".safetensors":
         return folder, [folder]
     single, index = folder / _SINGLE, folder / _INDEX
-    if single.is_file():
+    if file_exists(single):
+        check_link(single, folder)
         return single, [single]
-    if index.is_file():
+    if file_exists(index):
         return index, _read_index(index)
     if any((folder / name).is_file() for name in _TORCH):
         raise ModelError(
@@ -115,14 +117,16 @@ def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
 
 
 def _read_index(index: Path) -> list[Path]:
+    found = read_object(index)
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(found["weight_map"].values()))
         files = [index.parent / Path(name).name for name in names]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{index} is not a safetensors index ({error!r}); download it again."
         ) from error
     for file in files:
-        if not file.is_file():
+        if not file_exists(file):
             raise ModelError(f"{file} is missing, but {index} lists it; download this shard.")
+        check_link(file, index.parent)
     return files

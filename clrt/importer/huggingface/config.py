@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
+from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.importer.huggingface.families import FAMILIES, RELATIVE_BUCKETS, Family
+from clrt.importer.huggingface.model_files import read_object
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
         UnsupportedError: The model type or an option of it is not supported.
     """
     file = folder / "config.json"
-    values = read_json(file)
+    values = read_object(file)
     family = _family(file, values.get("model_type"))
     reader = ConfigValues(
         file, values, family.config_names, family.config_defaults, family.config_fixed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -180,26 +179,6 @@ class ConfigValues:
 
     def _stored(self, key: str) -> str:
         return self._names.get(key, key)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The values of a config.json.
-
-    Raises:
-        ModelError: It is missing, or no JSON object.
-    """
-    if not file.is_file():
-        raise ModelError(
-            f"{file} is missing; download the model's config.json into this folder, or give the "
-            "path of an ONNX file."
-        )
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); download it again.") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{file} is not a JSON object; {_remedy(file)}")
-    return values
 
 
 def _remedy(file: Path) -> str:

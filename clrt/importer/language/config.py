@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
+from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues
+from clrt.importer.huggingface.model_files import read_object
 from clrt.importer.language.decoder import FULL, SLIDING, Decoder, Rotary
 from clrt.importer.language.families import FAMILIES, WHOLES
 from clrt.importer.language.family import DecoderFamily
@@ -71,7 +72,7 @@ def read_decoder(
 
 def _values(file: Path) -> tuple[ConfigValues, str]:
     """The values that describe a decoder, and its family."""
-    values = read_json(file)
+    values = read_object(file)
     name, inner = values.get("model_type"), ""
     if name is None:
         raise ModelError(f"{file} has no 'model_type'; add it, for example \"llama\".")

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clrt.importer.huggingface.checkpoint import Checkpoint
-from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
+from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues
+from clrt.importer.huggingface.model_files import read_object
 from clrt.importer.language import tensor_names
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.family import DecoderFamily
@@ -34,7 +35,7 @@ def read_whisper(folder: Path) -> tuple[Decoder, WeightSource]:
         UnsupportedError: An option is not supported.
     """
     file = folder / "config.json"
-    config = ConfigValues(file, read_json(file))
+    config = ConfigValues(file, read_object(file))
     if "quantization_config" in config:
         raise config.unsupported("quantization_config", "checkpoints that are not quantised are")
     encoder = replace(

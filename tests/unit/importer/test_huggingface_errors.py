@@ -61,7 +61,9 @@ def test_wrong_config_values(bert: Path, changes: dict[str, Any], what: str) -> 
         import_checkpoint(bert)
 
 
-@pytest.mark.parametrize(("text", "what"), [("{", "not valid JSON"), ("[]", "not a JSON object")])
+@pytest.mark.parametrize(
+    ("text", "what"), [("{", "not valid JSON"), ("[]", "must hold a JSON object")]
+)
 def test_unreadable_config(bert: Path, text: str, what: str) -> None:
     (bert / "config.json").write_text(text)
     with pytest.raises(ModelError, match=what):
@@ -153,7 +155,7 @@ def test_damaged_weights(bert: Path, damage: Callable[[bytes], bytes], what: str
 def test_damaged_index(bert: Path, text: str) -> None:
     shard(bert)
     (bert / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ModelError, match="not a safetensors index"):
+    with pytest.raises(ModelError, match=r"index\.json"):
         import_checkpoint(bert)
 
 

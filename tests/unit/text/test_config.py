@@ -206,10 +206,10 @@ def test_onnx_file_without_tokenizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.json", "{", "not readable as JSON"),
+        ("config.json", "{", "not valid JSON"),
         ("tokenizer_config.json", "[]", "must hold a JSON object"),
         ("modules.json", "{}", "must hold a list of modules"),
-        ("config.json", b"\xff\xfe\x00", "not readable as JSON"),
+        ("config.json", b"\xff\xfe\x00", "cannot be read: .* can't decode"),
     ],
 )
 def test_damaged_files(tmp_path: Path, file: str, content: str | bytes, message: str) -> None:
@@ -237,7 +237,7 @@ def test_what_the_caller_need_not_say(tmp_path: Path) -> None:
         ({_SENTENCE: {"config_args": {"hidden_act": "relu"}}}, UnsupportedError, "config_args"),
         ({_SENTENCE: {"transformer_task": "fill-mask"}}, UnsupportedError, "transformer_task"),
         ({"tokenizer_config.json": {"truncation_side": "LEFT"}}, ModelError, "'left' or 'right'"),
-        ({"config.json": "[" * 100_000}, ModelError, "not readable as JSON"),
+        ({"config.json": "[" * 100_000}, ModelError, "not valid JSON"),
         ({"modules.json": [{"type": "own.Transformer"}]}, UnsupportedError, "own.Transformer"),
     ],
 )

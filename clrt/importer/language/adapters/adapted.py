@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -56,11 +57,11 @@ def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
         ModelError: It is missing, damaged, or of another model.
         UnsupportedError: It is of a kind that clrt does not merge.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # where Path's raises, False
         return PeftAdapter(path, model)
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and os.path.isfile(path):
         return GgufAdapter(path, model)
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelError(f"No adapter '{path}' exists; give a folder of peft's, or a GGUF file.")
     raise ModelError(
         f"'{path}' is no adapter; give the folder that has {CONFIG}, or a file that ends in .gguf."

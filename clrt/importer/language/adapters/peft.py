@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from clrt.errors import ModelError
+from clrt.files import check_link
 from clrt.importer.huggingface.checkpoint import Checkpoint
+from clrt.importer.huggingface.model_files import file_exists, read_text
 from clrt.importer.language.adapters.base import AdaptedModel
 from clrt.importer.language.adapters.change import Floats, LowRank, TensorChange
 from clrt.importer.language.adapters.peft_config import CONFIG, PeftConfig
@@ -65,13 +67,14 @@ class PeftAdapter:
         self._config = PeftConfig(path)
         self.ties = self._config.ties
         file = path / _WEIGHTS
-        if not file.is_file() and (path / _TORCH).is_file():
+        if not file_exists(file) and file_exists(path / _TORCH):
             raise ModelError(
                 f"{path} has its weights in {_TORCH}, and clrt reads safetensors; load it with "
                 "peft, and save it again with safe_serialization=True."
             )
-        if not file.is_file():
+        if not file_exists(file):
             raise ModelError(f"{file} is missing; download the adapter's {_WEIGHTS}.")
+        check_link(file, path)
         self._checkpoint = Checkpoint(file)
         self._shapes = self._checkpoint.shapes
         self._left = set(self._shapes)
@@ -91,7 +94,7 @@ class PeftAdapter:
 
     def digest(self) -> bytes:
         """Tells adapters apart."""
-        made = hashlib.blake2b((self.path / CONFIG).read_bytes(), digest_size=16)
+        made = hashlib.blake2b(read_text(self.path / CONFIG).encode(), digest_size=16)
         made.update(np.memmap(self.path / _WEIGHTS, np.uint8, mode="r").data)
         return made.digest()
 

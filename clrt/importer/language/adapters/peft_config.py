@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface.config_values import ConfigValues, read_json
+from clrt.errors import UnsupportedError
+from clrt.importer.huggingface.config_values import ConfigValues
+from clrt.importer.huggingface.model_files import read_object
 
 CONFIG = "adapter_config.json"
 # What makes something else of an adapter than a product of two matrices for each module.
@@ -50,9 +51,7 @@ class PeftConfig:
 
     def __init__(self, folder: Path) -> None:
         file = folder / CONFIG
-        if not file.is_file():
-            raise ModelError(f"{file} is missing; download the adapter's {CONFIG} into its folder.")
-        config = ConfigValues(file, read_json(file))
+        config = ConfigValues(file, read_object(file))
         _check_kind(config)
         self._rank = config.integer("r", 8, most=_MOST_RANK)
         self._alpha = config.number("lora_alpha", 8.0, least=-_MOST_ALPHA, most=_MOST_ALPHA)
