@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.errors import InputError, counted
+from clrt.errors import InputError, counted, warn_user
 
 FloatArray = NDArray[np.float32]
 
@@ -126,8 +126,8 @@ def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> Wav
 def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[FloatArray]:
     """The samples in blocks [frames, channels], full scale being 1.
 
-    Raises:
-        InputError: The file ends before its samples do.
+    Where the header promises more than there is, as it does in files of a pipe, whose writer could
+    not come back to it, and in those that are cut short, what is there is read, with a warning.
     """
     width = header.frame_bytes
     left = None if header.nbytes is None else header.nbytes // width
@@ -140,12 +140,12 @@ def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[Floa
             yield _samples(data[: frames * width], header).reshape(frames, header.channels)
         done += frames
         if frames < wanted:
-            if left is None:
-                return
-            raise InputError(
-                f"{name} is cut short: its header promises {counted(left, 'sample')} and "
-                f"{done} are there; copy or record it anew."
-            )
+            if left is not None:
+                warn_user(
+                    f"{name} has a header that promises {counted(left, 'sample')} and {done} are "
+                    "there, which are read; if the file did not come out of a pipe it is cut short."
+                )
+            return
 
 
 def _samples(data: bytes, header: WavHeader) -> FloatArray:

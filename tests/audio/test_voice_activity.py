@@ -173,7 +173,7 @@ def test_a_segment_comes_before_the_file_is_read() -> None:
     with VoiceActivity(LOUDNESS, device="cpu") as voice:
         whole = list(voice.segments(file))
         found = []
-        with pytest.raises(InputError, match="cut short"):
+        with pytest.warns(UserWarning, match="promises 274080 samples and 273580 are there"):
             for segment in voice.segments(file[:-1000]):
                 found.append(segment)
         assert found and found == whole[: len(found)]
