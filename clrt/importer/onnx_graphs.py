@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -10,9 +11,9 @@ from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_context import Context, ImportsNodes
 from clrt.importer.onnx_functions import initializers_of
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
-from clrt.importer.onnx_types import formal_type, varying_types
+from clrt.importer.onnx_types import formal_type, is_typed, type_proto, varying_types
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import TensorType
+from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Op
 
 GRAPH = onnx.AttributeProto.GRAPH
@@ -61,6 +62,45 @@ class SubgraphImporter:
             self._context.output(formal, inner, where) if name else None
             for name, formal in zip(call.formals, formals, strict=False)
         ]
+
+    def with_types(self, call: Call, scope: Scope) -> Call:
+        """A SequenceMap whose body says the types of its inputs and outputs, inferred if need be.
+
+        The function body of ONNX's schema, which replaces it, copies them from there.
+        """
+        place = next((k for k, a in enumerate(call.attributes) if a.name == "body"), None)
+        if place is None:
+            return call
+        body = call.attributes[place].g
+        if all(is_typed(i.type) for i in (*body.input, *body.output)):
+            return call
+        context = self._context
+        types = [None if v is None else _element_type(v.type) for v in call.inputs]
+        if len(types) != len(body.input):
+            raise ModelError(
+                f"{call.title} has {counted(len(types), 'input')}, and its body takes "
+                f"{len(body.input)}."
+            )
+        before = len(context.value_names), len(context.node_names)
+        notes = list(context.unsupported)
+        formals = [self._formal(i, t, call) for i, t in zip(body.input, types, strict=True)]
+        graph, _ = self._body(body, Op, formals, call, scope)
+        context.value_names.shrink(before[0])
+        context.node_names.shrink(before[1])
+        # What is refused is refused again where it is imported for good.
+        context.unsupported = notes
+        typed = onnx.GraphProto()
+        typed.CopyFrom(body)
+        found = [*zip(typed.input, formals, strict=True)]
+        found += zip(typed.output, (v.type for v in graph.outputs), strict=True)
+        for info, type_ in found:
+            if not is_typed(info.type) and type_ is not None:
+                info.type.CopyFrom(type_proto(_of_any_shape(type_)))
+        made = onnx.AttributeProto()
+        made.CopyFrom(call.attributes[place])
+        made.g.CopyFrom(typed)
+        attributes = [made if k == place else a for k, a in enumerate(call.attributes)]
+        return replace(call, attributes=attributes)
 
     def _graph(
         self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
@@ -160,3 +200,14 @@ class SubgraphImporter:
             except UnsupportedError as error:
                 self._context.unsupported.append(f"{call.title}: {error}")
         return None
+
+
+def _element_type(type_: TensorType) -> TensorType:
+    """What the body of a SequenceMap takes of an input: an element of a sequence, or a tensor."""
+    if isinstance(type_, ContainerType) and type_.kind == "sequence":
+        return _of_any_shape(type_.element)
+    return _of_any_shape(type_)
+
+
+def _of_any_shape(type_: TensorType) -> TensorType:
+    return type_ if isinstance(type_, ContainerType) else TensorType(type_.dtype, None)

@@ -86,6 +86,8 @@ class NodeImporter:
             return self._constant(call)
         if not call.domain and call.op_type == "If" and call.truth is not None:
             return self._graphs.import_branch(call, scope)
+        if not call.domain and call.op_type == "SequenceMap":
+            call = self._graphs.with_types(call, scope)
         check_kinds(call)
         cls = REGISTRY.find(call.domain, call.op_type)
         entry = imported_as(call.domain, call.op_type, call.opset)

@@ -114,9 +114,20 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
             does not have.
         ModelError: It has no valid type.
     """
-    if info.type.WhichOneof("value") is not None or given is None:
+    if is_typed(info.type) or given is None:
         return value_type(info.type, f"input '{info.name}'")
     return given
+
+
+def is_typed(proto: onnx.TypeProto) -> bool:
+    """Whether a type says what its elements are; exporters leave that out in subgraphs."""
+    kind = proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        inner: onnx.TypeProto = getattr(proto, kind).elem_type
+        return is_typed(inner)
+    if kind == "tensor_type":
+        return bool(proto.tensor_type.elem_type != onnx.TensorProto.UNDEFINED)
+    return kind is not None
 
 
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
