@@ -21,6 +21,7 @@ from clrt.audio.wav import (
 )
 from clrt.errors import InputError, needing
 from clrt.files import expanded
+from clrt.ir.dtypes import native
 from clrt.limits import check_host
 
 Sound: TypeAlias = Any
@@ -153,6 +154,7 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
         raise InputError(
             f"A sound is no {type(given).__name__}; pass a path or an array."
         ) from error
+    array = native(array)
     if array.dtype != np.int16 and array.dtype.kind != "f":
         raise InputError(
             f"A sound is a path, the bytes of a file, or an array of floats or int16; this is "

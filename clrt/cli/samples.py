@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from zipfile import BadZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import numpy as np
 
 from clrt.errors import InputError, reworded
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, native
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
 from clrt.model import Model
@@ -76,8 +76,8 @@ def read_feeds(path: Path) -> dict[str, Array]:
         if path.is_file() and not is_zipfile(path):
             raise ValueError("it is damaged, or another kind of file")
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+            return {name: native(archive[name]) for name in archive.files}
+    except Exception as error:  # of any kind: NumPy, zipfile and zlib raise many
         raise InputError(
             f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
             "numpy.savez(path, input_ids=…)."

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import InputError, counted
 from clrt.importer.onnx_operators import Formal, OpForm
 from clrt.importer.onnx_single import with_texts
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
 from clrt.ops.base import Held
 from clrt.runtime.tensors import DeviceTensor
@@ -98,6 +98,7 @@ def _array(
         if isinstance(value, bool | int | float | str | list | tuple) and not _typed(value):
             array = _loose(array, formal, dtypes)
         array = with_texts(array)
+        array = native(array)
         DType.of(array.dtype)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         reason = str(error).rstrip(".")

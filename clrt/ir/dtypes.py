@@ -101,9 +101,12 @@ class DType(Enum):
         """The DType of a NumPy dtype.
 
         Raises:
-            ValueError: NumPy has the dtype but clrt does not.
+            ValueError: NumPy has the dtype but clrt does not; or its byte order is another
+                machine's, which `native` mends.
         """
         dtype = np.dtype(dtype)
+        if not dtype.isnative and dtype.kind != "U":
+            raise ValueError(f"{dtype.str} is in another machine's byte order")
         return cls.STRING if dtype.kind == "U" else _of_numpy(dtype)
 
     @property
@@ -186,6 +189,15 @@ _STORAGES: dict[DType, Code] = {
     DType.BFLOAT16: Code("bfloat16"),
 }
 WIDENED_STORAGES = frozenset(d.storage for d in WIDENED)
+
+
+def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the elements in this machine's byte order, contiguous; no copy if they are so.
+
+    Whatever reads the bytes of an array from outside calls it first.
+    """
+    dtype = array.dtype
+    return np.asarray(array, dtype if dtype.isnative else dtype.newbyteorder("="), order="C")
 
 
 @cache

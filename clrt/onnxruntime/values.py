@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from clrt.errors import ClrtError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import (
@@ -116,9 +116,7 @@ class OrtValue:
             raise RuntimeException(
                 "Creation of OrtValues is currently only supported from non-string numpy arrays"
             )
-        return cls._placed(
-            np.asarray(data, order="C"), OrtDevice(device_type, device_id, vendor_id)
-        )
+        return cls._placed(native(data), OrtDevice(device_type, device_id, vendor_id))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
@@ -133,7 +131,7 @@ class OrtValue:
                 f"Elements of {data.itemsize} bytes cannot be read as {dtype}, which has "
                 f"{dtype.itemsize}."
             )
-        return cls(np.asarray(data, order="C").view(dtype.numpy))
+        return cls(native(data).view(dtype.numpy))
 
     @classmethod
     def ortvalue_from_shape_and_type(
@@ -275,7 +273,7 @@ class OrtValue:
         Raises:
             RuntimeException: It is of another.
         """
-        array = np.asarray(data, order="C")
+        array = native(np.asarray(data))
         if array.nbytes != self.tensor_size_in_bytes() or array_type(array) != self.data_type():
             raise RuntimeException(
                 "The input size of numpy arrays does not match the size of the OrtValue: it is "

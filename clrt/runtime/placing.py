@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import InputError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
 from clrt.runtime.devices import choose_device
 from clrt.runtime.session import session_for
@@ -68,6 +68,7 @@ def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
 
 def _placed(elements: Array, device: str | int | None) -> DeviceTensor:
     try:
+        elements = native(elements)
         dtype = DType.of(elements.dtype)
     except ValueError:
         dtype = DType.STRING

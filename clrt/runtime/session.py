@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from clrt import knobs
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, native
 from clrt.ir.mapped import is_mapped
 from clrt.ir.op import Array
 from clrt.kernels.spec import ALIGNMENT_BYTES
@@ -210,7 +210,7 @@ class Session:
 
     def fill(self, buffer: TrackedBuffer, array: Array) -> None:
         """Writes the elements of an array to a buffer that nothing in the queue uses."""
-        contiguous = np.asarray(array, order="C")
+        contiguous = native(array)
         if buffer.host is not None:
             buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
         elif contiguous.nbytes:

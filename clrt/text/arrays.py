@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
+from clrt.ir.dtypes import native
 
 Array = NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,7 +86,7 @@ def to_tensor(array: Array) -> Any:
             "A tensor needs torch, which is not installed; install it, or take NumPy's arrays "
             "(convert_to_tensor=False, convert_to_numpy=True)."
         ) from error
-    return torch.from_numpy(np.array(array, order="C"))
+    return torch.from_numpy(native(np.array(array)))
 
 
 def speaks_torch(function: F) -> F:
