@@ -8,6 +8,7 @@
 #include "common/axes.clh"
 #include "common/repeat.clh"
 #include "common/storage.clh"
+#include "common/taps.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
@@ -83,11 +84,14 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
     v##k = JOIN(v##k, TERM(element));       \
   }
 #define JOIN_1(k) v##k = JOIN(v##k, LOAD_V(p + k * VW));
+// Lanes past the last window read that one again: a stride of theirs may lead anywhere.
 #define JOIN_ANY(k)                                                                       \
   {                                                                                       \
     V element;                                                                            \
-    for (int lane = 0; lane < VW; ++lane)                                               \
-      ((VALUE_T *)&element)[lane] = p[(k * VW + lane) * st2];                           \
+    for (int lane = 0; lane < VW; ++lane) {                                               \
+      const IDX_T window = k * VW + lane;                                                 \
+      ((VALUE_T *)&element)[lane] = p[(window < n - i ? window : n - i - 1) * st2];       \
+    }                                                                                     \
     v##k = JOIN(v##k, element);                                                           \
   }
 #ifdef SIMULATOR
@@ -138,18 +142,6 @@ static inline void STORE_Y(__global DATA_T *p, const V v) {
   }
 // Of a window at an edge.
 #define FINISH(i) STORE(to, i, RESULT(across[i], planar * COUNTED(f2 + (i) * st2, end2, w2, dl2)));
-
-// Of `w` places from `at` on, `step` apart: the first that is not negative, and how many lie before
-// `end`, and what a mean counts. Most steps are 1, which spares a division.
-#define QUOTIENT(a, step) ((step) == 1 ? (a) : (a) / (step))
-static inline IDX_T first_inside(const IDX_T at, const IDX_T step) {
-  return at < 0 ? QUOTIENT(step - 1 - at, step) : 0;
-}
-static inline IDX_T count_before(const IDX_T at, const IDX_T end, const IDX_T w, const IDX_T step) {
-  return at < end ? min(w, QUOTIENT(end - at - 1, step) + 1) : 0;
-}
-#define COUNTED(at, end, w, step) \
-  max(0, count_before(at, end, w, step) - (PADDED ? 0 : first_inside(at, step)))
 
 // Work-item (block of `height` rows of y).
 __kernel SINGLE_ITEM
@@ -221,23 +213,27 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
   const IDX_T p0 = p01 / o1;
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;
   const IDX_T from = plane * s0 * s1 * s2;
+  // The taps inside, since those of the padding may be many more.
+  const IDX_T end0 = count_before(f0, s0, w0, dl0), end1 = count_before(f1, s1, w1, dl1);
+  const IDX_T end2 = count_before(f2, s2, w2, dl2);
   VALUE_T result = INITIAL;
-  IDX_T count = 0, found = -1;
-  for (IDX_T k0 = 0; k0 < w0; ++k0)
-    for (IDX_T k1 = 0; k1 < w1; ++k1)
-      for (IDX_T k2 = 0; k2 < w2; ++k2) {
+  IDX_T found = -1;
+  for (IDX_T k0 = first_inside(f0, dl0); k0 < end0; ++k0)
+    for (IDX_T k1 = first_inside(f1, dl1); k1 < end1; ++k1)
+      for (IDX_T k2 = first_inside(f2, dl2); k2 < end2; ++k2) {
         const IDX_T i0 = f0 + k0 * dl0, i1 = f1 + k1 * dl1, i2 = f2 + k2 * dl2;
-        // A window may end past the padding where the output size was rounded up.
-        if (PADDED && i0 < s0 + e0 && i1 < s1 + e1 && i2 < s2 + e2) ++count;
-        if (i0 < 0 || i0 >= s0 || i1 < 0 || i1 >= s1 || i2 < 0 || i2 >= s2) continue;
         const VALUE_T v = LOAD(AT(x), from + (i0 * s1 + i1) * s2 + i2);
-        if (!PADDED) ++count;
 #if INDICES
         if (found < 0 || (result == result && !(v <= result)))
           found = COLUMN_MAJOR ? (i2 * s1 + i1) * s0 + i0 : (i0 * s1 + i1) * s2 + i2;
 #endif
         result = JOIN(result, TERM(v));
       }
+#if !MAX
+  const IDX_T count = COUNTED(f0, PADDED ? s0 + e0 : s0, w0, dl0) *
+                      COUNTED(f1, PADDED ? s1 + e1 : s1, w1, dl1) *
+                      COUNTED(f2, PADDED ? s2 + e2 : s2, w2, dl2);
+#endif
   const IDX_T at = (plane * o0 * o1 + p01) * o2 + p2;
 #if INDICES
   AT(indices)[at] = found < 0 ? -1 : from + found;

@@ -14,31 +14,26 @@
 #include "common/axes.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/taps.clh"
 #define SIZES \
   const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
 
 // The result `v` of the window of position (p0, p1, p2), of what READ reads at an offset of the image.
+#define TAPS(a) count_before(f##a, in##a, kernel##a, dilation##a)
+#define COUNTED_ALONG(a) COUNTED(f##a, in##a + (PADDED ? end##a : 0), kernel##a, dilation##a)
 #define POOL(READ)                                                                          \
   const IDX_T f0 = p0 * stride0 - pad0, f1 = p1 * stride1 - pad1, f2 = p2 * stride2 - pad2; \
+  const IDX_T taps0 = TAPS(0), taps1 = TAPS(1), taps2 = TAPS(2);                            \
   F v = (F)(MEAN ? 0.0f : -INFINITY);                                                       \
-  IDX_T count = 0;                                                                          \
-  for (IDX_T k0 = 0; k0 < kernel0; ++k0)                                                    \
-    for (IDX_T k1 = 0; k1 < kernel1; ++k1)                                                  \
-      for (IDX_T k2 = 0; k2 < kernel2; ++k2) {                                              \
+  for (IDX_T k0 = first_inside(f0, dilation0); k0 < taps0; ++k0)                            \
+    for (IDX_T k1 = first_inside(f1, dilation1); k1 < taps1; ++k1)                          \
+      for (IDX_T k2 = first_inside(f2, dilation2); k2 < taps2; ++k2) {                      \
         const IDX_T i0 = f0 + k0 * dilation0, i1 = f1 + k1 * dilation1;                     \
         const IDX_T i2 = f2 + k2 * dilation2;                                               \
-        /* A window may end past the padding where the output size was rounded up. */       \
-        if (PADDED && i0 < in0 + end0 && i1 < in1 + end1 && i2 < in2 + end2) ++count;       \
-        if (i0 < 0 || i0 >= in0 || i1 < 0 || i1 >= in1 || i2 < 0 || i2 >= in2) continue;    \
-        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * x_pitch + c);               \
-        if (MEAN) {                                                                         \
-          v += element;                                                                     \
-          if (!PADDED) ++count;                                                             \
-        } else {                                                                            \
-          v = c_max(v, element);                                                            \
-        }                                                                                   \
+        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * x_pitch + c);         \
+        v = MEAN ? v + element : c_max(v, element);                                         \
       }                                                                                     \
-  if (MEAN) v = v / (F)((float)count);
+  if (MEAN) v = v / (F)((float)(COUNTED_ALONG(0) * COUNTED_ALONG(1) * COUNTED_ALONG(2)));
 
 #if VW == 1
 #define READ_ONE(p) (*(p))

@@ -17,7 +17,10 @@ _Windowed = TypeVar("_Windowed", bound=WindowPool)
 
 
 def window_samples(cls: type[_Windowed]) -> Iterator[tuple[_Windowed, tuple[int, ...]]]:
-    """Ops and input shapes: ranks, strides, padding, dilation, rounding up, and long rows."""
+    """Ops and input shapes: ranks, strides, padding, dilation, rounding up, and long rows.
+
+    A stride of more than an axis has leads the lanes behind the last window far out of a row.
+    """
     yield from [
         (cls((3,)), (2, 3, 9)),
         (cls((2, 2), (2, 2)), (1, 2, 5, 7)),
@@ -29,6 +32,8 @@ def window_samples(cls: type[_Windowed]) -> Iterator[tuple[_Windowed, tuple[int,
         (cls((3,), pads=(1, 1)), (1, 2, 70)),
         (cls((2,), (2,), pads=(1, 0)), (1, 1, 1100)),
         (cls((3,), (3,), (2,), (20, 20)), (1, 1, 50)),
+        (cls((2, 3), (1, 97)), (1, 1, 3, 300)),
+        (cls((2,), (1 << 28,)), (1, 2, 9)),
         (cls((2, 2)), (0, 2, 4, 4)),
     ]
 
