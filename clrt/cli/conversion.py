@@ -31,10 +31,10 @@ from clrt.files import check_targets, replacing
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
+from clrt.kernels.index_range import MAX_ELEMS
 from clrt.knobs import whole_number
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS
-from clrt.plan.specialise import MAX_ELEMS
 from clrt.printing import PlainText
 from clrt.runtime.devices import devices
 from clrt.sources import is_compiled, model_files

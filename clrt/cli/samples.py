@@ -14,10 +14,10 @@ from clrt.errors import InputError, reworded
 from clrt.ir.dtypes import DType, native
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
+from clrt.kernels.index_range import MAX_ELEMS
 from clrt.model import Model
 from clrt.ops.base import Op
 from clrt.ops.movement.gather import Gather
-from clrt.plan.specialise import MAX_ELEMS
 from clrt.signature import TensorSpec
 
 # Below the size of the vocabularies of text.

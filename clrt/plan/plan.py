@@ -9,8 +9,10 @@ from itertools import chain
 
 from clrt.collector import without_collector
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, reworded
 from clrt.ir.graph import Graph, Value
 from clrt.ir.traced import is_traced
+from clrt.kernels.index_range import check_index_range
 from clrt.kernels.spec import KernelSpec, Launch, Packed, Status
 from clrt.kernels.variant import Lowering
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
@@ -126,6 +128,7 @@ def make_plan(
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
     parts = place_parts(graph, steps, lowering)
+    _check_index_ranges(parts.steps)
     times, kept = ticks(parts.steps), contract.device_inputs - contract.donated
     roots = share(graph, times, _named(graph, kept), parts.inside)
     all_kernels = _kernels_at_all_shapes(graph, parts.steps, lowering)
@@ -140,6 +143,20 @@ def make_plan(
     live = live_bytes(intervals)
     made_for = (tuple(external), contract, tuple(statuses), fused.misses, also, parts.notes)
     return Plan(graph, steps, arena, places, roots, live, *made_for)
+
+
+def _check_index_ranges(steps: Sequence[PlanStep]) -> None:
+    """Refuses steps over tensors that their kernels cannot index.
+
+    Raises:
+        ShapeError: There is one; the message names its first node.
+    """
+    for step in steps:
+        if isinstance(step, DeviceStep):
+            try:
+                check_index_range(step.launches)
+            except ShapeError as error:
+                raise reworded(error, f"{step.nodes[0]}: {error}") from error
 
 
 def _kernels_at_all_shapes(

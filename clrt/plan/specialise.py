@@ -19,6 +19,7 @@ from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ir.traced import pure
+from clrt.kernels.index_range import MAX_ELEMS
 from clrt.limits import MAX_STEPWISE_BYTES, FoldBudget
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
@@ -30,8 +31,6 @@ from clrt.plan.lifetimes import is_view
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
-# Of a tensor: kernels count with 32 bits.
-MAX_ELEMS = 2**31 - 1
 # Who asks what a node stands for.
 _AUDIENCES = Audience.PLANNING, Audience.LOWERING
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
@@ -288,7 +287,8 @@ def _check_size(value: Value, type_: TensorType) -> None:
         raise ShapeError(
             f"'{value.name}' has {len(shape)} axes; a tensor may have {MAX_RANK}, as in NumPy."
         )
-    if prod(shape) > MAX_ELEMS:
+    # NumPy counts the elements along the other axes of an empty tensor, too.
+    if prod(shape) > MAX_ELEMS or (0 in shape and prod(d or 1 for d in shape) > MAX_ELEMS):
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({MAX_ELEMS}); "
             "use smaller inputs."

@@ -85,7 +85,7 @@ void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, recor
     quantise_row(own + ((r - first) * blocks + first) * ROW_RECORD, tile, x, K, factor NORM_ARGUMENT);
   }
   for (IDX_T n0 = n_first; n0 < n_end; n0 += DOT_WIDTH) {
-    __global const uchar *const panel = AT(b) + n0 / DOT_WIDTH * blocks * WEIGHT_RECORD;
+    __global const uchar *const panel = AT(b) + (size_t)(n0 / DOT_WIDTH) * blocks * WEIGHT_RECORD;
     for (IDX_T r = 0; r < rows;) {
       F tile[TILE_ROWS * T_NV];
       const IDX_T count = r < whole ? TILE_ROWS : 1;

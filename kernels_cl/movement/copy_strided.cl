@@ -21,8 +21,8 @@ void copy_tiled(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t), co
                 const IDX_T high) {
   __local DATA_T tile[TILE + TILE / 4];
   const IDX_T width = 1 << wide, height = 1 << high, item = get_local_id(0);
-  const IDX_T group = get_global_id(0) / T_ITEMS, tiles5 = (d5 + height - 1) / height;
-  const IDX_T tiles4 = (d4 + width - 1) / width, rest = group / tiles5;
+  const IDX_T group = get_global_id(0) / T_ITEMS, tiles5 = (d5 - 1) / height + 1;
+  const IDX_T tiles4 = (d4 - 1) / width + 1, rest = group / tiles5;
   const IDX_T i0123 = rest / tiles4, first4 = (rest - i0123 * tiles4) * width;
   const IDX_T first5 = (group - rest * tiles5) * height;
   const IDX_T i012 = i0123 / d3, i3 = i0123 - i012 * d3, i01 = i012 / d2, i2 = i012 - i01 * d2;
@@ -60,11 +60,11 @@ static inline void copy_row(__global DATA_T *to, __global const DATA_T *from, co
                             const IDX_T t, const IDX_T s) {
   IDX_T j = 0;
   if (t == 1 && s == 1) {
-    for (; j + 16 <= n; j += 16)
+    for (; j <= n - 16; j += 16)
       *(__global D16_UNALIGNED *)(to + j) = *(__global const D16_UNALIGNED *)(from + j);
   } else if (t == 1 && s == 0) {
     const D16 value = (D16)(*from);
-    for (; j + 16 <= n; j += 16) *(__global D16_UNALIGNED *)(to + j) = value;
+    for (; j <= n - 16; j += 16) *(__global D16_UNALIGNED *)(to + j) = value;
   }
   for (; j < n; ++j) to[j * t] = from[j * s];
 }
@@ -74,10 +74,10 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
                                   const IDX_T rows, const IDX_T columns, const IDX_T t,
                                   const IDX_T s) {
   IDX_T j = 0;
-  for (; j + 4 <= columns; j += 4) {
+  for (; j <= columns - 4; j += 4) {
     __global const DATA_T *column = from + j * s;
     IDX_T i = 0;
-    for (; i + 4 <= rows; i += 4) {
+    for (; i <= rows - 4; i += 4) {
       const D4 a = *(__global const D4_UNALIGNED *)(column + i);
       const D4 b = *(__global const D4_UNALIGNED *)(column + s + i);
       const D4 c = *(__global const D4_UNALIGNED *)(column + 2 * s + i);
@@ -101,11 +101,11 @@ void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(
   const IDX_T dims[5] = {d0, d1, d2, d3, d4};
   const IDX_T from_steps[5] = {s0, s1, s2, s3, s4};
   const IDX_T to_steps[5] = {t0, t1, t2, t3, t4};
-  const IDX_T parts = (d5 + width - 1) / width;
+  const IDX_T parts = (d5 - 1) / width + 1;
   const IDX_T first = (IDX_T)get_global_id(0) / parts;
   const IDX_T begin = (IDX_T)get_global_id(0) % parts * width;
   const IDX_T n = min(width, d5 - begin);
-  const IDX_T blocks = tiled ? (d4 + height - 1) / height : 1;
+  const IDX_T blocks = tiled ? (d4 - 1) / height + 1 : 1;
   const IDX_T row = tiled ? first / blocks * d4 + first % blocks * height : first * height;
   IDX_T at[5];
   IDX_T rest = row;
@@ -128,7 +128,7 @@ void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(
     }
     return;
   }
-  const IDX_T end = min(row + height, d0 * d1 * d2 * d3 * d4);
+  const IDX_T end = UP_TO(row, height, d0 * d1 * d2 * d3 * d4);
   for (IDX_T r = row; r < end; ++r) {
     copy_row(to, from, n, t5, s5);
     for (int axis = 4; axis >= 0; --axis) {
@@ -156,7 +156,7 @@ __kernel SINGLE_ITEM
 void copy_parts_cpu(PART(0), PART(1), PART(2), PART(3), const IDX_T rows, const IDX_T height,
                     const IDX_T pieces, const IDX_T width) {
   const IDX_T first = (IDX_T)get_global_id(0) / pieces * height;
-  const IDX_T end = min(first + height, rows);
+  const IDX_T end = UP_TO(first, height, rows);
   const IDX_T begin = (IDX_T)get_global_id(0) % pieces * width;
   COPY_PART(0)
   COPY_PART(1)

@@ -14,10 +14,10 @@
 #ifndef T_BYTES
 __kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                      const IDX_T n, const IDX_T rows, const IDX_T units) {
+  if (get_global_id(0) >= (size_t)(ROWS_FIRST ? rows : units)) return;
   const IDX_T i = get_global_id(ROWS_FIRST ? 0 : 1);
   const IDX_T k = get_global_id(ROWS_FIRST ? 1 : 0);
   const IDX_T o = get_global_id(2);
-  if (i >= rows || k >= units) return;
   const IDX_T row = clrt_index((long)AT(indices)[i], n, AT(status));
   ((__global COPY_T *)AT(y))[(o * rows + i) * units + k] =
       ((__global const COPY_T *)AT(x))[(o * n + row) * units + k];
@@ -51,7 +51,7 @@ void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, s
     const IDX_T stop = end - row * units < units ? end - row * units : units;
     IDX_T k = at - row * units;
     at += stop - k;
-    for (; k + lanes <= stop; k += lanes) {
+    for (; k <= stop - lanes; k += lanes) {
       PREFETCH(next + k);
       *(__global VECTOR *)(to + k) = *(__global const VECTOR *)(from + k);
     }

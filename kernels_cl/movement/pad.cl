@@ -17,8 +17,9 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
 #else
   // Once is enough where the pad is narrower than x, and spares a division.
   i = i < 0 ? -i : i;
-  i = i < n ? i : 2 * (n - 1) - i;
+  i = i < n ? i : n - 1 - (i - (n - 1));
   if (i >= 0 && i < n) return i;
+  // Reflected more than once: y has more than 2 n elements along the axis.
   const IDX_T period = n > 1 ? 2 * (n - 1) : 1;
   i %= period;
   if (i < 0) i += period;

@@ -35,8 +35,8 @@ static inline float2 range_of(__global const float *x, const IDX_T n) {
 
 __kernel ITEM
 void range_parts(OUT(float, parts), IN(float, x), const IDX_T n, const IDX_T chunk) {
+  if (get_global_id(0) * chunk >= (size_t)n) return;
   const IDX_T p = get_global_id(0), first = p * chunk;
-  if (first >= n) return;
   const float2 range = range_of(AT(x) + first, i_min(chunk, n - first));
   AT(parts)[2 * p] = range.s0;
   AT(parts)[2 * p + 1] = range.s1;
@@ -60,7 +60,8 @@ void dynamic_quantize_linear(OUT(uchar, y), OUT(float, scale), OUT(uchar, zero),
     *AT(scale) = step;
     *AT(zero) = (uchar)point;
   }
-  const IDX_T first = (IDX_T)get_global_id(0) * chunk, end = i_min(first + chunk, n);
+  if (get_global_id(0) * chunk >= (size_t)n) return;
+  const IDX_T first = get_global_id(0) * chunk, end = UP_TO(first, chunk, n);
   for (IDX_T i = first; i < end; i += VW) {
     const IDX_T places = i_min(end - i, VW);
     F v = (places == VW ? LOAD_F(AT(x) + i) : load_lanes(AT(x) + i, places, 0.0f)) / step;

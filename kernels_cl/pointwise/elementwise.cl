@@ -90,7 +90,7 @@ REST(ushort, bfloat16)
 __kernel SINGLE_ITEM
 void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
-  const IDX_T end = i_min(first + SHARE, d0 * d1 * d2 * d3 * d4 * d5);
+  const IDX_T end = UP_TO(first, SHARE, d0 * d1 * d2 * d3 * d4 * d5);
   IDX_T at = first;
   // 1, which compilers must not know: as a constant they load it under a comparison as mask, and
   // with no bit set that takes AVX-512 CPUs 300 cycles. Results that are bool end in `& one`.
@@ -106,7 +106,7 @@ void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
 #ifdef __clang__
 #pragma clang loop vectorize(assume_safety)
 #endif
-    for (; i + VW <= stop; i += VW) {
+    for (; i <= stop - VW; i += VW) {
       READS BODY
       STORE_RESULT;
     }
@@ -130,8 +130,8 @@ void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
 
 #ifndef GENERAL
 __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
+  if (get_global_id(0) >= (size_t)n) return;
   const IDX_T i = get_global_id(0);
-  if (i >= n) return;
   READS BODY
   STORE(AT(y), i, RESULT);
 }

@@ -63,7 +63,7 @@
   const IDX_T start = get_global_id(0) * ELEMS;                                     \
   const IDX_T places = min(ELEMS, size - start);                                    \
   const IDX_T row = (UNIFORM || LAST ? x1 : x2 * n + x1) * size + start;            \
-  if (places <= 0) return;                                                          \
+  if ((uint)start >= (uint)size) return;                                            \
   if (UNIFORM || (ELEMS > 1 && !LAST && s_inner == 0)) {                            \
     PARAMETERS(UNIFORM ? 0 : x2 * s_outer + BLOCK(x1) * s_n)                        \
     for (IDX_T i = 0; i < places; ++i) { ONE(i); }                                  \

@@ -34,7 +34,7 @@ __kernel void multinomial_draw(IN(float, sums), OUT(OUT_T, y), const IDX_T rows,
   const float target = UNIFORM(random_word(at, key_low, key_high), 24) * own[classes - 1];
   IDX_T low = 0, high = classes - 1;  // the first class whose sum is over the target
   while (low < high) {
-    const IDX_T middle = (low + high) / 2;
+    const IDX_T middle = low + (high - low) / 2;
     if (own[middle] > target)
       high = middle;
     else

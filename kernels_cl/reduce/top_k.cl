@@ -41,8 +41,8 @@ static inline bool before(const VALUE_T a, const IDX_T i, const VALUE_T b, const
 __kernel void top_k_blocks(IN(DATA_T, x), OUT(int, list), const IDX_T n, const IDX_T inner,
                            const IDX_T k, const IDX_T capacity, const IDX_T run) {
   LINE
-  if (id * run >= n) return;
-  const IDX_T kept = min(run, k), end = min((id + 1) * run, n);
+  if (get_global_id(0) * run >= (size_t)n) return;
+  const IDX_T kept = min(run, k), end = UP_TO(id * run, run, n);
   __global int *const to = AT(list) + line * capacity + id * kept;
   IDX_T filled = 0;
   for (IDX_T i = id * run; i < end; ++i) {
@@ -65,14 +65,15 @@ __kernel void top_k_merge(IN(DATA_T, x), IN(int, list), OUT(int, merged), const 
                           const IDX_T run) {
   LINE
   const IDX_T kept = min(run, k), own = id / kept, p = id - own * kept;
-  if (own * run >= n || p >= LENGTH(own)) return;
+  // In 64 bits: work-items behind the last run are there, too.
+  if ((size_t)own * run >= (size_t)n || p >= LENGTH(own)) return;
   __global const int *const lists = AT(list) + line * capacity;
   const IDX_T other = own ^ 1;
   const IDX_T place = lists[own * kept + p];
   const VALUE_T v = VALUE(place);
-  IDX_T low = 0, high = other * run < n ? LENGTH(other) : 0;
+  IDX_T low = 0, high = (size_t)other * run < (size_t)n ? LENGTH(other) : 0;
   while (low < high) {
-    const IDX_T middle = (low + high) / 2;
+    const IDX_T middle = low + (high - low) / 2;
     const IDX_T there = lists[other * kept + middle];
     if (before(VALUE(there), there, v, place)) {
       low = middle + 1;
@@ -80,7 +81,7 @@ __kernel void top_k_merge(IN(DATA_T, x), IN(int, list), OUT(int, merged), const 
       high = middle;
     }
   }
-  const IDX_T wide = min(2 * run, k);
+  const IDX_T wide = run < k - run ? 2 * run : k;
   if (p + low < wide) AT(merged)[line * capacity + own / 2 * wide + p + low] = place;
 }
 
@@ -101,7 +102,8 @@ static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
                              __global const DATA_T *x, const IDX_T inner) {
   const IDX_T place = heap[p];
   const VALUE_T v = ENTRY(place);
-  for (IDX_T child = 2 * p + 1; child < size; child = 2 * p + 1) {
+  while (p < size / 2) {  // it has a child
+    IDX_T child = 2 * p + 1;
     IDX_T below = heap[child];
     VALUE_T there = ENTRY(below);
     if (child + 1 < size) {

@@ -6,8 +6,9 @@
 
 // A work-item writes `run` elements.
 #define FILL(value)                                    \
-  const IDX_T from = get_global_id(0) * run;           \
-  const IDX_T to = n - from < run ? n : from + run;    \
+  const size_t begin = get_global_id(0) * run;         \
+  if (begin >= (size_t)n) return;                      \
+  const IDX_T from = begin, to = UP_TO(from, run, n);  \
   const DATA_T one = value;                            \
   for (IDX_T i = from; i < to; ++i) AT(dst)[i] = one;
 

@@ -31,7 +31,8 @@ static inline bool find_corners(float v, float u, const IDX_T height, const IDX_
     return false;
   v = clamp(v, 0.0f, height - 1.0f);
   u = clamp(u, 0.0f, width - 1.0f);
-  const IDX_T v0 = (IDX_T)v, u0 = (IDX_T)u;
+  // Floats round sizes above 2^24, perhaps to the next larger.
+  const IDX_T v0 = min((IDX_T)v, height - 1), u0 = min((IDX_T)u, width - 1);
   const IDX_T v1 = min(v0 + 1, height - 1), u1 = min(u0 + 1, width - 1);
   const float b = v - v0, a = u - u0;
   at[0] = v0 * width + u0;

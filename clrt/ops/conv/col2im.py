@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     ceil_div,
+    i32,
     launch,
     optional,
     pieces_per_group,
@@ -78,7 +79,15 @@ def add_up_launch(
     ctx: Lowering,
     bias: Value | None = None,
 ) -> Launch:
-    """The launch that adds columns `[planes, K, positions]` up to images `[planes, image]`."""
+    """The launch that adds columns `[planes, K, positions]` up to images `[planes, image]`.
+
+    Raises:
+        ShapeError: As `i32`, of a place in the padding.
+    """
+    for extent, window, dilation, before in zip(
+        windows.image, windows.kernel, windows.dilations, windows.before, strict=True
+    ):
+        i32(extent + window * dilation + abs(before))
     macros: dict[str, Define] = dict(DATA_T=dtype.cl, VALUE_T=dtype.compute, STORAGE=dtype.storage)
     macros |= dict(BIAS=int(bias is not None), CPU=int(ctx.caps.is_cpu))
     geometry = {
@@ -95,7 +104,7 @@ def add_up_launch(
     rows = prod(windows.image[:-1])
     if ctx.caps.is_cpu:
         kernel = KernelSpec.of("conv/col2im.cl", "col2im_rows", **macros)
-        most = ceil_div(_ITEM_ELEMS, windows.image[-1] * prod(windows.kernel))
+        most = ceil_div(_ITEM_ELEMS, max(windows.image[-1] * prod(windows.kernel), 1))
         geometry["height"] = height = pieces_per_group(planes * rows, most, ctx.caps)
         size: tuple[int, ...] = (ceil_div(planes * rows, height),)
         return launch(kernel, size, (1,), flops, **tensors, **geometry)
