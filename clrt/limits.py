@@ -25,6 +25,10 @@ _READS = 16
 MAX_STEPWISE_BYTES = 256 << 10
 
 
+# The largest number in a file that something is made of one by one: nodes, or rows of a table.
+MAX_COUNT = 1 << 20
+
+
 @dataclass
 class FoldBudget:
     """What folding may still spend.

@@ -20,7 +20,7 @@ from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Value
 from clrt.ir.op import Array, TensorType
-from clrt.limits import text_array
+from clrt.limits import MAX_COUNT, text_array
 from clrt.ops.base import Decompose
 from clrt.ops.control.control_flow import Scan
 from clrt.ops.decompositions import Audience, Results, decomposes
@@ -198,6 +198,17 @@ class Body(Builder):
         """Rank of an input; raises what `shape_of` does."""
         return len(self.shape_of(index))
 
+    def count_of(self, name: str, default: int | None = None, most: int = MAX_COUNT) -> int:
+        """An integer attribute that says how many nodes or numbers the expansion makes.
+
+        Raises:
+            ModelError: It is missing, or outside 1..most.
+        """
+        count = self.attrs.get(name, default)
+        if not isinstance(count, int) or not 1 <= count <= most:
+            raise ModelError(f"its {name} is {count}; expected 1 to {most}.")
+        return count
+
     def size_of(self, index: int, axis: int) -> int:
         """A dim of an input that must be a number.
 
@@ -205,6 +216,8 @@ class Body(Builder):
             ModelError, UnsupportedError: The input is left out, or the dim is not known.
         """
         shape = self.shape_of(index)
+        if not shape:
+            raise ModelError(f"its input {index} is a scalar; expected axes.")
         dim = shape[axis % len(shape)]
         if not isinstance(dim, int):
             raise UnsupportedError(f"axis {axis} of input {index} depends on the input")

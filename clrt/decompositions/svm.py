@@ -12,6 +12,7 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.limits import check_host
 
 _DOMAIN = "ai.onnx.ml"
 
@@ -101,6 +102,8 @@ def _by_vectors(body: Body, labels: Array | None, per_class: list[int]) -> list[
         raise ModelError(f"it has {len(labels)} labels and vectors of {classes} classes.")
     vectors = _floats(body, "support_vectors").reshape(count, -1)
     coefficients = _floats(body, "coefficients").reshape(-1, count)
+    # Votes by class for each pair of classes, and a weight for each vector.
+    check_host((2 * classes + count) * classes**2 * 2, f"An SVM of {classes} classes")
     pairs = list(combinations(range(classes), 2))
     starts = np.cumsum([0, *per_class])
     weights, votes = (

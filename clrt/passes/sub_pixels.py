@@ -18,6 +18,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
 from clrt.ops.conv.channels_last import order_to_first, order_to_last
+from clrt.ops.conv.col2im import Windows
 from clrt.ops.conv.conv import Conv
 from clrt.ops.conv.conv_transpose import ConvTranspose
 from clrt.ops.movement.slice import Slice
@@ -85,8 +86,13 @@ class UseSubPixels(Pass):
         reason = _reject_reason(node)
         if reason is not None:
             return Miss(reason, node)
-        axes = _axes(node)
-        work = prod(a.taps * a.stride / a.size for a in axes)
+        windows = _windows(node)
+        # Each phase has one tap at least. What follows goes through all phases: their number comes
+        # from the file, the elements of the window are there.
+        work = prod(windows.strides) / prod(windows.kernel)
+        if work <= _MOST_WORK:
+            axes = _axes(windows)
+            work = prod(a.taps * a.stride / a.size for a in axes)
         if work > _MOST_WORK:
             return Miss(f"{work:.1f} times the operations", node)
         return Match(view, node, facts=axes)
@@ -138,11 +144,14 @@ def _reject_reason(node: Node) -> str | None:
     return None
 
 
-def _axes(node: Node) -> tuple[_Axis, ...]:
+def _windows(node: Node) -> Windows:
+    """Those where x has no elements: their image is what y exceeds x times the stride by."""
     op, w = node.op, node.arg(1)
     assert isinstance(op, ConvTranspose)
-    # What x of no elements would give: by how much y exceeds x times the stride.
-    windows = op.windows((0,) * len(w.dims), w.dims)
+    return op.windows((0,) * len(w.dims), w.dims)
+
+
+def _axes(windows: Windows) -> tuple[_Axis, ...]:
     return tuple(map(_Axis.of, windows.kernel, windows.strides, windows.before, windows.image))
 
 

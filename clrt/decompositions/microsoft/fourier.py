@@ -21,7 +21,8 @@ def _signal_axes(body: Body, behind: int) -> list[int]:
     if not body.attrs.get("onesided", 1) or body.attrs.get("normalized", 0):
         raise UnsupportedError("a transform that is normalized, or not onesided")
     end = body.rank_of() - behind
-    return list(range(end - int(body.attrs.get("signal_ndim", 1)), end))
+    count = body.count_of("signal_ndim", 1, max(end, 1))
+    return list(range(end - count, end))
 
 
 def _transform(body: Body, x: Value, axis: int, *, inverse: int, onesided: int = 0) -> Value:

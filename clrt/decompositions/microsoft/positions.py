@@ -10,7 +10,9 @@ import numpy as np
 from clrt.decompositions.body import Body, expands
 from clrt.decompositions.layouts import count_up, split_heads
 from clrt.decompositions.microsoft.packed import with_padding
+from clrt.errors import ModelError
 from clrt.ir.op import Array
+from clrt.limits import MAX_COUNT
 
 _DOMAIN = "com.microsoft"
 
@@ -27,7 +29,7 @@ def _relative_position_bias(body: Body) -> None:
     )
     ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.scalar(0)
     both = bool(body.attrs.get("is_bidirectional", 0))
-    own = _bucket_of_each(buckets // 2 if both else buckets, int(body.attrs["max_distance"]))
+    own = _bucket_of_each(buckets // 2 if both else buckets, body.count_of("max_distance"))
     distance = body("Abs", ahead) if both else body("Max", body("Neg", ahead), none)
     place = body("Gather", body.constant(own), body("Min", distance, body.scalar(len(own) - 1)))
     if both:
@@ -89,6 +91,8 @@ def _mrotary_embedding(body: Body) -> None:
     """
     sections = [int(v) for v in body.attrs["mrope_section"]]
     half, scale = sum(sections), body.attrs.get("scale", 1.0)
+    if len(sections) != 3 or min(sections) < 0 or half > MAX_COUNT:
+        raise ModelError(f"its mrope_section is {sections}; expected three counts.")
     if body.attrs.get("mrope_layout", 0):
         streams = np.zeros(half, np.int64)
         for stream in (1, 2):

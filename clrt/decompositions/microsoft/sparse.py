@@ -20,7 +20,7 @@ def _sparse_attention(body: Body) -> None:
     (`_seen_blocks`), how many places there are in all, those of each row, and the tables of cosines
     and sines.
     """
-    heads, block = int(body.attrs["num_heads"]), body.scalar(int(body.attrs["sparse_block_size"]))
+    heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)
     rows = dim_of(body, q, 2)
     lengths = body("Reshape", body.cast(body.inputs[8], DType.INT64), body.ints(-1))
@@ -58,7 +58,8 @@ def _seen_blocks(body: Body) -> Value:
     # What fills up a shorter list comes behind the last row: one more row takes it.
     row = body("ReduceSum", body.cast(past, DType.INT64), body.ints(-1), keepdims=0)
     column = body("Max", columns, body.scalar(0))
-    layout = body("Expand", body.constant(np.arange(layouts)[:, None]), body("Shape", columns))
+    numbers = body("Unsqueeze", count_up(body, dim_of(body, columns, 0)), one)
+    layout = body("Expand", numbers, body("Shape", columns))
     where = [body("Unsqueeze", index, body.ints(-1)) for index in (layout, row, column)]
     count = dim_of(body, ends, 1)
     shape = body("Concat", body.ints(layouts), body("Add", count, one), count, axis=0)

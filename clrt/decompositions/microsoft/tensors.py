@@ -12,6 +12,8 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 
 _DOMAIN = "com.microsoft"
+# Tokens of an n-gram, for each of which there are four nodes.
+_MOST_GRAM = 1000
 
 
 @expands(_DOMAIN, "SampleOp")
@@ -39,12 +41,15 @@ def _cdist(body: Body) -> None:
 def _unfold_tensor(body: Body) -> None:
     """Slices of `size` elements of an axis, `step` apart, each along a new last axis."""
     rank = body.rank_of()
-    axis, size = int(body.attrs.get("dim", -1)) % rank, int(body.attrs["size"])
+    axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
+    if size < 1:
+        raise ModelError(f"its size is {size}; expected 1 or more.")
     step = body.scalar(int(body.attrs.get("step", 1)))
     length = body("Squeeze", dim_of(body, body.inputs[0], axis), body.ints(0))
     end = body("Sub", length, body.scalar(size - 1))
     starts = body("Unsqueeze", body("Range", body.scalar(0), end, step), body.ints(1))
-    places = body("Add", starts, body.ints(*range(size)))
+    ahead = body("Range", body.scalar(0), body.scalar(size), body.scalar(1))
+    places = body("Add", starts, ahead)
     y = body("Gather", body.inputs[0], places, axis=axis)
     order = [d for d in range(rank + 1) if d != axis + 1]
     body.outputs = [body("Transpose", y, perm=[*order, axis + 1])]
@@ -97,9 +102,7 @@ def _unique(body: Body) -> None:
 def _ngram_repeat_block(body: Body) -> None:
     """Scores `[B, V]` are -inf where the token would end an n-gram that ids `[B, S]` have."""
     ids, scores = body.inputs
-    size, last = int(body.attrs["ngram_size"]), body.ints(1)
-    if size < 1:
-        raise ModelError(f"its ngram_size is {size}; expected 1 or more.")
+    size, last = body.count_of("ngram_size", most=_MOST_GRAM), body.ints(1)
     end = body.ints(1 << 62)
 
     def part(start: int, stop: int) -> Value:
