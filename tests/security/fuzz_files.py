@@ -28,7 +28,7 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
-KINDS = ("onnx", "clrt")
+KINDS = ("onnx", "clrt", "sizes")
 # Of processor time, which other work on the machine does not lengthen; a process that sleeps has
 # ten times as long.
 LIMIT_S = 20.0
@@ -66,6 +66,10 @@ def contents(kind: str, seed: int) -> dict[str, bytes]:
         from tests.security.mutate_compiled import compiled_mutant
 
         return {"m.clrt": compiled_mutant(seed)}
+    if kind == "sizes":
+        from tests.security.mutate_sizes import sizes_mutant
+
+        return {"m.onnx": sizes_mutant(seed)}
     from tests.security.mutate_onnx import onnx_mutant
     from tests.security.seeds import EXTERNAL
 
