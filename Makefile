@@ -73,11 +73,14 @@ test-programs:
 fuzz: $(VENV)/.dev
 	CLRT_FUZZ_GRAPHS=2000 $(BIN)/pytest tests/fuzz --timeout 3600
 
-# 20,000 mutants of ONNX files, of compiled models and of GGUF files; what fails lies under build/fuzz.
+# 20,000 mutants of ONNX files, of compiled models, of the sizes in each op, and of GGUF files; what fails
+# lies under build/fuzz. Of those of sizes 500 run under Oclgrind, too.
 # `CLRT_FUZZ_SEED=4711 make fuzz-files` loads and runs one of each again.
 fuzz-files: $(VENV)/.dev
 	$(BIN)/python -m tests.security.fuzz_files onnx 20000
 	$(BIN)/python -m tests.security.fuzz_files clrt 20000
+	$(BIN)/python -m tests.security.fuzz_files sizes 20000
+	$(BIN)/python -m tests.security.fuzz_files sizes 500 --oclgrind
 	CLRT_FUZZ_FILES=20000 $(BIN)/pytest tests/security/test_gguf_files.py tests/security/test_gguf_tokenizers.py
 
 # The programs whose answers tests/models/data/programs.json has. They name dependencies that bring

@@ -6,6 +6,7 @@ from clrt.errors import (
     ClrtError,
     ModelError,
     NumberError,
+    OutOfMemoryError,
     UnsupportedError,
     reworded,
     without_title,
@@ -45,6 +46,10 @@ class Blaming:
             raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
         if isinstance(error, Undecidable):
             raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
+        if isinstance(error, MemoryError):
+            raise OutOfMemoryError(
+                f"{title}: it asks for more memory than the host has; use smaller sizes."
+            ) from error
         if isinstance(error, _INVALID):
             raise ModelError(
                 f"{title}: its attributes or inputs are not valid "

@@ -2,6 +2,7 @@
 
     python -m tests.security.fuzz_files onnx 20000
     CLRT_FUZZ_SEED=4711 python -m tests.security.fuzz_files clrt
+    python -m tests.security.fuzz_files sizes 500 --oclgrind
 
 A mutant must end in a run, or in a `ClrtError` that blames model, inputs or device; within a time
 and an amount of memory. Failures are kept as files, by default under build/fuzz.
@@ -33,6 +34,8 @@ KINDS = ("onnx", "clrt", "sizes")
 # ten times as long.
 LIMIT_S = 20.0
 LIMIT_BYTES = 4 << 30
+# How many times as long a mutant may take under Oclgrind.
+_SIMULATED = 10
 # A process is replaced before what it keeps (programs, plans) counts as a mutant's.
 _RENEW_AFTER = 250
 _RENEW_BYTES = 3 << 29
@@ -44,8 +47,8 @@ class Ending:
     """How a mutant ended.
 
     Attributes:
-        how: "ran", "too large" for made-up inputs, the class of an error, "crash", "hang" or
-            "memory".
+        how: "ran", "too large" for made-up inputs, the class of an error, "crash", "hang",
+            "memory", or "access" where Oclgrind found one outside a tensor.
         where: The function that raised, and what it said.
     """
 
@@ -142,7 +145,16 @@ def _where(error: BaseException) -> str:
     return f"{inner}\n{str(error)[:2000]}\n{''.join(traceback.format_tb(error.__traceback__)[-6:])}"
 
 
-def _work(connection: Connection, kind: str, pause_s: float) -> None:
+def _accesses(ending: Ending, log: Path) -> Ending:
+    """The ending of a mutant, or what Oclgrind wrote about it."""
+    found = log.read_text("utf-8", "replace") if log.exists() else ""
+    if not found.strip():
+        return ending
+    log.write_text("", "utf-8")
+    return Ending(ending.seed, "access", found.strip("\0\n")[:4000], False)
+
+
+def _work(connection: Connection, kind: str, pause_s: float, simulated: bool) -> None:
     """Ends mutants whose seeds come in, until there are no more."""
     warnings.simplefilter("ignore")
     from tests.security import mutate_compiled, mutate_onnx  # noqa: F401  (before the clock runs)
@@ -151,11 +163,14 @@ def _work(connection: Connection, kind: str, pause_s: float) -> None:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     with TemporaryDirectory() as folder:
+        log = Path(folder) / "oclgrind.log"
+        if simulated:
+            os.environ |= {"CLRT_DEVICE": "oclgrind", "OCLGRIND_LOG": str(log)}
         end_of(kind, -1, Path(folder))
         connection.send(None)
         while (seed := connection.recv()) is not None:
             time.sleep(pause_s)
-            ending = end_of(kind, seed, Path(folder))
+            ending = _accesses(end_of(kind, seed, Path(folder)), log)
             connection.send((ending, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
@@ -164,12 +179,15 @@ class _Worker:
 
     Args:
         pause_s: How long it sleeps before each: a hang, for the test of the limit.
+        simulated: Whether Oclgrind is its device.
     """
 
-    def __init__(self, kind: str, pause_s: float = 0.0) -> None:
+    def __init__(self, kind: str, pause_s: float = 0.0, simulated: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, kind, pause_s), daemon=True)
+        self.limit_s = LIMIT_S * (_SIMULATED if simulated else 1)
+        given = (other, kind, pause_s, simulated)
+        self.process = context.Process(target=_work, args=given, daemon=True)
         self.process.start()
         other.close()
         self.connection.recv()
@@ -183,7 +201,8 @@ class _Worker:
         with suppress(BrokenPipeError):
             self.connection.send(seed)
         while not self.connection.poll(0.1):
-            over = self._cpu_seconds() - cpu > LIMIT_S or time.monotonic() - start > 10 * LIMIT_S
+            over = self._cpu_seconds() - cpu > self.limit_s
+            over |= time.monotonic() - start > 10 * self.limit_s
             if over or self._rss_bytes() > LIMIT_BYTES:
                 self.stop()
                 return Ending(seed, "hang" if over else "memory", allowed=False)
@@ -225,7 +244,9 @@ class _Worker:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def endings(kind: str, seeds: Iterable[int], workers: int = 1) -> Iterator[Ending]:
+def endings(
+    kind: str, seeds: Iterable[int], workers: int = 1, simulated: bool = False
+) -> Iterator[Ending]:
     """How mutants end, in any order."""
     todo: SimpleQueue[int] = SimpleQueue()
     for seed in seeds:
@@ -240,7 +261,7 @@ def endings(kind: str, seeds: Iterable[int], workers: int = 1) -> Iterator[Endin
                 seed = todo.get_nowait()
             except Empty:
                 break
-            worker = worker or _Worker(kind)
+            worker = worker or _Worker(kind, simulated=simulated)
             found.put(worker.end(seed))
             if worker.spent:
                 worker.stop()
@@ -283,12 +304,14 @@ def main() -> int:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("count", type=int, nargs="?", default=1000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--oclgrind", action="store_true", help="find accesses outside tensors")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     seeds = [seed + given.first for seed in chosen(given.count)]
     counts: Counter[str] = Counter()
     groups: dict[str, list[int]] = {}
-    for done, ending in enumerate(endings(given.kind, seeds, given.workers), start=1):
+    found = endings(given.kind, seeds, given.workers, given.oclgrind)
+    for done, ending in enumerate(found, start=1):
         counts[ending.how] += 1
         if not ending.allowed:
             same = groups.setdefault(ending.group, [])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from clrt.decompositions.body import Body, expands
 from clrt.decompositions.layouts import dim_of
-from clrt.errors import UnsupportedError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
@@ -22,8 +22,10 @@ def _linear_attention(body: Body) -> None:
         raise UnsupportedError(f"update_rule '{rule}'")
     if body.attrs.get("state_window", 0):
         raise UnsupportedError("a window of states")
-    heads, groups = int(body.attrs["q_num_heads"]), int(body.attrs["kv_num_heads"])
+    heads, groups = body.count_of("q_num_heads"), body.count_of("kv_num_heads")
     depth, width = body.size_of(0, 2) // heads, body.size_of(2, 2) // groups
+    if depth < 1 or width < 1:
+        raise ModelError(f"its inputs are too narrow for {heads} heads of q and {groups} of v.")
     each = max(heads // groups, 1)
     q = body("Reshape", body.inputs[0], body.ints(0, 0, -1, each, depth))
     k = body("Reshape", body.inputs[1], body.ints(0, 0, -1, depth, 1))

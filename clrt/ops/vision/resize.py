@@ -12,7 +12,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import pure
@@ -158,6 +158,8 @@ class Resize(Op):
             else:
                 dims[axis] = fresh_dim()
         shape = checked_sizes(dims, lambda: f"Resize: {x} cannot have the sizes {dims}.")
+        if any(same(x.shape[a], 0) and differ(shape[a], 0) for a in axes):
+            raise ShapeError(f"Resize: {x} has no elements to make the sizes {list(shape)} of.")
         return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
