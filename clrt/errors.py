@@ -24,21 +24,28 @@ CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LINE_CONTROLS = "\n\t"
-# Packages that not everybody needs, and the extra of clrt that each belongs to.
+# Packages that not everybody needs, by the name of their module: what pip installs for it, and the
+# extra of clrt that it belongs to.
 _EXTRAS = {
-    "PIL": "vision",
-    "google": "onnx",
-    "jinja2": "generate",
-    "llguidance": "constrained",
-    "onnx": "onnx",
-    "pyarrow": "parquet",
-    "ray": "ray",
-    "rich": "cli",
-    "soundfile": "audio",
-    "tokenizers": "text",
-    "tqdm": "text",
-    "typer": "cli",
+    "PIL": ("pillow>=10", "vision"),
+    "google": ("onnx>=1.17", "onnx"),
+    "jinja2": ("jinja2>=3.1.6", "generate"),
+    "llguidance": ("llguidance>=1", "constrained"),
+    "onnx": ("onnx>=1.17", "onnx"),
+    "pyarrow": ("pyarrow>=15", "parquet"),
+    "ray": ("ray[data]>=2.40", "ray"),
+    "re2": ("google-re2>=1.1.20240702", "regex"),
+    "rich": ("rich>=13", "cli"),
+    "soundfile": ("soundfile>=0.12", "audio"),
+    "tokenizers": ("tokenizers>=0.20", "text"),
+    "tqdm": ("tqdm>=4.66", "text"),
+    "typer": ("typer>=0.12", "cli"),
 }
+
+
+def install_command(module: str) -> str:
+    """Returns the command that installs the package of a module, as any shell takes it."""
+    return f'pip install "{_EXTRAS[module][0]}"'
 
 
 def shown(text: str, lines: bool = False) -> str:
@@ -249,8 +256,8 @@ def needing(what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        extra = _EXTRAS[package]
         raise UnsupportedError(
-            f"{what} needs the package {package}, which is not here: pip install 'clrt[{extra}]', "
-            "or let the frozen application include it."
+            f"{what} needs the package {package}, which is not here: {install_command(package)}, "
+            f"or clrt with its extra '{_EXTRAS[package][1]}'; a frozen application has to include "
+            "it."
         ) from error

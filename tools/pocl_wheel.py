@@ -1,7 +1,7 @@
 """Makes a small wheel of PoCL from the one that is installed: 99 MiB instead of 158.
 
     python tools/pocl_wheel.py build/wheels
-    pip install --find-links build/wheels 'clrt[pocl]'
+    pip install --find-links build/wheels ".[pocl]"
 
 It leaves out what only debuggers read, and PoCL's functions for CPUs without AVX2 (Intel's before
 2013, AMD's before 2015), on which clrt then refuses PoCL. pip prefers its version, 3.0+small.

@@ -68,7 +68,8 @@ class TextGenerator:
             llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
             added up.
         sequences: How many texts run at a time; more wait.
-        cache_dir, memory_limit: As in `clrt.load`; a draft model has as much again.
+        cache_dir: As in `clrt.load`.
+        memory_limit: As in `clrt.load`; a draft model has as much again.
 
     Raises:
         ModelError: A file is missing or damaged, or an adapter is of another model.

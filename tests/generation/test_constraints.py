@@ -188,5 +188,7 @@ def test_wrong_tokens() -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'clrt\[constrained\]'"):
+    with pytest.raises(
+        UnsupportedError, match=r'pip install "llguidance>=1".*its extra .constrained.'
+    ):
         ConstraintTokens(byte_level(), [1])

@@ -41,3 +41,13 @@ def test_targets_of_make_are_there() -> None:
 @pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("ARCHITECTURE.md", 1500)])
 def test_what_is_read_first_is_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text("utf-8").split()) <= most
+
+
+def test_commands_that_install_work_today() -> None:
+    """No index has clrt, and cmd.exe knows no single quotes."""
+    folders = (ROOT / "clrt", ROOT / "docs", ROOT / "examples", ROOT / "tools")
+    paths = [p for f in folders for p in f.rglob("*.*") if p.suffix in (".py", ".md")]
+    paths += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    for path in paths:
+        found = re.findall(r"pip install (?:-\S+ )*(?:'|\"?clrt\b)[^`]*", path.read_text("utf-8"))
+        assert not found, (path, found)

@@ -313,4 +313,4 @@ def test_arrays_need_no_pillow() -> None:
     done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=300)
     assert done.stdout == "(1, 3, 224, 224)\n" and done.returncode == 1
     said = done.stderr.strip().splitlines()[-1]
-    assert "Decoding images needs the package PIL" in said and "pip install 'clrt[vision]'" in said
+    assert "Decoding images needs the package PIL" in said and 'pip install "pillow>=10"' in said

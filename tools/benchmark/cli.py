@@ -262,7 +262,7 @@ def _warn(notes: Console, load: float | None) -> None:
         )
     if missing := [p for p in _PEERS if not is_installed(p)]:
         notes.print(
-            f"Not installed, so left out: {', '.join(missing)}. pip install '.[bench]' gets them.",
+            f'Not installed, so left out: {", ".join(missing)}. pip install ".[bench]" gets them.',
             style="yellow",
         )
 
@@ -270,7 +270,7 @@ def _warn(notes: Console, load: float | None) -> None:
 def _warn_of_nets(notes: Console, sections: Sequence[str]) -> None:
     if "nets" in sections and not is_installed("diffusers"):
         notes.print(
-            "The section nets is left out: pip install '.\\[bench-nets]' gets what makes them.",
+            'The section nets is left out: pip install ".\\[bench-nets]" gets what makes them.',
             style="yellow",
         )
 

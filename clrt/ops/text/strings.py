@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import ModelError, ShapeError, UnsupportedError, install_command
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -59,7 +59,7 @@ def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
         UnsupportedError: RE2 is not installed, or does not take the pattern.
     """
     if importlib.util.find_spec("re2") is None:
-        raise UnsupportedError(f"{op} needs RE2: pip install 'clrt[regex]'.")
+        raise UnsupportedError(f"{op} needs RE2: {install_command('re2')}.")
     import re2
 
     if len(pattern) > _MAX_PATTERN:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from clrt.errors import ClrtError, InputError, ShapeError, UnsupportedError
+from clrt.errors import ClrtError, InputError, ShapeError, UnsupportedError, install_command
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.limits import check_host
@@ -38,7 +38,7 @@ class ImageDecoder(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         if importlib.util.find_spec("PIL") is None:
-            raise UnsupportedError(f"{cls.name} needs Pillow: pip install 'clrt[image]'.")
+            raise UnsupportedError(f"{cls.name} needs Pillow: {install_command('PIL')}.")
         return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:
