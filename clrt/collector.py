@@ -6,9 +6,11 @@ import gc
 import importlib
 from collections.abc import Callable
 from functools import wraps
-from threading import Lock
+from threading import RLock
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
+
+from clrt.calls import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,32 +22,49 @@ class _Setting:
     """How the collector is for as long as any call wants it so, in whatever threads.
 
     Args:
-        begin: Sets it; gives what was before.
-        end: Takes that back.
+        read: Gives how it is.
+        begin: Sets it.
+        end: Takes that back, given how it was.
     """
 
-    def __init__(self, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
-        self._begin, self._end = begin, end
-        self._lock, self._wanted, self._before = Lock(), 0, None
+    def __init__(
+        self, read: Callable[[], Any], begin: Callable[[], None], end: Callable[[Any], None]
+    ) -> None:
+        self._read, self._set, self._take_back = read, begin, end
+        self._lock = RLock()
+        # Whose calls want it, and what was before the first of them: a tuple of it, or None.
+        self._wanted: list[Call] = []
+        self._before: tuple[Any] | None = None
 
     def around(self, function: Callable[P, T]) -> Callable[P, T]:
         """A function that wants it while it runs."""
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._lock:
-                if not self._wanted:
-                    self._before = self._begin()
-                self._wanted += 1
+            call = Call()
             try:
+                self._begin(call)
                 return function(*args, **kwargs)
             finally:
-                with self._lock:
-                    self._wanted -= 1
-                    if not self._wanted:
-                        self._end(self._before)
+                call.end()
+                self._end()
 
         return run
+
+    def _begin(self, call: Call) -> None:
+        with self._lock:
+            if self._before is None:
+                self._before = (self._read(),)
+            self._wanted.append(call)
+            self._set()
+
+    def _end(self) -> None:
+        """Takes it back, unless a call wants it that goes on."""
+        with self._lock:
+            self._wanted = [call for call in self._wanted if not call.is_over]
+            if not self._wanted and self._before is not None:
+                self._take_back(*self._before)
+                self._before = None
 
 
 def without_collector(function: Callable[P, T]) -> Callable[P, T]:
@@ -67,21 +86,18 @@ def without_full_collections(function: Callable[P, T]) -> Callable[P, T]:
     return _YOUNG.around(function)
 
 
-def _stop() -> bool:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    return was_enabled
-
-
 def _go_on(was_enabled: bool) -> None:
     if was_enabled:
         gc.enable()
 
 
-def _leave_old() -> int:
-    young, older, usual = gc.get_threshold()
+def _usual() -> int:
+    return gc.get_threshold()[2]
+
+
+def _leave_old() -> None:
+    young, older, _ = gc.get_threshold()
     gc.set_threshold(young, older, _NEVER)
-    return usual
 
 
 def _visit_old(usual: int) -> None:
@@ -90,7 +106,8 @@ def _visit_old(usual: int) -> None:
         gc.set_threshold(young, older, usual)
 
 
-_STOPPED, _YOUNG = _Setting(_stop, _go_on), _Setting(_leave_old, _visit_old)
+_STOPPED = _Setting(gc.isenabled, gc.disable, _go_on)
+_YOUNG = _Setting(_usual, _leave_old, _visit_old)
 
 
 def import_module(name: str) -> ModuleType:

@@ -15,7 +15,7 @@ from clrt import knobs
 from clrt.collector import without_full_collections
 from clrt.container.compiled import read_compiled
 from clrt.container.safetensors import Header
-from clrt.errors import InputError
+from clrt.errors import ClrtError, InputError
 from clrt.files import expanded
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held, shapes_of
@@ -238,7 +238,14 @@ class Model(PlannedModel, Reloadable):
         request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
         if timeout is not None:
             return self._start(request, in_worker=True).wait_or_stop(timeout)
-        return request.for_user(self._runner.run(request.feeds, request.wanted, request.donated))
+        try:
+            results = self._runner.run(request.feeds, request.wanted, request.donated)
+            return request.for_user(results)
+        except ClrtError:
+            raise
+        except BaseException:  # of a signal's handler, perhaps when the run was done
+            request.take_back()
+            raise
 
     def _start(self, request: RunRequest, in_worker: bool = False) -> Run:
         """A request on its way; in a worker nothing of it is done on this thread."""

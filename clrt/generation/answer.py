@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,7 @@ class Answer:
         sequence: Where its tokens are run; None while it waits.
         computed: Tokens of the prompt that were, or are to be, run.
         asked_s, first_s, last_s: When it was asked for, and its first and last token came.
+        reader: Who reads it; once that is garbage nobody does.
         drafted, accepted: How many tokens were guessed, and how many of them were right.
     """
 
@@ -67,10 +70,40 @@ class Answer:
     last_s: float = 0.0
     drafted: int = 0
     accepted: int = 0
+    reader: ref[object] | None = None
 
     def __post_init__(self) -> None:
+        self._first_rule = self.rule
+        self._begin()
+
+    def _begin(self) -> None:
+        """What follows the tokens is at the start of the answer."""
         sampling = self.sampler.sampling
         self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
+        self.text = self.text.anew()
+        self.rule = None if self._first_rule is None else self._first_rule.copy()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more tokens are wanted."""
+        return self.reason is not None or (self.reader is not None and self.reader() is None)
+
+    def rewind(self, context: int) -> None:
+        """Goes on behind the last token that has its piece, as an exception may have come in the
+        midst of one.
+
+        Args:
+            context: The most tokens with the prompt.
+        """
+        again = copy(self)
+        again._begin()
+        again.tokens, again.pieces, again.reason = [], [], None
+        room = context - len(self.prompt)
+        for number, token in enumerate(self.tokens[: len(self.pieces)], start=1):
+            again._add(token, room - number)
+        self.text, self._stops, self.rule = again.text, again._stops, again.rule
+        self.tokens, self.logprobs = again.tokens, self.logprobs[: len(again.tokens)]
+        self.reason = self.reason or again.reason
 
     @classmethod
     def of(

@@ -103,22 +103,25 @@ class BeamSearch:
             InputError: The rules leave no token.
         """
         started = time.perf_counter()
-        first = 0.0
         self._beams = [Beam([], 0.0, ())]
-        with self.scheduler.bulk():
-            try:
-                while self._beams:
-                    if self.cancelled:
-                        raise CancelledError("The beam search was cancelled.")
-                    with self.scheduler.exclusive() as engine:
-                        logits = self._logits(engine)
-                    self._choose(logits, len(self._beams[0].tokens) + 1)
-                    first = first or time.perf_counter()
-            finally:
-                close_sequences(self.scheduler, self._open)
+        first = self.scheduler.bulk(self._search)
         found = self._finished[: self.sampling.num_return_sequences]
         spent = first - started, time.perf_counter() - first
         return [self._result(beam, *spent) for _, beam in found]
+
+    def _search(self) -> float:
+        """Looks until the search is over; when the first tokens were there."""
+        first = 0.0
+        try:
+            while self._beams:
+                if self.cancelled:
+                    raise CancelledError("The beam search was cancelled.")
+                logits = self.scheduler.exclusive(self._logits)
+                self._choose(logits, len(self._beams[0].tokens) + 1)
+                first = first or time.perf_counter()
+        finally:
+            close_sequences(self.scheduler, self._open)
+        return first
 
     def _logits(self, engine: Engine) -> list[NDArray[np.float32]]:
         """The logits behind each beam. A beam goes on where its parent's tokens are, or in a copy:

@@ -28,7 +28,7 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
     """The pages that are full of a prompt's tokens, `[pages, elements]`, and what they begin with
     (`CachedSequence.start`).
 
-    It is for blocks of `scheduler.exclusive`.
+    It is for calls of `scheduler.exclusive`.
 
     Raises:
         InputError: It fills none, or is longer than the context.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from clrt.calls import Call
 from clrt.errors import InputError
 from clrt.files import expanded, read_regular, replacing
 from clrt.generation.answer import Answer
@@ -48,7 +50,9 @@ class Chat:
         self._start = list(self.messages)
         self._generator = generator
         self._request = request
-        self._turn = Lock()
+        self._lock = RLock()
+        # The call that begins the turn under way, and its stream.
+        self._turn: tuple[Call, ref[GeneratedStream] | None] | None = None
         # What was rendered and generated, and its tokens.
         self._text, self._tokens = "", list[int]()
 
@@ -77,19 +81,33 @@ class Chat:
         Raises:
             ClrtError: As `send`.
         """
-        given = _messages(message)
-        if not self._turn.acquire(blocking=False):
-            raise InputError("A turn of this chat is under way; read its answer, or close it.")
+        given, call = _messages(message), Call()
+        with self._lock:
+            if self._is_under_way():
+                raise InputError("A turn of this chat is under way; read its answer, or close it.")
+            self._turn = call, None
         try:
             turn = plain_messages([*self.messages, *given])
             text = rendered(self._generator._model, turn, self._request.chat)
             tokens = self._continued(text) or tokens_of(
                 self._generator._model, turn, self._request.chat
             )
-            return self._generator._stream(tokens, self._request, self._ending(given, text))
-        except BaseException:
-            self._turn.release()
-            raise
+            ending = self._ending(given, text)
+            stream = self._generator._stream(tokens, self._request, ending)
+            self._turn = call, ref(stream)
+            return stream
+        finally:
+            call.end()
+
+    def _is_under_way(self) -> bool:
+        """Whether a turn is: its stream is being made, or is there and open."""
+        if self._turn is None:
+            return False
+        call, made = self._turn
+        if made is None:
+            return not call.is_over
+        stream = made()
+        return stream is not None and stream.is_open
 
     def reset(self) -> None:
         """Begins anew, with the system's message alone."""
@@ -130,13 +148,9 @@ class Chat:
         """What is done at the end of a turn."""
 
         def end(answer: Answer, result: GeneratedText | None) -> None:
-            try:
-                if result is None:
-                    return
+            if result is not None:
                 self.messages += [*given, result.message]
                 self._note(text, answer, result)
-            finally:
-                self._turn.release()
 
         return end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 from clrt.generation.decoders import decoding_steps
@@ -48,10 +49,17 @@ class TextStream:
     ) -> None:
         decoder = tokenizer.decoder
         state = None if decoder is None else json.loads(decoder.__getstate__())
+        self._state = state
         self._steps = decoding_steps(state)
         self._token = tokenizer.id_to_token
         added = tokenizer.get_added_tokens_decoder().values() if skip_special_tokens else ()
         self._skipped = {token.content for token in added if token.special} - set(kept)
+
+    def anew(self) -> TextStream:
+        """One with the same options, before its first token."""
+        made = copy(self)
+        made._steps = decoding_steps(self._state)
+        return made
 
     def push(self, token_id: int) -> str:
         """The text that is certain with one more token. An id without a token has no text."""

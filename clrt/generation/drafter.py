@@ -102,6 +102,11 @@ class Drafter:
         if text is not None:
             self.engine.close(text.sequence)
 
+    def reset(self) -> None:
+        """Frees what all texts have here, whatever an exception has left of it."""
+        self._texts, self._without = {}, set()
+        self.engine.begin_anew()
+
     def close(self) -> None:
         """Frees the device's memory."""
         self.engine.close_model()

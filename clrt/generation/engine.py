@@ -116,6 +116,24 @@ class Engine:
         self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
         self.computed = 0
 
+    @property
+    def sequences(self) -> tuple[CachedSequence, ...]:
+        """Those that are open."""
+        return tuple(self._open)
+
+    def begin_anew(self, kept: Sequence[CachedSequence] = ()) -> None:
+        """Begins as at first, but for some open sequences, which run their tokens again.
+
+        That is whole after an exception at any place; sequences that are not kept are closed.
+        """
+        self._open = list(kept)
+        sources = dict.fromkeys(s.source for s in kept if s.source is not None)
+        for source in sources:
+            source.users = sum(s.source is source for s in kept)
+        self._sources = {source.key: source for source in sources}
+        self._table.keep({s.row for s in kept} | {s.row for s in sources})
+        self.reset()
+
     def reset(self) -> None:
         """Begins with an empty cache: what sequences have run they run again."""
         self.cache.reset()
@@ -147,6 +165,8 @@ class Engine:
 
     def release(self, source: EncodedSource) -> None:
         """Ends a use of a source; its pages serve others until their room is needed."""
+        if self._sources.get(source.key) is not source:  # the engine has begun anew
+            return
         source.users -= 1
         if not source.users:
             del self._sources[source.key]
@@ -223,6 +243,8 @@ class Engine:
 
     def close(self, sequence: CachedSequence) -> None:
         """Ends a sequence; its full pages serve others until their room is needed."""
+        if sequence not in self._open:  # the engine has begun anew
+            return
         self.cache.pool.release(sequence.pages)
         sequence.pages = []
         self._open.remove(sequence)

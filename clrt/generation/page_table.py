@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -49,6 +49,11 @@ class PageTable:
     def give_back(self, row: int) -> None:
         """Ends the use of a row."""
         self._free.append(row)
+
+    def keep(self, rows: Collection[int]) -> None:
+        """Ends the use of all rows but some."""
+        self._free = [row for row in range(len(self._table)) if row not in rows]
+        self._there = None
 
     def write(self, row: int, pages: Sequence[int]) -> None:
         """Sets the pages of a row."""

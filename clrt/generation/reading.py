@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -61,15 +61,17 @@ def read_rows(
     texts: Sequence[GivenText],
     output: str,
     sampler: Callable[[int, int], TokenSampler],
+    take: Callable[[PlaceRows], object],
     most: int = CHUNK,
-) -> Iterator[PlaceRows]:
-    """An output of the graph for the tokens of texts, in the order of their places.
+) -> None:
+    """Computes an output of the graph for the tokens of texts, in the order of their places.
 
-    Answers take their turns between the steps. Closing it frees the cache.
+    Answers take their turns between the steps.
 
     Args:
         output: Its name.
         sampler: Of a text and a place.
+        take: Is given the rows as they come.
         most: Tokens of a step at most; as many rows are in memory at a time.
 
     Raises:
@@ -79,17 +81,22 @@ def read_rows(
     waiting = [_ReadText(k, text, text.first) for k, text in enumerate(texts)]
     waiting.reverse()
     running: list[_ReadText] = []
-    with scheduler.bulk():
+
+    def advance(engine: Engine) -> list[PlaceRows]:
+        parts = _next_parts(engine, waiting, running, sampler, most)
+        step = partial(engine.step, [part for _, part in parts], [output])
+        values = scheduler.with_room(step).get(output)
+        return _taken(engine, parts, running, values)
+
+    def read() -> None:
         try:
             while waiting or running:
-                with scheduler.exclusive() as engine:
-                    parts = _next_parts(engine, waiting, running, sampler, most)
-                    step = partial(engine.step, [part for _, part in parts], [output])
-                    values = scheduler.with_room(step).get(output)
-                    found = _taken(engine, parts, running, values)
-                yield from found
+                for rows in scheduler.exclusive(advance):
+                    take(rows)
         finally:
             close_sequences(scheduler, [t.sequence for t in running if t.sequence is not None])
+
+    scheduler.bulk(read)
 
 
 def _next_parts(
@@ -143,7 +150,7 @@ def run_to_end(
 ) -> list[Array]:
     """Runs what is left of sequences, at least a token of each; an output behind their last tokens.
 
-    It is for blocks of `scheduler.exclusive`.
+    It is for calls of `scheduler.exclusive`.
 
     Raises:
         OutOfMemoryError: The cache has no room.
@@ -168,6 +175,10 @@ def close_sequences(scheduler: Scheduler, sequences: Sequence[CachedSequence]) -
     """Frees what sequences have, whatever became of the engine."""
     if not sequences:
         return
-    with suppress(InputError), scheduler.exclusive() as engine:
+
+    def close(engine: Engine) -> None:
         for sequence in sequences:
             engine.close(sequence)
+
+    with suppress(InputError):
+        scheduler.exclusive(close)

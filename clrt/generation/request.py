@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from threading import Lock
+from threading import RLock
 from typing import Any, TypedDict
 
 from clrt.errors import InputError, UnsupportedError
@@ -110,7 +110,7 @@ class RequestReader:
         self._model = model
         self._drafts = drafts
         self._constraint_tokens: ConstraintTokens | None = None
-        self._making = Lock()
+        self._making = RLock()
 
     def read(self, options: Mapping[str, Any], method: str = "generate") -> GenerateRequest:
         """A call's options; what is left out is as the model's files propose.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Condition, Lock, RLock
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from clrt.calls import LOOK_S, Call, Turns
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
 from clrt.generation.answer import Answer
 from clrt.generation.answer_steps import AnswerSteps, fail, sequence_of
@@ -19,8 +18,6 @@ from clrt.generation.step_parts import CachedSequence
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
 
-# On Windows Ctrl-C does not end a wait without an end.
-_LOOK_S = 0.5
 T = TypeVar("T")
 
 
@@ -40,41 +37,51 @@ class Scheduler:
         self.speculation = Speculation(engine.context, drafter)
         self._steps = AnswerSteps(engine, self.speculation)
         self._most = sequences
-        # One thread at a time has `_driving`, and with it the engine; it is never waited for, as a
-        # collector may end an answer in any thread. `_changed` is told when it is let go.
-        self._driving = Lock()
-        self._bulk = Lock()
-        self._changed = Condition(RLock())
+        # Who drives has the engine. A turn is not waited for where a text is ended, as a collector
+        # may do that in any thread.
+        self._driving, self._bulk = Turns(), Turns()
+        # Whose call holds sequences between its turns.
+        self._holder: Call | None = None
+        # All that were added and have not ended; each is in one of the other two, but for those
+        # that an exception was in the midst of moving.
+        self._answers: dict[Answer, None] = {}
         self._waiting: deque[Answer] = deque()
         self._running: list[Answer] = []
         # Whether the cache is full: no answer begins before one ends, or what `bulk` is for.
         self._full = False
-        self._closed = False
+        self._closed = self._freed = False
 
     def add(self, answers: Sequence[Answer]) -> None:
-        """Queues answers; `wait` then drives them.
+        """Queues answers, each of which has its reader; `wait` then drives them.
 
         Raises:
             InputError: The generator is closed.
         """
         self._check_open()
+        self._answers.update(dict.fromkeys(answers))
         self._waiting.extend(answers)
 
     def wait(self, answer: Answer, pieces: int) -> None:
         """Returns once an answer has more pieces than that, or has ended, perhaps by an error."""
-        while len(answer.pieces) <= pieces and answer.reason is None:
-            with self._changed:
-                drives = self._driving.acquire(blocking=False)
-                if not drives:
-                    self._changed.wait(_LOOK_S)
-            if drives:
+        call = Call()
+        try:
+            while len(answer.pieces) <= pieces and answer.reason is None:
+                ticket = self._driving.enter()
+                if not self._driving.try_take(call):
+                    ticket.acquire(timeout=LOOK_S)
+                    continue
                 try:
+                    self._mend()
                     runs = answer.reason is not None or self._advance()
-                finally:
+                except ClrtError:
                     self._let_go()
-                with self._changed:
-                    if not runs and self._full:
-                        self._changed.wait(_LOOK_S)
+                    raise
+                self._let_go()
+                ticket = self._driving.enter()
+                if not runs and self._full:
+                    ticket.acquire(timeout=LOOK_S)
+        finally:
+            call.end()
 
     def end(self, answer: Answer, reason: FinishReason = "cancelled") -> None:
         """Ends an answer, whatever it does, and waits for nothing."""
@@ -82,34 +89,51 @@ class Scheduler:
             answer.reason = reason
         self._tidy()
 
-    @contextmanager
-    def exclusive(self) -> Iterator[Engine]:
-        """The engine, for a block; steps of answers are before it and behind it.
+    def exclusive(self, work: Callable[[Engine], T]) -> T:
+        """What a function makes with the engine; steps of answers are before it and behind it.
 
         Raises:
             InputError: The generator is closed.
         """
-        with self._changed:
-            while not self._driving.acquire(blocking=False):
-                self._changed.wait(_LOOK_S)
+        call = Call()
         try:
-            self._check_open()
-            yield self.engine
-        finally:
+            self._driving.take(call)
+            try:
+                self._mend()
+                self._check_open()
+                found = work(self.engine)
+            except ClrtError:
+                self._let_go()
+                raise
             self._let_go()
-
-    @contextmanager
-    def bulk(self) -> Iterator[None]:
-        """Around blocks of `exclusive` that hold sequences in between: one thread at a time."""
-        while not self._bulk.acquire(timeout=_LOOK_S):
-            pass
-        try:
-            yield
+            return found
         finally:
-            self._bulk.release()
-            with self._changed:
-                self._full = False
-                self._changed.notify_all()
+            call.end()
+
+    def bulk(self, work: Callable[[], T]) -> T:
+        """What a function makes in turns by `exclusive`, between which it holds sequences.
+
+        One call at a time does so.
+        """
+        call = Call()
+        try:
+            self._bulk.take(call)
+            self._holder = call
+            try:
+                found = work()
+            except ClrtError:
+                self._end_bulk()
+                raise
+            self._end_bulk()
+            return found
+        finally:
+            call.end()
+
+    def _end_bulk(self) -> None:
+        self._holder = None
+        self._full = False
+        self._bulk.give_back()
+        self._driving.wake()
 
     def with_room(self, call: Callable[[], T]) -> T:
         """What a call within `exclusive` gives; where there is no room for it, answers make way.
@@ -127,42 +151,73 @@ class Scheduler:
 
     def close(self) -> None:
         """Ends all answers, and frees the device's memory."""
-        with self._changed:
-            if self._closed:
-                return
-            self._closed = True
-            for answer in [*self._running, *self._waiting]:
-                answer.error = answer.error or _closed()
-                answer.reason = answer.reason or "cancelled"
-            while not self._driving.acquire(blocking=False):
-                self._changed.wait(_LOOK_S)
+        if self._freed:
+            return
+        self._closed = True
+        for answer in tuple(self._answers):
+            answer.error = answer.error or _closed()
+            answer.reason = answer.reason or "cancelled"
+        call = Call()
         try:
+            self._driving.take(call)
             self.speculation.close()
             self.engine.close_model()
-        finally:
+            self._freed = True
             self._let_go()
+        finally:
+            call.end()
 
     def _check_open(self) -> None:
         if self._closed:
             raise _closed()
 
     def _let_go(self) -> None:
-        self._driving.release()
+        self._driving.give_back()
         self._tidy()
-        with self._changed:
-            self._changed.notify_all()
 
     def _tidy(self) -> None:
         """Frees what ended answers have, unless a thread drives: it does so when it lets go."""
-        while any(a.reason is not None for a in tuple(self._running)):
-            if not self._driving.acquire(blocking=False):
-                return
-            try:
+        call = Call()
+        try:
+            while any(a.reason is not None for a in tuple(self._running)) or self._is_torn:
+                if not self._driving.try_take(call):
+                    return
+                self._mend()
                 self._clear()
-            finally:
-                self._driving.release()
-        with self._changed:
-            self._changed.notify_all()
+                self._driving.give_back()
+        finally:
+            call.end()
+
+    @property
+    def _is_torn(self) -> bool:
+        """Whether an exception broke off a call that drove, or that held sequences."""
+        held = self._holder is not None and self._holder.is_over
+        return held or self._driving.is_left
+
+    def _mend(self) -> None:
+        """Repairs what a call has left that an exception broke off: the engine begins anew, and all
+        answers with it; each goes on behind the tokens that it has in whole.
+        """
+        held = self._holder is not None and self._holder.is_over
+        if not held and not self._driving.is_torn:
+            return
+        kept = []
+        if self._holder is not None and not held:
+            own = {a.sequence for a in self._answers}
+            kept = [s for s in self.engine.sequences if s not in own]
+        self.speculation.reset()
+        self._running = []
+        answers = [a for a in tuple(self._answers) if not a.has_ended]
+        for answer in answers:
+            answer.rewind(self.engine.context)
+            answer.sequence = None
+        self.engine.begin_anew(kept)
+        self._answers = dict.fromkeys(answers)
+        self._waiting = deque(answers)
+        self._full = False
+        if held:
+            self._holder = None
+        self._driving.is_torn = False
 
     def _advance(self) -> bool:
         """One step: the next tokens of each text, and as much of prompts as a step has room for.
@@ -193,7 +248,8 @@ class Scheduler:
         later: list[Answer] = []
         while self._waiting and len(self._running) < self._most and not self._full:
             answer = self._waiting.popleft()
-            if answer.reason is not None:
+            if answer.has_ended:
+                self._answers.pop(answer, None)
                 continue
             if any(_computes_for(other, answer) for other in self._running):
                 later.append(answer)
@@ -212,7 +268,7 @@ class Scheduler:
 
     def _make_way(self, error: OutOfMemoryError) -> None:
         """Where there is no room for all, the last one waits until another has ended."""
-        if len(self._running) == 1 and not self._bulk.locked():
+        if len(self._running) == 1 and self._holder is None:
             fail(self._running, error)
         else:
             self._postpone()
@@ -228,10 +284,11 @@ class Scheduler:
 
     def _clear(self) -> None:
         """Frees what ended answers have."""
-        for answer in [a for a in self._running if a.reason is not None]:
+        for answer in [a for a in self._running if a.has_ended]:
             self._running.remove(answer)
             self.engine.close(sequence_of(answer))
             self.speculation.forget(answer)
+            self._answers.pop(answer, None)
             self._full = False
 
 

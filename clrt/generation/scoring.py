@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.generation.engine import CHUNK
+from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling, whole_number
-from clrt.generation.reading import GivenText, read_rows
+from clrt.generation.reading import GivenText, PlaceRows, read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
 from clrt.kernels.spec import clamp
@@ -70,14 +70,17 @@ def log_likelihoods(
     given = [
         texts[k]._replace(tokens=texts[k].tokens[:-1], length=len(texts[k].tokens)) for k in wanted
     ]
-    rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
     done, total = 0, sum(map(len, found))
-    for number, first, values in rows:
-        at = first - given[number].first
-        found[wanted[number]][at : at + len(values)] = values
-        done += len(values)
+
+    def take(rows: PlaceRows) -> None:
+        nonlocal done
+        at = rows.first - given[rows.text].first
+        found[wanted[rows.text]][at : at + len(rows.values)] = rows.values
+        done += len(rows.values)
         if progress is not None:
             progress(done, total)
+
+    read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), take, most)
     return found
 
 
@@ -201,11 +204,20 @@ def embeddings(
     sums = np.zeros((len(texts), model.decoder.hidden), np.float64)
     given = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
     sampler = TokenSampler(Sampling(), model.vocabulary, seed=0)
-    for number, _, values in read_rows(scheduler, given, "hidden", lambda k, place: sampler):
-        sums[number] += values.sum(axis=0, dtype=np.float64)
+
+    def take(rows: PlaceRows) -> None:
+        sums[rows.text] += rows.values.sum(axis=0, dtype=np.float64)
+
+    read_rows(scheduler, given, "hidden", lambda k, place: sampler, take)
     if pooling == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts]).reshape(-1, 1)
     return sums.astype(np.float32)
+
+
+def _states_of(
+    scheduler: Scheduler, texts: Sequence[Sequence[int]], engine: Engine
+) -> list[FloatArray]:
+    return scheduler.with_room(partial(engine.states, texts))
 
 
 def _source_embeddings(
@@ -216,8 +228,7 @@ def _source_embeddings(
     # Answers take their turns between the runs.
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         batch = texts[first : first + _TEXTS_AT_ONCE]
-        with scheduler.exclusive() as engine:
-            states = scheduler.with_room(partial(engine.states, batch))
+        states = scheduler.exclusive(partial(_states_of, scheduler, batch))
         for rows in states:
             mean = rows.mean(axis=0, dtype=np.float64)
             found.append(rows[-1] if pooling == "last" else mean.astype(np.float32))

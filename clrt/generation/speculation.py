@@ -96,6 +96,12 @@ class Speculation:
         if self._drafter is not None:
             self._drafter.forget(answer)
 
+    def reset(self) -> None:
+        """Frees what all texts have here, whatever an exception has left of it."""
+        self._texts, self._without = {}, set()
+        if self._drafter is not None:
+            self._drafter.reset()
+
     def close(self) -> None:
         """Frees the device's memory."""
         if self._drafter is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TypeAlias
+from weakref import ref
 
 from clrt.errors import ClrtError
 from clrt.generation.answer import Answer
@@ -31,6 +32,7 @@ class PieceReader:
         self._answer = answer
         self._finish = finish
         self._ending = ending
+        answer.reader = ref(self)
         self._given = 0
         self._settled = False
         self._calls = CallReader(answer.calls) if answer.calls is not None else None
@@ -43,6 +45,11 @@ class PieceReader:
     def __repr__(self) -> str:
         state = self._answer.reason or f"{len(self._answer.tokens)} tokens so far"
         return f"<clrt.{type(self).__name__}: {state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the text may go on."""
+        return not self._settled
 
     def cancel(self) -> None:
         """Ends the text, from any thread; nothing is waited for."""
@@ -84,11 +91,12 @@ class PieceReader:
         """
         error = self._answer.error
         if not self._settled:
-            self._settled = True
-            if error is None:
+            if error is None and self._result is None:
                 self._result = self._finish(self._answer)
-            if self._ending is not None:
-                self._ending(self._answer, self._result)
+            ending, self._ending = self._ending, None
+            if ending is not None:
+                ending(self._answer, self._result)
+            self._settled = True
         if error is not None:
             raise error
         assert self._result is not None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
@@ -108,7 +108,7 @@ class TextGenerator:
         self.device: DeviceInfo = engine.model.device
         self._scheduler = Scheduler(engine, sequences, drafter)
         self._requests = RequestReader(self._model, drafts=drafter is not None)
-        self._lock = Lock()
+        self._lock = RLock()
         self._workers: ThreadPoolExecutor | None = None
         self._load_s = time.perf_counter() - started
 
@@ -176,8 +176,9 @@ class TextGenerator:
             found = await search_all(self._requests.searches(self._scheduler, prompts, request))
         else:
             answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
+            streams = [self._astream(answer) for answer in answers]
             self._scheduler.add(answers)
-            found = await finish_all([self._astream(answer) for answer in answers])
+            found = await finish_all(streams)
         return _as_asked(found, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
@@ -189,8 +190,9 @@ class TextGenerator:
         request = self._requests.read(options, "astream")
         tokens = tokens_of(self._model, prompt, request.chat)
         (answer,) = self._requests.answers(tokens, request)
+        stream = self._astream(answer)
         self._scheduler.add([answer])
-        return self._astream(answer)
+        return stream
 
     def chat(self, system: str | None = None, **options: Unpack[GenerateOptions]) -> Chat:
         """A chat, whose turns reuse what the cache has of those before.
@@ -293,8 +295,8 @@ class TextGenerator:
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(prompt, "`save_cache`")
-        with self._scheduler.exclusive():
-            pages, start = compute_pages(self._scheduler, tokens)
+        compute = partial(compute_pages, self._scheduler, tokens)
+        pages, start = self._scheduler.exclusive(lambda engine: compute())
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages, start)
 
     def load_cache(self, path: str | Path) -> int:
@@ -311,11 +313,14 @@ class TextGenerator:
             UnsupportedError: The model has an encoder.
         """
         self._model.check_decoder("`load_cache`")
-        with self._scheduler.exclusive() as engine:
+
+        def restore(engine: Engine) -> int:
             like = engine.cache.read(())
             tokens, pages, start = read_cache(expanded(path), self._model.fingerprint, like)
             self._scheduler.with_room(partial(engine.cache.restore, tokens, pages, start))
-        return len(tokens)
+            return len(tokens)
+
+        return self._scheduler.exclusive(restore)
 
     def close(self) -> None:
         """Ends all texts and frees the device memory; the generator cannot be used afterwards."""
@@ -340,9 +345,9 @@ class TextGenerator:
     ) -> list[GeneratedText]:
         """The answers to prompts, which run together."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
-        self._scheduler.add(answers)
         streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:
+            self._scheduler.add(answers)
             return [stream.result for stream in streams]
         finally:
             for stream in streams:
@@ -352,8 +357,9 @@ class TextGenerator:
         self, tokens: Sequence[int], request: GenerateRequest, ending: Ending | None = None
     ) -> GeneratedStream:
         (answer,) = self._requests.answers(tokens, request)
+        stream = GeneratedStream(self._scheduler, answer, self._finish, ending)
         self._scheduler.add([answer])
-        return GeneratedStream(self._scheduler, answer, self._finish, ending)
+        return stream
 
     def _astream(self, answer: Answer) -> AsyncGeneratedStream:
         from clrt.generation.async_streaming import AsyncGeneratedStream

@@ -100,19 +100,23 @@ class Branches:
         if key not in branch.made:
             if self._count == _MOST_GRAPHS:
                 return branch
+            made = self._make(branch, make)
             self._count += 1
-            branch.made[key] = branch
-            try:
-                graph = make()
-                self._rewrite(graph)
-            except ClrtError:
-                # What a file declares of a branch may be wrong, which a run does without or names.
-                _LOG.debug("no branch of %s", branch.graph.name, exc_info=True)
-                return branch
-            if _ifs(graph) < _ifs(branch.graph):
-                self._adopt(graph)
-                branch.made[key] = _Branch(graph)
+            branch.made[key] = made
         return branch.made[key]
+
+    def _make(self, branch: _Branch, make: Callable[[], Graph]) -> _Branch:
+        try:
+            graph = make()
+            self._rewrite(graph)
+        except ClrtError:
+            # What a file declares of a branch may be wrong, which a run does without or names.
+            _LOG.debug("no branch of %s", branch.graph.name, exc_info=True)
+            return branch
+        if _ifs(graph) >= _ifs(branch.graph):
+            return branch
+        self._adopt(graph)
+        return _Branch(graph)
 
 
 def _with_values(graph: Graph, known: Mapping[str, Array]) -> Graph:

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.ops.base import Held
 from clrt.runs.state import State
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.tensors import DeviceTensor, Lease
 from clrt.signature import Signature
 
 
@@ -25,6 +25,7 @@ class RunRequest:
         device_outputs: Whether these stay on the device.
         held: Outputs that are, or are from, a container.
         state: Takes over the others.
+        leases: The memory of the inputs that are donated.
     """
 
     feeds: Mapping[str, Held]
@@ -34,6 +35,7 @@ class RunRequest:
     device_outputs: bool
     held: frozenset[str]
     state: State | None
+    leases: tuple[tuple[DeviceTensor, Lease], ...]
 
     @classmethod
     def of(
@@ -62,7 +64,15 @@ class RunRequest:
         wanted = dict.fromkeys(names, device_outputs)
         for name in kept:
             wanted[name] = True
-        return cls(feeds, wanted, donated, names, device_outputs, signature.held, state)
+        given = [f for n in donated if isinstance(f := feeds[n], DeviceTensor)]
+        leases = tuple((tensor, tensor.held()) for tensor in given)
+        return cls(feeds, wanted, donated, names, device_outputs, signature.held, state, leases)
+
+    def take_back(self) -> None:
+        """Of a call that was broken off, wherever: what was donated is the caller's again."""
+        for tensor, lease in self.leases:
+            if tensor.lease is None and not tensor.is_released:
+                tensor.lease = lease
 
     def for_user(self, results: Mapping[str, Held]) -> dict[str, Any]:
         """The results as `Model.run` returns them."""

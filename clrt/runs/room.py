@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import zip_longest
-from threading import Condition, get_ident
+from threading import get_ident
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from clrt.calls import Call, Waiters
 from clrt.errors import OutOfMemoryError
 from clrt.plan import memory as sizes
 from clrt.plan.plan import Plan
@@ -37,7 +39,8 @@ class Room:
         weights: What all plans share.
         lane: The queue of its runs.
         session: Of the device.
-        lock: Of the model; notified when a run ends.
+        lock: Of the model.
+        ends: Threads that wait for the end of a run.
         own_limit: Bytes that may be allocated on the device; None for what there is.
     """
 
@@ -46,22 +49,37 @@ class Room:
         session: Session,
         planner: Planner,
         own_limit: int | None,
-        lock: Condition,
+        lock: Any,
         background: bool,
     ) -> None:
+        """
+        Args:
+            lock: Of the model, an RLock.
+        """
         self.weights = Weights(session)
         self.lane = session.new_lane(background)
         self.own_limit = own_limit
         self.session = session
         self._planner = planner
         self.lock = lock
+        self.ends = Waiters()
         self._closed = False
-        self._idle: list[Slabs] = []
+        # What is idle and what is in use follows from the runs of these.
+        self._arenas: list[Slabs] = []
         # By template and arena: whose kernels the next plan takes over, as it was bound last.
         self._donors: WeakValueDictionary[tuple[PlanTemplate, Slabs], BoundPlan] = (
             WeakValueDictionary()
         )
-        self._in_use: dict[Slabs, Execution] = {}
+
+    @property
+    def _idle(self) -> list[Slabs]:
+        """The arenas that a run may take."""
+        return [s for s in self._arenas if not s.in_use and not s.is_torn]
+
+    @property
+    def _in_use(self) -> dict[Slabs, Execution]:
+        """The runs that have not ended, by arena."""
+        return {s: cast(Execution, s.run) for s in self._arenas if s.in_use}
 
     def begin(
         self,
@@ -70,8 +88,12 @@ class Room:
         outputs: Mapping[str, bool],
         stop: Stop,
         recorder: StepRecorder | None,
+        call: Call,
     ) -> Execution:
         """An execution of a stage, which starts as soon as it likes; waits for an arena.
+
+        Args:
+            call: The execution is its own, until it is detached.
 
         Raises:
             OutOfMemoryError: The stage alone is over the limit.
@@ -80,27 +102,30 @@ class Room:
             with self.lock:
                 bound = self._take(stage)
                 if bound is not None:
-                    execution = Execution(bound, feeds, outputs, recorder, stop, self._give_back)
-                    self._in_use[bound.slabs] = execution
+                    ended = self._give_back
+                    execution = Execution(bound, feeds, outputs, recorder, stop, call, ended)
+                    bound.slabs.run = execution
                     return execution
-                detached = self._detached()
-                if detached is None:
-                    self.lock.wait(_LOOK_S)
-            if detached is not None:
-                detached.await_end()
+                left = self._left()
+                ticket = self.ends.enter()
+            if left is not None:
+                left.await_end()
+            else:
+                ticket.acquire(timeout=_LOOK_S)
 
     def _take(self, stage: Stage) -> BoundPlan | None:
         """The stage bound to an arena; None where somebody has to end before."""
-        for slabs in self._idle:
+        self._drop_torn()
+        idle = self._idle
+        for slabs in idle:
             bound = stage.bound.get(slabs)
             if bound is not None and bound.ready:
-                self._idle.remove(slabs)
                 return bound
-        if not self._idle and len(self._in_use) >= MOST_ARENAS:
+        if not idle and len(self._in_use) >= MOST_ARENAS:
             self._check_others(stage)
             return None
-        known = (s for s in self._idle if s in stage.bound)
-        slabs = next(known, None) or (self._idle[-1] if self._idle else Slabs(self.session))
+        known = (s for s in idle if s in stage.bound)
+        slabs = next(known, None) or (idle[-1] if idle else self._new_arena())
         bound = stage.bound.get(slabs)
         if bound is None or not bound.ready:
             if not self._has_room(stage, slabs):
@@ -108,7 +133,7 @@ class Room:
                     self._check_others(stage)
                     return None
                 self._free()
-                slabs = Slabs(self.session)
+                slabs = self._new_arena()
             bound = stage.bound.get(slabs)
             if bound is None:
                 bound = stage.bound[slabs] = self.bind(stage.plan, slabs)
@@ -116,9 +141,19 @@ class Room:
                     template = stage.plan.template
                     bound.donor = self._donors.get((template, slabs))
                     self._donors[template, slabs] = bound
-        if slabs in self._idle:
-            self._idle.remove(slabs)
         return bound
+
+    def _drop_torn(self) -> None:
+        torn = [s for s in self._arenas if s.is_torn and not s.in_use]
+        if torn:
+            self._arenas = [s for s in self._arenas if s not in torn]
+            for slabs in torn:
+                slabs.clear()
+
+    def _new_arena(self) -> Slabs:
+        made = Slabs(self.session)
+        self._arenas.append(made)
+        return made
 
     def bind(self, plan: Plan, slabs: Slabs | None = None, own: bool = False) -> BoundPlan:
         """A plan bound to an arena, by default one of its own.
@@ -143,16 +178,13 @@ class Room:
         weights = {k: n for k, n in stage.plan.uploads.items() if k[0] in constants}
         weights.update(self.weights.sizes)
         pairs = zip_longest(slabs.sizes, stage.plan.arena.slab_bytes, fillvalue=0)
-        arenas = sum(map(max, pairs)) + sum(s.nbytes for s in self._slabs() if s is not slabs)
+        arenas = sum(map(max, pairs)) + sum(s.nbytes for s in self._arenas if s is not slabs)
         others = self._planner.kept.own_bytes - (stage.own_bytes if stage.kept else 0)
         return sum(weights.values()) + arenas + others + memory.plan_bytes <= limit
 
-    def _slabs(self) -> list[Slabs]:
-        return [*self._idle, *self._in_use]
-
-    def _detached(self) -> Execution | None:
-        """The oldest execution that is enqueued, and that nobody has waited for yet."""
-        return next((e for e in self._in_use.values() if e.detached), None)
+    def _left(self) -> Execution | None:
+        """The oldest execution that nobody is at: enqueued and not waited for, or broken off."""
+        return next((e for e in self._in_use.values() if e.is_left), None)
 
     def _check_others(self, stage: Stage) -> None:
         """Whether there is somebody to wait for but this thread.
@@ -161,44 +193,62 @@ class Room:
             OutOfMemoryError: A signal's handler asks for more than the run that it came into
                 leaves.
         """
-        own = get_ident()
-        if all(e.thread == own and not e.detached for e in self._in_use.values()):
+        if all(_is_own(e) for e in self._in_use.values()):
             raise self.no_room(stage)
 
     def _give_back(self, execution: Execution) -> None:
+        slabs = execution.bound.slabs
         with self.lock:
-            slabs = execution.bound.slabs
-            if self._in_use.pop(slabs, None) is not None:
-                self._idle.append(slabs)
+            if slabs.run is execution:  # another one may have it by now
+                slabs.run = None
             if self._closed:
                 self._free()
-            self.lock.notify_all()
+        self.ends.wake()
 
     def release(self, keeps_weights: bool = False) -> None:
         """Frees the device memory once no other run uses it; what is needed is made again."""
         self.await_detached()
-        own = get_ident()
-        with self.lock:
-            self.lock.wait_for(lambda: all(e.thread == own for e in self._in_use.values()))
-            self._free(keeps_weights)
-
-    def await_detached(self) -> None:
-        """Waits for what is enqueued and not waited for; who does later gets what came of it."""
         while True:
             with self.lock:
-                execution = self._detached()
+                if all(_is_own(e) for e in self._in_use.values()):
+                    self._free(keeps_weights)
+                    return
+                ticket = self.ends.enter()
+            ticket.acquire(timeout=_LOOK_S)
+            self.await_detached()
+
+    def await_detached(self) -> None:
+        """Waits for what is enqueued and not waited for; who does later gets what came of it.
+
+        What an exception broke off ends, too.
+        """
+        while True:
+            with self.lock:
+                execution = self._left()
             if execution is None:
                 return
             execution.await_end()
+
+    def recover(self) -> None:
+        """Ends runs that an exception broke off, and forgets all arenas that no run is in.
+
+        What is bound to them is to be forgotten with the plans.
+        """
+        for execution in tuple(self._in_use.values()):
+            if execution.is_broken_off:
+                execution.await_end()
+        with self.lock:
+            self._free(keeps_weights=True)
 
     def _free(self, keeps_weights: bool = False) -> None:
         self._planner.kept.clear()
         self._donors.clear()
         if not keeps_weights:
             self.weights.clear()
-        for slabs in self._idle:
-            slabs.clear()
-        self._idle.clear()
+        for slabs in self._arenas:
+            if not slabs.in_use:
+                slabs.clear()
+        self._arenas = [s for s in self._arenas if s.in_use]
         self.session.trim()
 
     def close(self) -> None:
@@ -213,7 +263,8 @@ class Room:
 
     def forget_runs(self) -> None:
         """In a fork, where the threads that ran are not."""
-        self._in_use.clear()
+        self.ends = Waiters()
+        self._arenas = self._idle
 
     def no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
         """The error for a stage over the limit, or for one that the driver gave no room."""
@@ -231,3 +282,9 @@ class Room:
         fitting = self._planner.fitting_batch_for(shapes)
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)
+
+
+def _is_own(execution: Execution) -> bool:
+    """Whether an execution is one of a call of this thread, which is in its midst."""
+    call = execution.call
+    return call is not None and call.thread == get_ident() and not call.is_over

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from threading import Condition, RLock, get_ident
+from threading import RLock, get_ident
 from typing import Any
 
+from clrt.calls import Call
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
@@ -66,14 +68,14 @@ class Runner:
         """
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
-        self.lock = Condition(RLock())
+        self.lock: Any = RLock()
         self.planner = Planner(graph, caps, strict, limit)
         self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
         self.check: Callable[[], None] | None = None
         self._branches = Branches(graph, rewrite, self.planner.adopt)
         self._session = session
-        self._running: list[int] = []
+        self._calls: list[Call] = []
         self._workers: ThreadPoolExecutor | None = None
 
     def run(
@@ -115,18 +117,20 @@ class Runner:
             before: Runs that end before this one begins. They were all submitted before it, so
                 that no two wait for each other.
         """
-        self._enter("profile" if recorder else "run")
+        call = self._enter(Call(), "profile" if recorder else "run")
         try:
             while before and wait(before, _LOOK_S).not_done:
                 stop.check()
-            task, feeds = self._task(feeds, stop, recorder)
+            task, feeds = self._task(feeds, stop, call, recorder)
             found = task.outputs(feeds, wanted, donated)
             if self.check is not None:
                 self.check()
                 self.check = None
-            return found
-        finally:
-            self._leave()
+        except BaseException as error:
+            self._end(call, error)
+            raise
+        self._leave(call)
+        return found
 
     def submit(
         self,
@@ -147,34 +151,53 @@ class Runner:
             InputError: The model is closed.
         """
         stop = Stop(_cancelled, self.stop)
-        self._enter("run")
+        call = self._enter(Call(), "run")
         try:
-            before = _readers(feeds, donated)
-            if not in_worker and not before:
-                task, needed = self._task(feeds, stop)
-                begun = task.begin(needed, wanted, donated)
-                if begun is not None:
-                    there, execution = begun
-                    return Enqueued(execution, there, task.graph), stop
-            with self.lock:
-                if self._workers is None:
-                    self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
-                worker = self._workers.submit(self._run, feeds, wanted, donated, stop, before)
-            for feed in feeds.values():
-                if isinstance(feed, DeviceTensor):
-                    feed.readers.add(worker)
-                    worker.add_done_callback(feed.readers.discard)  # it keeps the results
-            return worker, stop
-        finally:
-            self._leave()
+            run = self._begin(call, stop, feeds, wanted, donated, in_worker)
+        except BaseException as error:
+            self._end(call, error)
+            raise
+        self._leave(call)
+        return run, stop
+
+    def _begin(
+        self,
+        call: Call,
+        stop: Stop,
+        feeds: Mapping[str, Held],
+        wanted: Mapping[str, bool],
+        donated: Collection[str],
+        in_worker: bool,
+    ) -> Pending:
+        """A run on its way."""
+        before = _readers(feeds, donated)
+        if not in_worker and not before:
+            task, needed = self._task(feeds, stop, call)
+            begun = task.begin(needed, wanted, donated)
+            if begun is not None:
+                there, execution = begun
+                return Enqueued(execution, there, task.graph)
+        with self.lock:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
+            worker = self._workers.submit(self._run, feeds, wanted, donated, stop, before)
+        for feed in feeds.values():
+            if isinstance(feed, DeviceTensor):
+                feed.readers.add(worker)
+                worker.add_done_callback(feed.readers.discard)  # it keeps the results
+        return worker
 
     def _task(
-        self, feeds: Mapping[str, Held], stop: Stop, recorder: Recorder | None = None
+        self,
+        feeds: Mapping[str, Held],
+        stop: Stop,
+        call: Call,
+        recorder: Recorder | None = None,
     ) -> tuple[Task, Mapping[str, Held]]:
         """A run of the graph that its inputs choose, and those of them that this takes."""
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)
-        return Task(self.planner, self.room, graph, stop, recorder), feeds
+        return Task(self.planner, self.room, graph, stop, call, recorder), feeds
 
     def trim(self) -> None:
         """Frees what runs have left; see `Model.trim`.
@@ -182,32 +205,67 @@ class Runner:
         Raises:
             InputError: The model is closed.
         """
-        self._enter("trim")
+        call = self._enter(Call(), "trim")
         try:
             self.room.release(keeps_weights=True)
             with self.lock:
                 self.planner.forget()
-        finally:
-            self._leave()
+        except BaseException as error:
+            self._end(call, error)
+            raise
+        self._leave(call)
 
-    def _enter(self, action: str) -> None:
-        """Begins a run; nothing is freed until `_leave`.
+    def recover(self) -> None:
+        """Repairs what calls have left that an exception broke off, if there are any.
+
+        What they had on the device ends, and what runs leave for later ones is forgotten: plans
+        and arenas, of which any may be half made. Weights are each there in whole, or not at all.
+        """
+        if any(call.is_over for call in tuple(self._calls)):
+            self._repair()
+
+    def _repair(self) -> None:
+        over = [call for call in tuple(self._calls) if call.is_over]
+        self.room.recover()
+        with self.lock:
+            self.planner.forget()
+            self._calls = [call for call in self._calls if call not in over]
+        self.room.ends.wake()
+
+    def _end(self, call: Call, error: BaseException) -> None:
+        """Ends a call that failed. One that was broken off is repaired; where an exception breaks
+        this off, too, the next call does it.
+        """
+        if isinstance(error, ClrtError):
+            self._leave(call)
+            return
+        call.end()
+        self._repair()
+        self._leave(None)
+
+    def _enter(self, call: Call, action: str) -> Call:
+        """Begins a call; nothing is freed until `_leave`.
 
         Raises:
             InputError: The model is closed.
         """
+        if self._calls:
+            self.recover()
         with self.lock:
             if self.stop.requested:
                 raise InputError(f"This model is closed; load it again to {action} it.")
-            self._running.append(get_ident())
+            self._calls.append(call)
+        return call
 
-    def _leave(self) -> None:
+    def _leave(self, call: Call | None) -> None:
         with self.lock:
-            self._running.remove(get_ident())
+            if call is not None:
+                self._calls.remove(call)
+                call.end()
             if not self.stop.requested:
                 return
-            frees = not self._running
-            self.lock.notify_all()
+            frees = not self._calls
+        self.room.ends.wake()
         if frees:
             self._free()
 
@@ -216,11 +274,17 @@ class Runner:
         self.stop.requested = True
         if not self._session.connection.usable:
             return
-        own = get_ident()
-        with self.lock:
-            # In a signal's handler the run of this thread goes on after it.
-            self.lock.wait_for(lambda: all(thread == own for thread in self._running), _CLOSE_S)
-            frees = not self._running
+        self.recover()
+        own, end = get_ident(), time.monotonic() + _CLOSE_S
+        while True:
+            with self.lock:
+                # In a signal's handler the run of this thread goes on after it.
+                others = any(call.thread != own for call in self._calls)
+                frees = not self._calls
+                ticket = self.room.ends.enter()
+            if not others or time.monotonic() > end:
+                break
+            ticket.acquire(timeout=_LOOK_S)
         if frees:
             self._free()
 
@@ -233,7 +297,7 @@ class Runner:
 
     def after_fork_in_child(self) -> None:
         """No other thread is at the model there."""
-        self.lock = self.room.lock = Condition(RLock())
-        self._running.clear()
+        self.lock = self.room.lock = RLock()
+        self._calls = []
         self._workers = None
         self.room.forget_runs()

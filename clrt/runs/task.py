@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from clrt.calls import Call
 from clrt.errors import ModelError, NumberError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -35,6 +36,7 @@ class Task:
     Attributes:
         graph: The model's.
         stop: Ends it before its time.
+        call: That it belongs to.
         recorder: Is told when its steps ran.
         iterations: Of graphs that its nodes hold.
     """
@@ -43,6 +45,7 @@ class Task:
     room: Room
     graph: Graph
     stop: Stop
+    call: Call
     recorder: Recorder | None = None
     iterations: int = 0
 
@@ -207,7 +210,7 @@ class Task:
     ) -> Execution:
         # A plan has no inputs but tensors; the others are for the host.
         tensors = cast(Mapping[str, Feed], feeds)
-        return self.room.begin(stage, tensors, outputs, self.stop, self.recorder)
+        return self.room.begin(stage, tensors, outputs, self.stop, self.recorder, self.call)
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
         """The outputs of a node that the host drives."""

@@ -180,7 +180,8 @@ class BoundPlan:
 
         The donor binds anew when it is used again.
         """
-        plan, patcher, donor._patcher = self.plan, donor._patcher, None
+        plan, patcher = self.plan, donor._patcher
+        donor._patcher, donor._generation = None, -1
         if patcher is None or not isinstance(plan, SizedPlan):
             return False
         own = donor._own.hand_over(
@@ -193,7 +194,7 @@ class BoundPlan:
         if donor.seconds_a_run is not None:  # at other sizes: it is no more than a guess
             self.seconds_a_run = donor.seconds_a_run * plan.flops / max(donor.plan.flops, 1)
         self._external = dict(zip(plan.external, donor._external.values(), strict=True))
-        donor._external, donor._used, donor._generation = {}, {}, -1
+        donor._external, donor._used = {}, {}
         steps, slabs = cast(list[Enqueue], self.steps), self.slabs
         patcher.patch(plan, steps, slabs.buffers, slabs.generation, self._own.get)
         self._patcher = patcher
@@ -306,20 +307,18 @@ class BoundPlan:
         Returns:
             An int64 per status; None where all are 0.
         """
-        status = self._status
+        status, words = self._status, None
+        if status is not None:
+            if copied is not None:
+                words, _ = copied
+            else:
+                assert status.host is not None
+                words = status.host[: 8 * self.plan.status_count].view(np.int64)
+            words = words.copy() if words.any() else None
+            if words is not None:
+                with self.session.lock:
+                    cl.enqueue_copy(self.lane.queue, status, np.zeros_like(words))
         self.broken = False
-        if status is None:
-            return None
-        if copied is not None:
-            words, _ = copied
-        else:
-            assert status.host is not None
-            words = status.host[: 8 * self.plan.status_count].view(np.int64)
-        if not words.any():
-            return None
-        words = words.copy()
-        with self.session.lock:
-            cl.enqueue_copy(self.lane.queue, status, np.zeros_like(words))
         return words
 
     def settling(self) -> _Settling:
@@ -341,7 +340,7 @@ class BoundPlan:
 
     def seconds(self, entry: str) -> float:
         """How long all launches of a kernel take, one after the other, on what is in the arena."""
-        with self.session.using(), self.settling():
+        with self.session.lock, self.session.commands, self.settling():
             queue = self.lane.queue
             self.bind()
             steps = [s for s in self.steps if isinstance(s, Enqueue) and s.entry == entry]

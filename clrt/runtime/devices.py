@@ -167,8 +167,9 @@ def start_drivers() -> None:
     global _starting
     if _starting is None and not _found:
         note_use()
-        _starting = Thread(target=load_drivers, name="clrt-drivers", daemon=True)
-        _starting.start()
+        thread = Thread(target=load_drivers, name="clrt-drivers", daemon=True)
+        thread.start()
+        _starting = thread  # one that was not started could not be waited for
 
 
 def _handles() -> Sequence[cl.Device]:

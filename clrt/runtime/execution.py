@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock, get_ident
-from typing import Protocol, cast
+from threading import RLock
+from typing import Any, Protocol, cast
 
-from clrt.errors import InputError
+from clrt.calls import Call
+from clrt.errors import ClrtError, InputError
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan, BoundStep
 from clrt.runtime.connection import Lane
@@ -46,9 +47,9 @@ class Execution:
         outputs: Names of the wanted outputs, and whether each stays on the device.
         recorder: Runs the steps where a profile is wanted.
         stop: Ends a long run before its time.
-        ended: Called once at its end, whatever that is.
-        thread: That it was made by.
-        detached: Whether it is enqueued and nobody waits for it now.
+        call: Starts it, or waits for it.
+        ended: Called at its end, whatever that is.
+        detached: Whether the call that started it is through with it.
         enqueued: Whether all of it is in the queue.
     """
 
@@ -57,8 +58,8 @@ class Execution:
     outputs: Mapping[str, bool]
     recorder: StepRecorder | None = None
     stop: Stop = NEVER
+    call: Call | None = None
     ended: Callable[[Execution], None] = lambda execution: None
-    thread: int = field(default_factory=get_ident)
     detached: bool = False
     enqueued: bool = False
     _moves: Transfers = field(init=False)
@@ -67,7 +68,7 @@ class Execution:
     _nth: int = 0
     _error: BaseException | None = None
     _ended: bool = False
-    _turn: Lock = field(default_factory=Lock)
+    _turn: Any = field(default_factory=RLock)
 
     def __post_init__(self) -> None:
         self._moves = Transfers(self.bound)
@@ -81,6 +82,7 @@ class Execution:
                 before has ended.
             ClrtError: `stop` was requested.
         """
+        self.call = self.call or Call()
         self.start()
         results = self.finish()
         self._note_seconds()
@@ -113,7 +115,7 @@ class Execution:
                     with connection.lock:
                         self._moves.read_back(self.outputs)
                         self.enqueued = True
-        except BaseException:
+        except ClrtError:
             self._fail()
             raise
 
@@ -123,12 +125,13 @@ class Execution:
         Raises:
             NumberError, DeviceError: As `run`.
         """
-        self.detached = False
+        if self.detached:
+            self.call = Call()
         with self._turn:
             if not self._ended:
                 try:
                     self._finish()
-                except BaseException as error:
+                except Exception as error:
                     self._error = error
                     self._fail()
                     raise
@@ -150,8 +153,10 @@ class Execution:
     def done(self) -> bool:
         """Whether the device has done all of it."""
         last = self._moves.last
-        if last is None or not self.enqueued or self._ended:
-            return self.enqueued
+        if not self.enqueued:
+            return self.is_left
+        if last is None or self._ended:
+            return True
         status = last.command_execution_status
         return bool(status <= cl.command_execution_status.COMPLETE)
 
@@ -159,12 +164,38 @@ class Execution:
         """Has the device begin; nobody waits for the end now."""
         with self.bound.settling():
             self.lane.queue.flush()
-        self.detached = True
+        self.detached, self.call = True, None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its memory is free."""
+        return self._ended
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody is at it: it is on its way alone, or an exception broke its call off."""
+        return self.call is None or self.call.is_over
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether an exception broke it off, and left its arena in any state."""
+        return not self.detached and not self._ended and self.is_left
 
     def await_end(self) -> None:
-        """Waits for the end; what went wrong is told to who asks for the results."""
-        with suppress(Exception):
-            self.finish()
+        """Waits for the end of a run that is left; errors are for who asks for the results.
+
+        One that was broken off fails.
+        """
+        if self.detached:
+            with suppress(Exception):
+                self.finish()
+            return
+        with self._turn:
+            if not self._ended:
+                self.bound.slabs.is_torn = True
+                with suppress(cl.Error, MemoryError):
+                    self.bound.break_off()
+                self._fail()
 
     def _bind(self) -> None:
         """Has the plan bound; a fork waits for it."""
@@ -264,11 +295,11 @@ class Execution:
     def _end(self) -> None:
         if self._ended:
             return
-        self._ended = True
         connection = self.bound.session.connection
         connection.in_flight.discard(self)
         connection.used_s = time.perf_counter()
         self._moves.end()
+        self._ended, self.call = True, None
         self.ended(self)
 
 
@@ -279,7 +310,8 @@ def _await_readers(run: Execution) -> None:
         InputError: One was interrupted for this run, and would end after it.
     """
     while readers := _readers(run):
-        if any(r.thread == run.thread and not r.enqueued for r in readers):
+        own = None if run.call is None else run.call.thread
+        if any(r.call is not None and r.call.thread == own and not r.enqueued for r in readers):
             raise InputError(
                 "A run that was interrupted for this one reads a tensor that is donated; run it "
                 "once the other one has ended."

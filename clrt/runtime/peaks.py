@@ -192,7 +192,7 @@ _MEASURED: dict[tuple[int, int], Peaks] = {}
 def peaks_of(session: Session) -> Peaks:
     """The ceilings of the session's device: measured at the first call, about two seconds."""
     key = session.device.key
-    with session.using():
+    with session.lock, session.commands:
         if key not in _MEASURED:
             buffers = large_buffers(session)
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
@@ -274,7 +274,7 @@ def launch_times(session: Session) -> LaunchTimes:
     """What a launch takes by itself on the session's device."""
     ones = np.ones(64 * _lanes(session), np.float32)
     buffers = session.upload(ones), session.upload(ones)
-    with session.using():
+    with session.lock, session.commands:
         probe = kernel_copy(session, *buffers)
         alone = 1e-9 * probe.amount / _speed(session, probe, _CACHED_SECONDS)
 

@@ -52,7 +52,7 @@ class Recorder:
     _queue: cl.CommandQueue = field(init=False)
 
     def __post_init__(self) -> None:
-        with self.session.using():
+        with self.session.lock, self.session.commands:
             self._queue = cl.CommandQueue(
                 self.session.context,
                 self.session.device.handle,

@@ -92,6 +92,6 @@ def _run(
             set_scalar(index, arg)
     assert launch.local_size is not None
     size = to_sizes(launch.global_size, launch.local_size)
-    with session.using():
+    with session.lock, session.commands:
         cl.enqueue_nd_range_kernel(session.queue, kernel, size, launch.local_size)
         session.queue.finish()

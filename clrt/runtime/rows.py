@@ -23,7 +23,7 @@ def read_rows(tensor: DeviceTensor, first: int, count: int) -> Array:
     """
     rows = np.empty((count, *tensor.shape[1:]), tensor.dtype.numpy)
     if rows.nbytes:
-        with tensor.session.using():
+        with tensor.session.lock, tensor.session.commands:
             start = first * _pitch_bytes(tensor)
             cl.enqueue_copy(tensor.session.queue, rows, tensor.buffer, src_offset=start)
     return rows
@@ -36,7 +36,7 @@ def write_rows(tensor: DeviceTensor, first: int, rows: Array) -> None:
         DeviceError, InputError: As `read_rows`.
     """
     if rows.nbytes:
-        with tensor.session.using():
+        with tensor.session.lock, tensor.session.commands:
             start, given = first * _pitch_bytes(tensor), np.ascontiguousarray(rows)
             cl.enqueue_copy(tensor.session.queue, tensor.buffer, given, dst_offset=start)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from threading import RLock
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, check_process, cl, new_context
+from clrt.runtime.ledger import Ledger
 from clrt.runtime.pages import drop_pages
 from clrt.runtime.programs import ProgramCache
 from clrt.runtime.tensors import DeviceTensor, Lease
@@ -34,16 +35,16 @@ class Session:
     """What talks to a device.
 
     Attributes:
-        allocated_bytes: Sum of the buffers made so far that are still alive.
         allocations: How many buffers were ever made.
     """
 
     device: DeviceInfo
     connection: Connection
     programs: ProgramCache
-    allocated_bytes: int = 0
     allocations: int = 0
-    _idle: defaultdict[int, list[TrackedBuffer]] = field(default_factory=lambda: defaultdict(list))
+    _ledger: Ledger = field(default_factory=Ledger)
+    # Buffers that tensors had, by size.
+    _idle: defaultdict[int, list[_LeasedBuffer]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def context(self) -> cl.Context:
@@ -68,17 +69,19 @@ class Session:
         """Held while work is enqueued; see `Connection.lock`."""
         return self.connection.lock
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """Around commands that are no run: their turn, their errors, and nothing from before.
+    @property
+    def allocated_bytes(self) -> int:
+        """Sum of the buffers made so far that are still alive."""
+        return self._ledger.nbytes
+
+    @cached_property
+    def commands(self) -> _Commands:
+        """Around commands that are no run, inside `lock`: their errors, and nothing from before.
 
         Raises:
-            DeviceError: The driver fails, or does not work in this fork.
+            DeviceError: The driver fails.
         """
-        with self.lock, self.guard:
-            if self.connection.unfinished:
-                self.connection.settle()
-            yield
+        return _Commands(self)
 
     @cached_property
     def guard(self) -> Guard:
@@ -92,13 +95,13 @@ class Session:
         A buffer serves tensors down to half of its size, or each new length would add one.
         """
         size = max(prod(shape) * dtype.itemsize, 4)
-        with self.using():
+        with self.lock, self.commands:
             fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
             pooled = min(fitting, default=None)
-            buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop()
+            buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop().buffer
             idle = self._idle[buffer.nbytes]
         lease = Lease(buffer)
-        weakref.finalize(lease, idle.append, buffer)
+        lease.back = _LeasedBuffer(lease, idle)
         return DeviceTensor(shape, dtype, self, lease)
 
     def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
@@ -154,9 +157,8 @@ class Session:
         except (cl.Error, MemoryError) as error:
             raise self.guard.translated(error, size) from error
         buffer.host, buffer.nbytes = host, size
+        self._ledger.add(buffer)
         self.allocations += 1
-        self.allocated_bytes += size
-        weakref.finalize(buffer, self._released, size)
         return buffer
 
     @cached_property
@@ -170,7 +172,7 @@ class Session:
         """
         if not self.device.caps.is_cpu or self.device.caps.simulator:
             return False
-        with self.using():
+        with self.lock, self.commands:
             host = _aligned(2 * ALIGNMENT_BYTES)
             host[:] = 1
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
@@ -182,9 +184,6 @@ class Session:
             seen = np.empty_like(host)
             cl.enqueue_copy(self.queue, seen, buffer)
             return bool(written and seen.tolist() == host.tolist())
-
-    def _released(self, nbytes: int) -> None:
-        self.allocated_bytes -= nbytes
 
     def constant(self, array: Array) -> TrackedBuffer:
         """A device buffer with the elements of an array that never change.
@@ -214,8 +213,50 @@ class Session:
         if buffer.host is not None:
             buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
         elif contiguous.nbytes:
-            with self.using():
+            with self.lock, self.commands:
                 cl.enqueue_copy(self.queue, buffer, contiguous)
+
+
+class _LeasedBuffer(weakref.ref[Lease]):
+    """The buffer of a lease, for the next one: goes to the pool when the lease is garbage.
+
+    A built-in method puts it there, as no exception can break that off.
+    """
+
+    __slots__ = ("buffer",)
+
+    buffer: TrackedBuffer
+
+    def __new__(cls, lease: Lease, pool: list[_LeasedBuffer]) -> _LeasedBuffer:
+        made = super().__new__(cls, lease, pool.append)
+        made.buffer = lease.buffer
+        return made
+
+    def __init__(self, lease: Lease, pool: list[_LeasedBuffer]) -> None:
+        super().__init__(lease, pool.append)  # type: ignore[call-arg]
+
+
+class _Commands:
+    """See `Session.commands`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        connection = self._session.connection
+        if connection.unfinished:
+            with self._session.guard:
+                connection.settle()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._session.guard.__exit__(kind, error, trace)
 
 
 def _aligned(nbytes: int) -> Array:

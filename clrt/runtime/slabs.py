@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from clrt.ir.graph import Value
@@ -13,12 +14,22 @@ from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.session import Session
 
 
+class ArenaUser(Protocol):
+    """A run in an arena."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the arena is free again."""
+
+
 @dataclass(eq=False)
 class Slabs:
     """Device memory of an arena, which one run uses at a time; it only grows.
 
     Attributes:
         generation: Counts reallocations: plans bound to an older one bind again.
+        run: The run that it was taken for last; None once that has given it back.
+        is_torn: Whether an exception broke off a run in it: it is not used again.
         views: By bound plan, its inputs and outputs as arrays, where the host has this memory: to
             find one takes 3 us.
     """
@@ -26,12 +37,19 @@ class Slabs:
     session: Session
     buffers: list[TrackedBuffer] = field(default_factory=list)
     generation: int = 0
+    is_torn: bool = False
+    run: ArenaUser | None = None
     views: WeakKeyDictionary[object, dict[Value, Array | None]] = field(
         default_factory=WeakKeyDictionary
     )
 
     def __post_init__(self) -> None:
         self.session.connection.owners.add(self)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether its run has not ended."""
+        return self.run is not None and not self.run.has_ended
 
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes every slab at least as large as asked for.

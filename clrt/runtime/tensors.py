@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Lease:
-    """Memory of tensors; it goes back to the pool of its session with the last of them."""
+    """Memory of tensors; it goes back to the pool of its session with the last of them.
+
+    Attributes:
+        back: What puts it there: a weak reference that must live as long as this.
+    """
 
     buffer: TrackedBuffer
+    back: object = field(default=None, repr=False)
 
 
 # DLPack's code of the host's memory, where all lies that leaves by DLPack: other libraries read no
@@ -89,6 +94,11 @@ class DeviceTensor:
             )
         return self.lease
 
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` has given its memory back."""
+        return self._released
+
     def release(self) -> None:
         """Gives the memory back; the tensor cannot be used afterwards.
 
@@ -125,7 +135,7 @@ class DeviceTensor:
             DeviceError: The driver fails, or does not work in this fork.
             InputError: It was donated to a run, or released.
         """
-        with self.session.using():
+        with self.session.lock, self.session.commands:
             array = np.empty(self.shape, self.dtype.numpy)
             if array.nbytes:
                 cl.enqueue_copy(self.session.queue, array, self.buffer)
@@ -178,7 +188,7 @@ class DeviceTensor:
         lease = self.held()
         if lease.buffer.host is None:
             return None
-        with self.session.using():
+        with self.session.lock, self.session.commands:
             self.session.queue.finish()
         place = lease.buffer.host.ctypes.data
         bits = {"shape": (self.nbytes,), "typestr": "|u1", "data": (place, False), "version": 3}

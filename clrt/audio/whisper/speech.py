@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 
 from clrt.audio.features import Features
 from clrt.audio.speech_options import SpeechOptions
@@ -15,7 +15,8 @@ from clrt.audio.whisper.course import Course
 from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.windows import WindowReader
-from clrt.errors import InputError
+from clrt.calls import Call, Turns
+from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import Engine
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import ceil_div, clamp
@@ -71,7 +72,7 @@ class WhisperSpeech:
         page_bytes = 4 * model.decoder.page_elements(DType.FLOAT32)
         of_sound = page_bytes * ceil_div(model.encoder.places, PAGE)
         self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
-        self._lock = Lock()
+        self._turns = Turns()
 
     @property
     def model(self) -> Model:
@@ -124,8 +125,10 @@ class WhisperSpeech:
 
     def close(self) -> None:
         """Frees the device memory."""
-        with self._lock:
-            self._engine.close_model()
+        call = Call()
+        self._turns.take(call)
+        self._engine.close_model()
+        self._turns.give_back()
         self._spectrograms.close()
         self.features.close()
 
@@ -144,13 +147,32 @@ class WhisperSpeech:
     ) -> Iterator[tuple[int, TranscriptSegment]]:
         """Segments, each with the number of its sound. All sounds go on by a window at a time."""
         while going := [k for k, course in enumerate(courses) if not course.is_over]:
-            with self._lock:
-                found = self._hear_windows([courses[k] for k in going], options, ended)
+            found = self._hear_together([courses[k] for k in going], options, ended)
             if ended.is_set():
                 return
             for k, segments in zip(going, found, strict=True):
                 for segment in segments:
                     yield k, segment
+
+    def _hear_together(
+        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+    ) -> list[list[TranscriptSegment]]:
+        """What the next window of each sound says; one call at a time has the engine."""
+        call = Call()
+        try:
+            self._turns.take(call)
+            if self._turns.is_torn:
+                self._engine.begin_anew()
+                self._turns.is_torn = False
+            try:
+                found = self._hear_windows(courses, options, ended)
+            except ClrtError:
+                self._turns.give_back()
+                raise
+            self._turns.give_back()
+            return found
+        finally:
+            call.end()
 
     def _hear_windows(
         self, courses: Sequence[Course], options: SpeechOptions, ended: Event

@@ -1,0 +1,190 @@
+"""Calls that an exception breaks off anywhere, as Ctrl-C does: what is shared stays whole.
+
+`CLRT_INTERRUPTS=1000` has each call broken off so often (`make test-interrupts`).
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+from tests.interrupting import TIMES, interrupted, lines_of, sampled
+from tests.models.onnx_text import parsed
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+# Weights, constants of the plan (Range), several launches, shapes that all take one template.
+SOURCE = """
+    g (float[b, n] x, float[16, 16] w) => (float[b, n] y, float[b, n] z)
+    {
+      h = MatMul(x, w)
+      i = Softmax(h)
+      two = Constant<value = float {2}>()
+      y = Mul(i, two)
+      t = ReduceMean<keepdims = 1>(y)
+      z = Sub(x, t)
+    }
+"""
+
+
+def feeds(rows: int) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(rows).standard_normal
+    return {"x": draw((rows, 16), np.float32), "w": draw((16, 16), np.float32)}
+
+
+class Checked:
+    """A model, and what its answers and its memory are when nothing breaks off."""
+
+    def __init__(self, device: DeviceInfo) -> None:
+        self.source = parsed(SOURCE)
+        self.load = partial(clrt.load, self.source, device=device.index)
+        self.model = self.load()
+        self.session = self.model._session
+        self.wanted = {rows: self.model.run(feeds(rows)) for rows in range(1, 8)}
+        self.allocated = self.settled_bytes()
+
+    def check(self, rows: int) -> None:
+        """Fails where the answers for so many rows are not those they were."""
+        found = self.model.run(feeds(rows))
+        for name, array in self.wanted[rows].items():
+            np.testing.assert_array_equal(found[name], array)
+
+    def settled_bytes(self) -> int:
+        """What is allocated behind the same two runs."""
+        self.model.trim()
+        for rows in (2, 3):
+            self.model.run(feeds(rows))
+        gc.collect()
+        return self.session.allocated_bytes
+
+    def check_rest(self) -> None:
+        """Fails where anything is left of a call that was broken off."""
+        runner, connection = self.model._runner, self.session.connection
+        runner.room.await_detached()  # runs that were on their way alone
+        assert not runner._calls and not runner.room._in_use
+        assert not connection.in_flight and not connection.unfinished
+        assert gc.isenabled() and gc.get_threshold()[2] < 1 << 30
+        assert self.settled_bytes() == self.allocated
+
+    def calls(self) -> dict[str, Callable[[], object]]:
+        """By name, what is broken off."""
+
+        def anew() -> None:
+            self.model.trim()
+            for rows in (1, 2, 3):
+                self.model.run(feeds(rows))
+
+        def load() -> None:
+            with self.load() as model:
+                model.run(feeds(2))
+
+        def stay() -> None:
+            made = self.model.run(feeds(2), device_outputs=True)
+            self.model.run({"x": made["y"], "w": feeds(2)["w"]}, donate=["x"])
+
+        def wait() -> None:
+            runs = [self.model.submit(feeds(rows)) for rows in (2, 3)]
+            for run in runs:
+                run.wait()
+
+        run = partial(self.model.run, feeds(2))
+        return {"run": run, "anew": anew, "load": load, "stay": stay, "wait": wait}
+
+
+@pytest.fixture(scope="module", params=all_devices(), ids=lambda d: d.platform.split()[0])
+def checked(request: pytest.FixtureRequest) -> Iterator[Checked]:
+    made = Checked(request.param)
+    yield made
+    made.model.close()
+
+
+@pytest.mark.parametrize("name", ["run", "anew", "load", "stay", "wait"])
+def test_at_each_line(checked: Checked, name: str) -> None:
+    call = checked.calls()[name]
+    call()
+    for number, line in enumerate(sampled(lines_of(call), TIMES, seed=1)):
+        lines_of(call, stop_at=line)
+        checked.check(2)
+        checked.check(1 + number % 7)
+    checked.check_rest()
+
+
+@pytest.mark.parametrize("name", ["run", "anew", "load", "stay", "wait"])
+def test_by_signals(checked: Checked, name: str) -> None:
+    """They come in lines of Python's own library, too, and in the midst of lines."""
+    call, draw = checked.calls()[name], Random(2)
+    call()
+    for number in range(TIMES):
+        start = time.perf_counter()
+        call()
+        took = time.perf_counter() - start
+        interrupted(call, draw.random() * took)
+        checked.check(2)
+        checked.check(1 + number % 7)
+    checked.check_rest()
+
+
+def test_by_signals_while_others_run(checked: Checked) -> None:
+    """Other threads go on, and get right answers."""
+    call, draw, ended = checked.calls()["anew"], Random(3), threading.Event()
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        count = number
+        while not ended.is_set():
+            count += 1
+            try:
+                checked.check(1 + count % 7)
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(TIMES):
+        interrupted(call, draw.random() * 0.02)
+        checked.check(2)
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and not any(thread.is_alive() for thread in threads)
+    checked.check_rest()
+
+
+def test_a_state_is_the_callers_again(checked: Checked) -> None:
+    model = checked.model
+    given = {"x": feeds(2)["x"]}
+    line, total = 1, None
+
+    def step(state: Any) -> None:
+        model.run({"w": feeds(2)["w"]}, state=state)
+
+    state = model.new_state({"x": "z"}, given)
+    step(state)
+    total = lines_of(partial(step, state))
+    for line in sampled(total, TIMES, seed=4):
+        state = model.new_state({"x": "z"}, given)
+        lines_of(partial(step, state), stop_at=line)
+        assert np.isfinite(state["x"].numpy()).all()
+        step(state)
+
+
+@DEVICES
+def test_an_interrupt_is_no_end_of_a_run_on_its_way(device: DeviceInfo) -> None:
+    with clrt.load(parsed(SOURCE), device=device.index) as model:
+        wanted = model.run(feeds(3))["y"]
+        run = model.submit(feeds(3))
+        for line in sampled(lines_of(model.submit(feeds(3)).wait), 10, seed=5):
+            lines_of(run.wait, stop_at=line)
+        np.testing.assert_array_equal(run.wait()["y"], wanted)
