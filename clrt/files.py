@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 import tempfile
@@ -67,6 +68,44 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
             raise
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """A path of the same name in a folder beside `path`, whose files move there after the block.
+
+    If the block raises, `path` is unchanged and nothing stays. A link stays, and its target is
+    replaced. A device or a pipe is given as it is.
+
+    Raises:
+        InputError: No file can be written there.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    final = Path(os.path.realpath(path))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".clrt-", dir=final.parent))
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    try:
+        yield folder / path.name
+        try:
+            # The file itself comes last: what lies beside it is there by then.
+            for made in sorted(folder.iterdir(), key=lambda one: one.name == path.name):
+                goal = final if made.name == path.name else final.parent / made.name
+                _replace(str(made), str(goal))
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(temporary: str, final: str) -> None:
+    if sys.platform == "win32":
+        _replace_unused(temporary, final)
+    else:
+        os.replace(temporary, final)
 
 
 def _replace_unused(temporary: Path, final: Path) -> None:

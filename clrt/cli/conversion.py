@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from clrt.cli.console import EXIT_DIFFERS, STDOUT, echo, say_error, stderr, stdout
 from clrt.cli.convert_report import difference_table, report_conversion, warn
@@ -27,7 +28,8 @@ from clrt.converter import (
 )
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
-from clrt.files import check_targets, replacing
+from clrt.exporter.written_check import check_written
+from clrt.files import check_targets, replacing, staged
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
@@ -196,11 +198,17 @@ class Conversion:
                 _dump(request.dump_ir, converted)
             shapes = self._shapes(converted)
             bar.update(task, description=f"writing {self.target.name}", total=1)
-            self._write(
-                converted,
-                shapes,
-                lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
-            )
+            compared = None
+            with staged(self.target) as place:
+                self._write(
+                    converted,
+                    shapes,
+                    place,
+                    lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
+                )
+                if request.verify:
+                    bar.update(task, description="verifying", total=None)
+                    compared = self._compared(shapes, place)
             if request.precompile is not None:
                 for which in _real_devices() if request.all_devices_here else [request.device]:
                     where = "auto" if which is None else which
@@ -210,8 +218,9 @@ class Conversion:
                 bar.update(task, description="profiling", total=None)
                 self._profile(shapes[0], request.report)
         self._report(converted)
-        if request.verify:
-            self._verify(shapes)
+        if compared is not None:
+            stdout().print(compared[0])
+            stdout().print(PlainText(compared[1]))
 
     def _calibration(self) -> Calibration | None:
         """Feeds to round integer weights by: the inputs given, else text if it has a tokenizer."""
@@ -238,13 +247,22 @@ class Conversion:
         self,
         converted: Converted,
         shapes: Sequence[Shapes],
+        place: Path,
         progress: Callable[[int, int], None],
     ) -> None:
+        """Writes the result to a place; an ONNX file is read back.
+
+        Raises:
+            UnsupportedError: ONNX has no form of it, or other runtimes refuse the file.
+            InputError: It cannot be written.
+        """
         if self.request.to is Target.onnx:
-            save_model(converted.graph, self.target)
+            save_model(converted.graph, place)
+            if place.is_file():  # no pipe
+                check_written(place, self.target)
         else:
             device = self.request.device
-            write(converted, self.target, shapes, self.encoder, device, progress)
+            write(converted, place, shapes, self.encoder, device, progress)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
         with load(self.target, device=self.request.device) as model, note_sampled():
@@ -265,29 +283,32 @@ class Conversion:
         if request.quantize is Quantize.int4 and self.options.calibration is None:
             warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
 
-    def _verify(self, shapes: Sequence[Shapes]) -> None:
-        """Compares source and result.
+    def _compared(self, shapes: Sequence[Shapes], place: Path) -> tuple[Table, str]:
+        """Compares the source with the result at a place: a table, and how they were compared.
 
         Raises:
-            Exit: They differ by more than the tolerance.
+            Exit: They differ by more than the tolerance, which is told.
         """
         request, feeds, what = self.request, self.given, str(self.request.inputs)
         allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
         if feeds is None:
-            feeds, what = self._feeds(shapes[0])
+            feeds, what = self._feeds(shapes[0], place)
         with note_sampled():
-            differences, how = compare(self.source, self.target, feeds, request.device)
-        stdout().print(difference_table(differences, allowed))
-        stdout().print(PlainText(f"Compared on {what}: {how}."))
+            differences, how = compare(self.source, place, feeds, request.device)
+        table, told = difference_table(differences, allowed), f"Compared on {what}: {how}."
         worst = max(differences, key=lambda d: d.relative)
         if not worst.relative <= allowed:
+            stdout().print(table)
+            stdout().print(PlainText(told))
             say_error(
                 f"'{worst.name}' departs by {worst.relative:.2g} of its largest element, more than "
-                f"the {allowed:.2g} allowed; raise --tolerance, or keep more precision."
+                f"the {allowed:.2g} allowed, so '{self.target}' is not written; raise --tolerance, "
+                "or keep more precision."
             )
             raise typer.Exit(EXIT_DIFFERS)
+        return table, told
 
-    def _feeds(self, shapes: Shapes) -> tuple[dict[str, Array], str]:
+    def _feeds(self, shapes: Shapes, place: Path) -> tuple[dict[str, Array], str]:
         """Inputs to compare source and result on where none are given, and what they are.
 
         Where there is a tokenizer they are text, since random ids say little about the error on
@@ -295,10 +316,11 @@ class Conversion:
 
         Args:
             shapes: Of the inputs of the result.
+            place: The file of the result.
         """
         with (
             load(self.source, optimize_level=0) as original,
-            load(self.target, optimize_level=0) as result,
+            load(place, optimize_level=0) as result,
         ):
             # The original may have inputs that no kept output depends on.
             is_whole = all(s.name in shapes for s in original.inputs)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from clrt.errors import UnsupportedError, counted
+from clrt.importer.onnx_attributes import declared_attributes
 from clrt.importer.onnx_types import type_proto
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node
@@ -40,7 +41,8 @@ def attributes(op: Op, opset: int) -> dict[str, Any]:
     for name, value in op.to_onnx().items():
         default = defaults.get(name, MISSING)
         declared = schema.attributes.get(name) if schema else None
-        if schema is not None and declared is None:
+        known = declared_attributes(op.domain, op.name, opset) if schema is None else None
+        if (schema is not None and declared is None) or (known is not None and name not in known):
             if value != default:
                 raise UnsupportedError(f"opset {opset} has no attribute '{name}' of {op.name}")
             continue

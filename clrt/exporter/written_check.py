@@ -1,0 +1,49 @@
+"""Reads written ONNX files back by ONNX's checker and by ONNX Runtime, where that is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from clrt.errors import UnsupportedError
+
+
+def check_written(path: Path, name: Path) -> None:
+    """Checks that other runtimes take an ONNX file that clrt wrote.
+
+    Kernels that ONNX Runtime lacks are no fault of the file, which is valid ONNX.
+
+    Args:
+        path: The file, with its external data beside it.
+        name: What messages call it.
+
+    Raises:
+        UnsupportedError: It is not valid, or ONNX Runtime does not load it.
+    """
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:  # also of protobuf
+        raise _refused(name, "ONNX's checker", error) from error
+    try:
+        import onnxruntime
+        from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+    except ImportError:
+        return
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except NoKernel:
+        return
+    except Exception as error:  # its exceptions have no common base
+        raise _refused(name, f"ONNX Runtime {onnxruntime.__version__}", error) from error
+
+
+def _refused(name: Path, by: str, error: Exception) -> UnsupportedError:
+    reason = " ".join(str(error).split())[:300]
+    return UnsupportedError(
+        f"'{name}' is not written: {by} refuses it ({reason}); convert to a compiled model, or "
+        "with other options."
+    )
