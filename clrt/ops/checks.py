@@ -23,6 +23,17 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
     return found
 
 
+def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
+    """Refuses an optional input that has another number of elements than one.
+
+    Raises:
+        ShapeError: It has; kernels read its first element.
+    """
+    found = inputs[index] if index < len(inputs) else None
+    if found is not None and found.shape is not None and any(differ(d, 1) for d in found.shape):
+        raise ShapeError(f"{op.name}: {what} is {found}; expected one element.")
+
+
 def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
     """Whether a tensor may have that shape; None stands for any size."""
     if type_.shape is None:

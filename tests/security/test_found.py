@@ -50,6 +50,37 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
         ModelError,
         "are no places",
     ),
+    "a transposed convolution with a stride of 2^30": (
+        """(float[1,1,9] x) => (float[1,1,n] y) <float[1,1,3] w = {1, 1, 1}> {
+            y = ConvTranspose<strides = [1073741824]>(x, w)
+        }""",
+        ShapeError,
+        "more elements than a tensor may have",
+    ),
+    "n-grams of 2^62 tokens": (
+        """(int64[2,6] x, float[2,9] s) => (float[2,9] y) {
+            y = com.microsoft.NGramRepeatBlock<ngram_size = 4611686018427387904>(x, s)
+        }""",
+        ModelError,
+        "ngram_size",
+    ),
+    "a padding value without elements": (
+        "(float[3] x, float[0] v) => (float[6] y) <int64[2] p = {2, 1}> { y = Pad(x, p, v) }",
+        ShapeError,
+        "expected one element",
+    ),
+    "an image made of nothing": (
+        """(float[1,1,4,0] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}> {
+            y = Resize(x, "", "", s)
+        }""",
+        ShapeError,
+        "has no elements to make",
+    ),
+    "levels without their scale": (
+        "(float[n] x) => (uint8[n] y) { y = DynamicQuantizeLinear(x) }",
+        ClrtError,
+        "",
+    ),
     "logic of floats": ("(float[n] x) => (bool[n] y) { y = Xor(x, x) }", ShapeError, "no floats"),
     "bits of floats": ("(float[n] x) => (float[n] y) { y = BitwiseNot(x) }", ShapeError, "floats"),
     "random numbers of a size below 0": (
@@ -64,7 +95,9 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
 @pytest.mark.parametrize("name", _FOUND)
 def test_mutants_that_were_found(name: str) -> None:
     text, error, match = _FOUND[name]
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> main {text}')
+    model = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> main {text}'
+    )
     for device in all_devices():
         try:
             with clrt.load(model, device=device.index) as loaded:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clrt.runtime.devices import devices
 from tests.security import fuzz_files
 from tests.security.fuzz_files import KINDS, Ending, chosen, end_of, endings, keep
 
@@ -21,6 +22,16 @@ def test_mutants(kind: str) -> None:
     failures = [e for e in endings(kind, seeds) if not e.allowed]
     listing = [f"{e.group} (seed {e.seed}, {keep(kind, e)})" for e in failures]
     assert not failures, "\n".join(listing)
+
+
+@pytest.mark.skipif(
+    not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"
+)
+def test_extreme_sizes_stay_inside_tensors() -> None:
+    """One mutant of each 45th op under Oclgrind; make fuzz-files has 500."""
+    found = endings("sizes", range(0, 1800, 45), simulated=True)
+    failures = [f"{e.group} (seed {e.seed}, {keep('sizes', e)})" for e in found if not e.allowed]
+    assert not failures, "\n".join(failures)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "clrt"])

@@ -19,7 +19,7 @@ from clrt.kernels.quantized import BlockWalk
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types
-from clrt.ops.checks import need
+from clrt.ops.checks import agree, check_scalar, need
 from clrt.ops.conv.conv import Convolution, lower_conv, unfolded
 from clrt.ops.matmul.matmul_integer import BYTES
 from clrt.ops.registry import register
@@ -80,6 +80,14 @@ class ConvInteger(Convolution):
         for t, zero in zip((x, w), (*inputs[2:], None, None), strict=False):
             if t.dtype not in BYTES or (zero is not None and zero.dtype is not t.dtype):
                 raise ShapeError(f"{self.name}: {t} with zero point {zero} is no 8-bit operand.")
+        check_scalar(inputs, 2, self, "the zero point of x")
+        if (
+            len(inputs) > 3
+            and w.shape
+            and inputs[3] is not None
+            and not agree(inputs[3], w.shape[:1])
+        ):
+            check_scalar(inputs, 3, self, "the zero point of w")
         (y,) = super().infer([x, TensorType(x.dtype, w.shape)])
         return [TensorType(DType.INT32, y.shape)]
 

@@ -24,7 +24,7 @@ from clrt.kernels.strided import (
 )
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.checks import checked_sizes, need, normalize_axis
+from clrt.ops.checks import check_scalar, checked_sizes, need, normalize_axis
 from clrt.ops.movement.movement import (
     Promoted,
     count,
@@ -163,6 +163,7 @@ class Pad(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        check_scalar(inputs, 2, self, "the value")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         pads, axes = elements(inputs, 1), elements(inputs, 3)

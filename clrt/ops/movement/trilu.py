@@ -14,7 +14,7 @@ from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.checks import need
+from clrt.ops.checks import check_scalar, need
 from clrt.ops.movement.movement import count, host_ints
 from clrt.ops.registry import register
 
@@ -57,6 +57,7 @@ class Trilu(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        check_scalar(inputs, 1, self, "k")
         if x.shape is not None and len(x.shape) < 2:
             raise ShapeError(f"Trilu: {x} has rank {len(x.shape)}; expected at least 2.")
         return [TensorType(x.dtype, x.shape)]

@@ -25,7 +25,12 @@ _CPU, _GPU = (8192, 8), (1024, 256)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, (y, scale, zero) = node.arg(0), node.outputs
+    x, y = node.arg(0), node.output
+    # A file may leave out outputs that nothing reads.
+    scale, zero = (
+        node.outputs[i] if i < len(node.outputs) else ctx.scratch(1, dtype)
+        for i, dtype in ((1, DType.FLOAT32), (2, DType.UINT8))
+    )
     n = prod(x.dims)
     caps = ctx.caps
     lanes = ctx.tunables(TUNED)["T_VW"] if caps.is_cpu else 1

@@ -15,7 +15,7 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
-from clrt.ops.checks import need
+from clrt.ops.checks import check_scalar, need
 from clrt.ops.movement.movement import count, fill_launch
 from clrt.ops.movement.views import Identity
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
@@ -99,6 +99,8 @@ class Dropout(RandomOp):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        check_scalar(inputs, 1, self, "ratio")
+        check_scalar(inputs, 2, self, "training_mode")
         if len(inputs) > 2 and inputs[2] is not None:
             ratio, training = need(inputs, 1, self), inputs[2]
             if training.dtype is not DType.BOOL or not ratio.dtype.is_float:

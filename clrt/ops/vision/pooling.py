@@ -286,11 +286,14 @@ class WindowPool(Op):
             indexing="ij",
         )
         index = [
-            starts[axis][..., None] + np.array([w[axis] * dilations[axis] for w in window])
+            starts[axis][..., None]
+            + np.array([w[axis] * dilations[axis] for w in window], np.int64)
             for axis in range(len(size))
         ]
         inside = np.all([(i >= 0) & (i < n) for i, n in zip(index, size, strict=True)], axis=0)
-        clipped = [np.clip(i, 0, n - 1) for i, n in zip(index, size, strict=True)]
+        if 0 in size:
+            return np.full((*x.shape[:2], *inside.shape), fill, x.dtype), index
+        clipped: list[Any] = [np.clip(i, 0, n - 1) for i, n in zip(index, size, strict=True)]
         return np.where(inside, x[(slice(None), slice(None), *clipped)], fill), index
 
 

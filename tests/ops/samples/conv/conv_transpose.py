@@ -16,6 +16,7 @@ def conv_transpose_samples(cls: type[ConvTranspose]) -> Iterator[Sample]:
     rng = np.random.default_rng(103)
     for op, x, w in [
         (cls(), (2, 3, 5), (3, 4, 3)),
+        (cls(), (1, 2, 5), (2, 3, 0)),
         (cls(strides=(2, 3)), (1, 2, 3, 4), (2, 3, 3, 2)),
         (
             cls(pads=(1, 0, 1, 2), strides=(2, 2), output_padding=(1, 0)),
