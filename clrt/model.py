@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -122,6 +123,8 @@ class Model(PlannedModel, Reloadable):
 
     Attributes:
         inputs, outputs: What `run` takes and gives.
+        overridable: Names of inputs that `run` may be given besides: initializers that an ONNX file
+            lists as inputs, too. The first run with some of them loads the model anew for these.
         device: The device it runs on.
         report: What the graph passes did.
         shapes: Sets of input shapes that a compiled model was made for.
@@ -147,7 +150,11 @@ class Model(PlannedModel, Reloadable):
         ensure_right(self._session)
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
+        self.overridable = () if graph.defaults is None else graph.defaults.names
+        self._variants: dict[frozenset[str], Model] = {}
+        self._making = Lock()
         strict = knobs.STRICT.get() if strict is None else strict
+        self._options = (strict, cache_dir, memory_limit, priority, optimize_level)
         rewrite = partial(optimize_for, caps=device.caps, level=optimize_level)
         background = priority == "background"
         self._runner = Runner(graph, rewrite, self._session, strict, memory_limit, background)
@@ -185,6 +192,8 @@ class Model(PlannedModel, Reloadable):
         second or one kernel. Where it takes longer than a second to end it frees the memory itself.
         """
         self._runner.close()
+        for model in tuple(self._variants.values()):
+            model.close()
 
     def trim(self) -> None:
         """Frees what runs have left: arenas, pooled buffers and plans; the weights stay.
@@ -195,6 +204,26 @@ class Model(PlannedModel, Reloadable):
             InputError: The model is closed.
         """
         self._runner.trim()
+        for model in tuple(self._variants.values()):
+            model.trim()
+
+    def _given(self, inputs: Mapping[str, Any] | Any) -> Model:
+        """The model for a run with these inputs: another one if some are overridable."""
+        if not self.overridable or not isinstance(inputs, Mapping):
+            return self
+        names = frozenset(name for name in self.overridable if name in inputs)
+        defaults = self._graph.defaults
+        if not names or defaults is None:
+            return self
+        with self._making:
+            if names not in self._variants:
+                strict, folder, limit, priority, level = self._options
+                graph = defaults.graph_with(names)
+                report = optimize_for(graph, self.device.caps, level)
+                device = self.device
+                made = Model(graph, device, strict, folder, report, limit, (), priority, level)
+                self._variants[names] = made
+            return self._variants[names]
 
     def run(
         self,
@@ -235,11 +264,12 @@ class Model(PlannedModel, Reloadable):
             RunTimeoutError: It was not done by `timeout`.
             ClrtError: Another thread closed the model.
         """
-        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
+        model = self._given(inputs)
+        request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
         if timeout is not None:
-            return self._start(request, in_worker=True).wait_or_stop(timeout)
+            return model._start(request, in_worker=True).wait_or_stop(timeout)
         try:
-            results = self._runner.run(request.feeds, request.wanted, request.donated)
+            results = model._runner.run(request.feeds, request.wanted, request.donated)
             return request.for_user(results)
         except ClrtError:
             raise
@@ -275,8 +305,9 @@ class Model(PlannedModel, Reloadable):
         Raises:
             ClrtError: As `run`.
         """
-        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
-        return await self._start(request, in_worker=True)
+        model = self._given(inputs)
+        request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
+        return await model._start(request, in_worker=True)
 
     def submit(
         self,
@@ -300,8 +331,9 @@ class Model(PlannedModel, Reloadable):
         Raises:
             ClrtError: What can be said before the device begins; the rest comes from `Run.wait`.
         """
-        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate)
-        return self._start(request)
+        model = self._given(inputs)
+        request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate)
+        return model._start(request)
 
     def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
         """Tensors on the device for inputs that outputs of each run take the place of.
@@ -327,7 +359,7 @@ class Model(PlannedModel, Reloadable):
         Raises:
             InputError, ShapeError: As `run`.
         """
-        return self._signature.feeds(inputs)
+        return self._given(inputs)._signature.feeds(inputs)
 
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
         """Where the time of a run goes: print it, or save it as a trace or an HTML page.
@@ -343,10 +375,11 @@ class Model(PlannedModel, Reloadable):
             raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
         from clrt.profiling.collect import collect  # a first result need not wait for it
 
-        feeds = self._signature.feeds(inputs)
+        model = self._given(inputs)
+        feeds = model._signature.feeds(inputs)
 
         def once(recorder: Recorder | None) -> None:
-            self._runner.run(feeds, {s.name: False for s in self.outputs}, recorder=recorder)
+            model._runner.run(feeds, {s.name: False for s in self.outputs}, recorder=recorder)
 
         shapes = shapes_of(feeds)
         name = self._graph.name

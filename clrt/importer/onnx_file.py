@@ -10,13 +10,10 @@ from typing import Any
 import onnx
 
 from clrt.importer.onnx_functions import initializers_of
-from clrt.importer.onnx_importer import import_read
+from clrt.importer.onnx_importer import OVERRIDABLE_SINCE, import_read
 from clrt.importer.onnx_read import read_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-
-# Before this version of the IR each initializer was listed as an input, and none could be given.
-_OVERRIDABLE_SINCE = 4
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class OnnxFile:
                 dim.dim_value = size
         self.inputs = tuple(_value(i) for i in graph.input if i.name not in self._initializers)
         self.outputs = tuple(map(_value, graph.output))
-        overrides = self._model.ir_version >= _OVERRIDABLE_SINCE
+        overrides = self._model.ir_version >= OVERRIDABLE_SINCE
         listed = [i for i in graph.input if i.name in self._initializers]
         self.overridable = tuple(map(_value, listed)) if overrides else ()
 

@@ -16,8 +16,11 @@ from clrt.importer.onnx_refusals import unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Scope
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import tensor_type
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Defaults, Graph, Value
 from clrt.ir.op import Array
+
+# Before this version of the IR a file lists all initializers as inputs, and none may be given.
+OVERRIDABLE_SINCE = 4
 
 
 @without_full_collections
@@ -29,7 +32,8 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
 
     Returns:
         The graph. Initializers and Constant nodes are constants, also those that the file lists
-        as inputs too. Functions, and ops that clrt lacks but ONNX defines by others, are inlined.
+        as inputs too (`Graph.defaults`). Functions, and ops that clrt lacks but ONNX defines by
+        others, are inlined.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
@@ -63,6 +67,10 @@ def import_read(
     # protobuf gives a text that is no UTF-8 as bytes.
     both = {k: v for k, v in texts.items() if isinstance(k, str) and isinstance(v, str)}
     graph.properties = both
+    constants = context.initializers if model.ir_version >= OVERRIDABLE_SINCE else {}
+    names = tuple(i.name for i in model.graph.input if i.name in constants)
+    if names and not given:
+        graph.defaults = Defaults(names, lambda some: import_read(model, tensors, some, values))
     return graph
 
 

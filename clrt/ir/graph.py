@@ -7,7 +7,7 @@ change a graph; everything else reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clrt.errors import PassError
@@ -135,6 +135,8 @@ class Graph:
         nodes: In topological order.
         output_names: What the user calls the outputs; kept when a pass replaces their values.
         properties: The `metadata_props` of the ONNX file, as exporters write them.
+        defaults: Inputs with a value by default, which is a constant here; None if there are none,
+            and in copies.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     properties: Mapping[str, str] = field(default_factory=dict)
+    defaults: Defaults | None = None
 
     def __post_init__(self) -> None:
         self.output_names = self.output_names or [v.name for v in self.outputs]
@@ -334,3 +337,16 @@ class Names:
         self._counts[head] = number + 1
         self.reserve(name)
         return name
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Inputs of a model with a value by default, which its graph has as constants.
+
+    Attributes:
+        names: Theirs, in the order of the file.
+        graph_with: Returns the graph, before any pass, that has some of them as plain inputs.
+    """
+
+    names: tuple[str, ...]
+    graph_with: Callable[[frozenset[str]], Graph]
