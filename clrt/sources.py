@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
-from clrt.errors import ModelError, needing
+from clrt.errors import ModelError, UnsupportedError, needing
 from clrt.files import check_link
 from clrt.ir.graph import Graph
 from clrt.ops.blaming import Blaming
@@ -37,6 +37,8 @@ def read_graph(source: Source) -> Graph:
         return _import_onnx(source)
     with Blaming(f"'{source}'"):
         file = onnx_file(source)
+        if file is None or file.suffix == ".gguf":
+            _check_is_one_graph(Path(source))
         return _import_folder(Path(source)) if file is None else _import_onnx(file)
 
 
@@ -110,6 +112,34 @@ def _import_folder(folder: Path) -> Graph:
     inner = _transformer_folder(folder)
     graph = import_sentence_folder(inner) if _makes_vectors(inner) else None
     return import_checkpoint(inner) if graph is None else graph
+
+
+def _check_is_one_graph(source: Path) -> None:
+    """Refuses models of several graphs and loops, and names the class and commands that run them.
+
+    Raises:
+        UnsupportedError: It is one.
+        ModelError: Its config.json cannot be read.
+    """
+    from clrt.importer.huggingface.model_files import read_optional
+    from clrt.importer.language.families import FAMILIES, WHOLES
+
+    if source.suffix != ".gguf":
+        if _makes_vectors(source):
+            return
+        kind = str(read_optional(source / "config.json").get("model_type"))
+        if kind == "whisper":
+            raise UnsupportedError(
+                f"'{source}' is a speech model ({kind}); clrt.Transcriber runs it, and the command "
+                "`clrt transcribe --model`."
+            )
+        known = kind in {*FAMILIES, *WHOLES}
+        if not (known or (kind == "None" and any(source.glob("*.gguf")))):
+            return
+    raise UnsupportedError(
+        f"'{source}' is a language model; clrt.TextGenerator runs it, and the commands "
+        "`clrt generate` and `clrt chat`; `clrt bench --generate` measures it."
+    )
 
 
 def _makes_vectors(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from clrt.cli.images import (
     DeviceOption,
     ImagesArgument,
     JsonOption,
+    KeepGoingOption,
     ModelOption,
     ResultTable,
     Shown,
@@ -24,6 +25,7 @@ def classify(
     model: ModelOption,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     as_json: JsonOption = False,
+    keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
     """Say what is in images."""
@@ -35,4 +37,4 @@ def classify(
             classes = [{"class": c.index, "label": c.label, "score": c.score} for c in found]
             return Shown({"classes": classes}, [(c.label, f"{c.score:.1%}") for c in found])
 
-        show_findings(find, images, table, as_json)
+        show_findings(find, images, table, as_json, keep_going=keep_going)

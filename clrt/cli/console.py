@@ -8,20 +8,23 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TextIO, cast
+from typing import Annotated, Any, ParamSpec, TextIO, TypeVar, cast
 
 import typer
 
 import clrt
-from clrt.errors import CONTROLS, ClrtError, visible
+from clrt.errors import CONTROLS, ClrtError, InputError, visible
 from clrt.printing import PlainText, SafeConsole, fitting, output_encoding, table_width
 
 Args = ParamSpec("Args")
+Value = TypeVar("Value")
 
 # A comparison was made, and the difference is too large; 2 means wrong options, by convention.
 EXIT_DIFFERS = 3
 # The file name that means standard output.
 STDOUT = Path("-")
+# Of every command: -h is --help.
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 def _show_version(asked: bool) -> None:
@@ -94,6 +97,20 @@ def json_text(value: Any, indent: int | None = None) -> str:
 def echo_json(value: Any, indent: int | None = None) -> None:
     """Prints a value as JSON."""
     echo(json_text(value, indent))
+
+
+def renamed(old: str, old_value: Value | None, new: str, value: Value | None) -> Value | None:
+    """Returns the value of an option that has a new name; the old one is taken with a warning.
+
+    Raises:
+        InputError: Both are given.
+    """
+    if old_value is None:
+        return value
+    if value is not None:
+        raise InputError(f"{old} is the old name of {new}; give one of them.")
+    _show_warning(f"{old} is now called {new}.")
+    return old_value
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:

@@ -10,6 +10,7 @@ from clrt.cli.images import (
     DeviceOption,
     ImagesArgument,
     JsonOption,
+    KeepGoingOption,
     ModelOption,
     OutputOption,
     ResultTable,
@@ -31,6 +32,7 @@ def detect(
     ] = 0.7,
     output: OutputOption = None,
     as_json: JsonOption = False,
+    keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
     """Find things in images, and draw boxes around them."""
@@ -47,4 +49,4 @@ def detect(
             rows = [(d.label, f"{d.score:.1%}", *(f"{x:.0f}" for x in d.box)) for d in found]
             return Shown({"detections": things}, rows, lambda: with_boxes(picture.array(), found))
 
-        show_findings(find, images, table, as_json, targets)
+        show_findings(find, images, table, as_json, targets, keep_going=keep_going)

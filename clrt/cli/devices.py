@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from clrt.cli.console import stderr, stdout
+from clrt.cli.console import echo_json, stderr, stdout
 from clrt.errors import counted
 from clrt.printing import PlainText
 from clrt.runtime.devices import DeviceInfo
@@ -16,9 +18,18 @@ from clrt.runtime.icd import install_hint, load_failure
 from clrt.units import format_bytes
 
 
-def devices() -> None:
+def devices(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a list, one object per device.")
+    ] = False,
+) -> None:
     """List the OpenCL devices of this machine and what clrt knows about each."""
     found = find_devices()
+    if as_json:
+        echo_json([_as_object(d) for d in found], indent=1)
+        if not found:
+            raise typer.Exit(1)
+        return
     if not found:
         text = f"No OpenCL device was found. {install_hint()}"
         stderr().print(PlainText(text, style="yellow"), soft_wrap=True)
@@ -54,6 +65,17 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
         style = "" if device.usable else "dim"
         table.add_row(*(PlainText.stacked(*c) for c in cells), style=style, end_section=True)
     return table
+
+
+def _as_object(device: DeviceInfo) -> dict[str, object]:
+    """A device for programs."""
+    return {
+        "index": device.index,
+        "default": device.is_default,
+        "usable": device.usable,
+        "note": device.note,
+        **json.loads(device.caps.to_json()),
+    }
 
 
 def _facts(device: DeviceInfo) -> list[str]:

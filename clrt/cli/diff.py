@@ -11,7 +11,7 @@ import ml_dtypes
 import typer
 from rich.table import Table
 
-from clrt.cli.console import EXIT_DIFFERS, stdout
+from clrt.cli.console import EXIT_DIFFERS, renamed, stdout
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Deviation, Diff
@@ -45,8 +45,9 @@ def diff(
     ] = Side.onnxruntime,
     feeds: Annotated[
         Path | None,
-        typer.Option("--input", help="Inputs by name (.npz of NumPy); random ones else."),
+        typer.Option("--inputs", help="Inputs by name (.npz of NumPy); random ones else."),
     ] = None,
+    old_feeds: Annotated[Path | None, typer.Option("--input", hidden=True)] = None,
     shape: ShapeOption = None,
     tolerance: Annotated[
         float | None,
@@ -66,6 +67,7 @@ def diff(
     Compares every float value that both sides have, in order. Ends with exit code 3 where one
     departs. With --precision it goes on to the end, to show every value past the range.
     """
+    feeds = renamed("--input", old_feeds, "--inputs", feeds)
     path = find_model(model)
     weights = None if precision is None else DType(precision.value)
     found = Diff(path, OTHERS[against.value](path), device, weights)

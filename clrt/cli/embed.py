@@ -16,11 +16,12 @@ from rich.table import Table
 
 from clrt.batch.job import ROWS_PER_PART
 from clrt.batch.options import EmbedOptions
-from clrt.cli.console import STDOUT, echo, json_text, stderr, stdout
+from clrt.cli.console import STDOUT, echo, json_text, renamed, stderr, stdout
 from clrt.cli.embed_files import (
     ColumnOption,
     InputsOption,
     KeepOption,
+    OldInputsOption,
     RayOption,
     RowsOption,
     check_files_alone,
@@ -67,6 +68,7 @@ def embed(
     prompt: Annotated[str | None, typer.Option(help="Prepended to each sentence.")] = None,
     normalize: Annotated[bool, typer.Option(help="Give vectors unit length.")] = True,
     inputs: InputsOption = None,
+    old_inputs: OldInputsOption = None,
     column: ColumnOption = "text",
     keep: KeepOption = None,
     rows_per_part: RowsOption = ROWS_PER_PART,
@@ -74,6 +76,7 @@ def embed(
     image: ImageOption = None,
 ) -> None:
     """Turn sentences, or images, into vectors."""
+    inputs = renamed("--input", old_inputs or None, "--inputs", inputs or None)
     if inputs:
         # A shell may have made of a pattern its files; all but the first are arguments then.
         folder = check_files_alone(output, {"--file": file, "--json": as_json})
@@ -84,7 +87,7 @@ def embed(
         embed_files([*inputs, *(texts or [])], folder, job, column, names, rows_per_part, ray)
         return
     if ray is not None:
-        raise InputError("--ray takes files; name them by --input.")
+        raise InputError("--ray takes files; name them by --inputs.")
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
     if not sentences and not image:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")

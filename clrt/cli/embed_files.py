@@ -1,4 +1,4 @@
-"""`clrt embed --input`: files of texts to files of vectors, here or on a cluster."""
+"""`clrt embed --inputs`: files of texts to files of vectors, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from clrt.printing import PlainText
 
 InputsOption = Annotated[
     list[str] | None,
-    typer.Option("--input", "-i", help="Parquet or JSON lines: files, folders or patterns."),
+    typer.Option("--inputs", "-i", help="Parquet or JSON lines: files, folders or patterns."),
 ]
-ColumnOption = Annotated[str, typer.Option(help="With --input: the column of texts.")]
+OldInputsOption = Annotated[list[str] | None, typer.Option("--input", hidden=True)]
+ColumnOption = Annotated[str, typer.Option(help="With --inputs: the column of texts.")]
 KeepOption = Annotated[
     list[str] | None,
-    typer.Option(help="With --input: columns to copy, such as id,lang; else file and row."),
+    typer.Option(help="With --inputs: columns to copy, such as id,lang; else file and row."),
 ]
-RowsOption = Annotated[int, typer.Option(help="With --input: the most rows of a part.")]
+RowsOption = Annotated[int, typer.Option(help="With --inputs: the most rows of a part.")]
 RayOption = Annotated[
     str | None,
-    typer.Option(help="With --input: the Ray cluster: auto, local or its address."),
+    typer.Option(help="With --inputs: the Ray cluster: auto, local or its address."),
 ]
 
 
@@ -78,18 +79,18 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
     """The folder for the output.
 
     Args:
-        others: By their names, options that --input excludes.
+        others: By their names, options that --inputs excludes.
 
     Raises:
-        InputError: There is none, or an option is given that does not go with --input.
+        InputError: There is none, or an option is given that does not go with --inputs.
     """
     for name, value in others.items():
         if value:
-            raise InputError(f"{name} does not go with --input; leave one of them out.")
+            raise InputError(f"{name} does not go with --inputs; leave one of them out.")
     if output is None or output == STDOUT:
-        raise InputError("--input needs a folder for vectors; name one by --output.")
+        raise InputError("--inputs needs a folder for vectors; name one by --output.")
     if output.exists() and not output.is_dir():
-        raise InputError(f"'{output}' is a file; with --input --output is a folder.")
+        raise InputError(f"'{output}' is a file; with --inputs --output is a folder.")
     return output
 
 

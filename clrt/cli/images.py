@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from clrt.cli.console import echo_json, stdout
+from clrt.cli.console import echo_json, say_error, stdout
 from clrt.errors import InputError
 from clrt.files import check_targets, expanded
 from clrt.printing import PlainText
@@ -25,6 +25,10 @@ DeviceOption = Annotated[
     str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")]
+KeepGoingOption = Annotated[
+    bool,
+    typer.Option("--keep-going/--stop-at-error", help="Go on after an image that cannot be read."),
+]
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Write a PNG: a file, or of several images a folder."),
@@ -119,21 +123,40 @@ def show_findings(
     table: ResultTable,
     as_json: bool,
     targets: Iterable[Path | None] = (),
+    keep_going: bool = True,
 ) -> None:
     """Prints what is in images, one after the other, and draws it.
 
+    An image that cannot be read is an error on stderr and, at the end, exit code 1.
+
     Args:
         targets: The PNG of each image; none at all where nothing is drawn.
+        keep_going: Whether the images after a bad one are looked at.
+
+    Raises:
+        InputError: An image is bad, and `keep_going` is false.
+        Exit: One was bad.
     """
     from clrt.vision.drawing import write_png
 
-    for (path, picture), target in zip_longest(each_picture(images), targets):
-        found = find(picture)
-        if target is not None and found.drawn is not None:
-            write_png(found.drawn(), target)
+    failed = 0
+    for path, target in zip_longest(images, targets):
+        try:
+            ((_, picture),) = each_picture([path])
+            found = find(picture)
+            if target is not None and found.drawn is not None:
+                write_png(found.drawn(), target)
+        except InputError as error:
+            if not keep_going:
+                raise
+            say_error(str(error))
+            failed += 1
+            continue
         if as_json:
             print_json(path, found.values)
         else:
             table.add(path, found.rows)
-    if not as_json:
+    if not as_json and failed < len(images):
         table.print()
+    if failed:
+        raise typer.Exit(1)

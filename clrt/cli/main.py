@@ -9,10 +9,12 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from clrt.cli.console import VersionOption, clear_errors
+from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
 COMMANDS = {
+    "run": "Run a model on the arrays of an .npz file, and write its outputs to another.",
+    "cache": "Show where clrt keeps compiled programs and records, and how large that is.",
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
     "report-device": "Write a file about a device for the project: what it can, whether it is "
     "right, how fast.",
@@ -51,7 +53,7 @@ def _load(name: str) -> Any:
     function = name.replace("-", "_")
     module = importlib.import_module(f"clrt.cli.{function}")
     one = typer.Typer(add_completion=False)
-    one.command(name)(clear_errors(getattr(module, function)))
+    one.command(name, context_settings=HELP_OPTIONS)(clear_errors(getattr(module, function)))
     return typer.main.get_command(one)
 
 
@@ -59,6 +61,7 @@ app = typer.Typer(
     name="clrt",
     cls=_Commands,
     help="Runs models on any OpenCL device.",
+    context_settings=HELP_OPTIONS,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
 )

@@ -10,6 +10,7 @@ from clrt.cli.images import (
     DeviceOption,
     ImagesArgument,
     JsonOption,
+    KeepGoingOption,
     ModelOption,
     OutputOption,
     ResultTable,
@@ -30,6 +31,7 @@ def segment(
         float, typer.Option(help="Of the colours, from 0 to 1; 1 hides the image.")
     ] = 0.5,
     as_json: JsonOption = False,
+    keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
     """Say what each pixel of images shows, and colour it."""
@@ -48,4 +50,4 @@ def segment(
                 {"classes": classes}, rows, lambda: found.overlay(picture.array(), strength)
             )
 
-        show_findings(find, images, table, as_json, targets)
+        show_findings(find, images, table, as_json, targets, keep_going=keep_going)

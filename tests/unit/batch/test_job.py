@@ -92,7 +92,7 @@ def corpus(tmp_path: Path) -> Path:
 def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
     return [
         *("embed", "--model", str(model), "--device", "cpu", "--output", str(output)),
-        *("--input", str(corpus / "*.parquet"), "--input", str(corpus / "*.jsonl")),
+        *("--inputs", str(corpus / "*.parquet"), "--inputs", str(corpus / "*.jsonl")),
         *("--keep", "id", "--rows-per-part", "7", *more),
     ]
 
@@ -254,20 +254,20 @@ def test_a_folder_with_other_things_is_left_alone(
     assert result.exit_code == 1 and "is not empty and holds no job" in result.stderr
     (tmp_path / "file").write_text("mine")
     result = run(*command(model, corpus, tmp_path / "file"))
-    assert result.exit_code == 1 and "with --input --output is a folder" in result.stderr
+    assert result.exit_code == 1 and "with --inputs --output is a folder" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--json"], "--json does not go with --input"),
-        (["--file", "x.txt"], "--file does not go with --input"),
-        (["--output", "-"], "--input needs a folder"),
+        (["--json"], "--json does not go with --inputs"),
+        (["--file", "x.txt"], "--file does not go with --inputs"),
+        (["--output", "-"], "--inputs needs a folder"),
         (["--keep", "vector"], "none may be called 'vector'"),
         (["--keep", "id"], "each may be there once"),
         (["--rows-per-part", "0"], "it is at least 1"),
-        (["--input", "nothing*.parquet"], "names no Parquet or JSON lines"),
-        (["--input", __file__], "is neither Parquet nor JSON lines"),
+        (["--inputs", "nothing*.parquet"], "names no Parquet or JSON lines"),
+        (["--inputs", __file__], "is neither Parquet nor JSON lines"),
     ],
 )
 def test_wrong_options(
@@ -305,7 +305,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_patterns_that_a_shell_has_replaced(model: Path, corpus: Path, tmp_path: Path) -> None:
     files = sorted(map(str, corpus.iterdir()))
-    args = ["embed", "-m", str(model), "--input", *files, "--column", "text", "--device", "cpu"]
+    args = ["embed", "-m", str(model), "--inputs", *files, "--column", "text", "--device", "cpu"]
     result = run(*args, "--output", str(tmp_path / "out"))
     assert result.exit_code == 0 and f"{ROWS} vectors" in result.stderr
     plan = json.loads((tmp_path / "out" / "_job.json").read_text())

@@ -1,0 +1,78 @@
+"""`clrt run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from clrt.cli.console import stderr, stdout
+from clrt.cli.samples import read_feeds
+from clrt.cli.shapes import DeviceOption, ModelArgument
+from clrt.errors import InputError
+from clrt.files import check_targets, replacing
+from clrt.ir.op import Array
+from clrt.model import load
+from clrt.printing import PlainText
+from clrt.sources import model_files
+from clrt.text.locate import find_model
+
+
+def run(
+    model: ModelArgument,
+    inputs: Annotated[
+        Path, typer.Option("--inputs", "-i", help="An .npz with an array per input.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write an .npz with an array per output."),
+    ] = None,
+    device: DeviceOption = None,
+) -> None:
+    """Run a model on the arrays of an .npz file, and write its outputs to another.
+
+    Without --output it prints the outputs' dtypes, shapes and ranges.
+    """
+    if output is not None and output.suffix != ".npz":
+        raise InputError(f"'{output}' does not end in .npz, which --output is written as.")
+    source = find_model(model)
+    check_targets({"--output": output}, [*model_files(source), inputs])
+    feeds = read_feeds(inputs)
+    with load(source, device=device) as loaded:
+        found = loaded.run(feeds)
+        name = loaded.device.name
+    if output is None:
+        stdout().print(output_table(found))
+        return
+    held = [k for k, v in found.items() if not isinstance(v, np.ndarray)]
+    if held:
+        raise InputError(f"Output '{held[0]}' is no tensor, and .npz files hold arrays alone.")
+    with replacing(output) as stream:
+        np.savez(stream, **found)
+    text = f"{', '.join(map(_type_text, found.items()))} in {output} (made on {name})"
+    stderr().print(PlainText(text), soft_wrap=True)
+
+
+def output_table(found: dict[str, Array]) -> Table:
+    """A row for each output: its dtype, shape, and least, mean and largest element."""
+    table = Table(title="outputs")
+    table.add_column("output", overflow="fold")
+    table.add_column("type", overflow="fold")
+    for column in ("least", "mean", "largest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, array in found.items():
+        is_array = isinstance(array, np.ndarray)
+        numbers = is_array and array.size and array.dtype.kind not in "OSU"
+        wide = array.astype(np.float64) if numbers else None
+        ranges = [] if wide is None else [f"{f(wide):.6g}" for f in (np.min, np.mean, np.max)]
+        type_ = _type_text(("", array)) if is_array else type(array).__name__
+        table.add_row(*map(PlainText, (name, type_.strip(), *ranges)))
+    return table
+
+
+def _type_text(item: tuple[str, Array]) -> str:
+    name, array = item
+    return f"{name} {array.dtype}[{', '.join(map(str, array.shape))}]"
