@@ -132,19 +132,21 @@ def write(
     encoder: Mapping[str, Any] | None = None,
     device: str | int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    companions: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a converted model as a compiled one, its weights packed as the device wants them.
 
     Args:
         shapes: Input shapes to plan for.
         encoder: What a text model needs beside the graph.
+        companions: What a model of images needs, as `companions_for_compiled` gives it.
 
     Raises:
         InputError: The file cannot be written.
     """
     with load(converted.graph, device=device, optimize_level=0) as model:
         packed = packed_weights([model.plan(s) for s in shapes])
-        extras = {} if encoder is None else {"encoder": encoder}
+        extras = {**(companions or {}), **({} if encoder is None else {"encoder": encoder})}
         compiled = CompiledModel(converted.graph, shapes, extras)
         write_compiled(compiled, path, f"clrt {clrt.__version__}", packed, progress)
 

@@ -44,6 +44,7 @@ from clrt.text.any_model import run_once
 from clrt.text.feeds import calibration_feeds, unseen_feeds
 from clrt.text.locate import find_model
 from clrt.units import format_shapes
+from clrt.vision.companions import companions_for_compiled
 
 
 class Precision(str, Enum):
@@ -262,7 +263,8 @@ class Conversion:
                 check_written(place, self.target)
         else:
             device = self.request.device
-            write(converted, place, shapes, self.encoder, device, progress)
+            images = companions_for_compiled(self.source)
+            write(converted, place, shapes, self.encoder, device, progress, images)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
         with load(self.target, device=self.request.device) as model, note_sampled():

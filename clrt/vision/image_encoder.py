@@ -16,7 +16,8 @@ from clrt.importer.huggingface.model_files import file_exists, read_optional
 from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
-from clrt.vision.image_model import ImageModel, beside, model_path
+from clrt.vision.companions import beside
+from clrt.vision.image_model import ImageModel, model_path
 from clrt.vision.pictures import ImageLike, Picture
 from clrt.vision.preprocessor import Preprocessor
 

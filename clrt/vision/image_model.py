@@ -12,12 +12,12 @@ import numpy as np
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.files import expanded
-from clrt.importer.huggingface.model_files import file_exists, read_object
 from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 from clrt.sources import onnx_file
+from clrt.vision.companions import read_companions
 from clrt.vision.configs import labels_of
 from clrt.vision.exports import Export, read_export
 from clrt.vision.frames import Frame, Size
@@ -54,12 +54,6 @@ def model_path(source: str | os.PathLike[str]) -> Path:
     return find_model(str(source), organisation="")  # images have no usual one
 
 
-def beside(path: Path, name: str) -> Path | None:
-    """A file of a model's folder, which may be the one above its ONNX file."""
-    folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
-    return next((f / name for f in folders if file_exists(f / name)), None)
-
-
 class ImageModel:
     """A model that takes images.
 
@@ -88,8 +82,9 @@ class ImageModel:
         """Loads a model.
 
         Args:
-            source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, or an ONNX file
-                that lies in one.
+            source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, an ONNX file
+                that lies in one, or what `clrt-convert` made of either: its labels and
+                preprocessor are inside.
             device: As in `clrt.load`.
             preprocessor: None takes the folder's `preprocessor_config.json`.
             labels: Of the classes; None takes `id2label` of the folder's `config.json`.
@@ -103,8 +98,8 @@ class ImageModel:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size!r}; it is 1 or more.")
         path = model_path(source)
-        config = beside(path, "config.json")
-        self.config = {} if config is None else read_object(config)
+        companions = read_companions(path)
+        self.config = companions.config
         self.model = load(self._file(path), device=device)
         self.export: Export | None = read_export(self.model.properties)
         if labels is None:
@@ -114,7 +109,7 @@ class ImageModel:
             self.labels = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
         self._input = _image_input(self.model, self._others)
         self._batch_size = batch_size
-        found = beside(path, NAME)
+        found = companions.preprocessor
         self._processor = "" if found is None else kind_of(found)
         self._settle()
         if preprocessor is None:

@@ -141,6 +141,11 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     return "" if found is None else found[1]
 
 
+def is_known_kind(config: Mapping[str, Any]) -> bool:
+    """Whether a config is that of an image processor known here."""
+    return kind_of(config) in _KINDS
+
+
 def _kind_of(given: Mapping[str, Any], name: str) -> str:
     said = given.get("image_processor_type", given.get("feature_extractor_type"))
     if said is None:

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clrt.cli.convert import app as convert
+from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
+from clrt.model import load
 from clrt.vision import Classifier, Detection, Detector, ImageEncoder, Preprocessor, Segmenter
 from clrt.vision.drawing import with_boxes
 from clrt.vision.image_model import ImageModel
@@ -258,3 +261,38 @@ def test_classes_that_are_left_out_are_nowhere_the_likeliest() -> None:
     assert set(np.unique(whole[:8])) <= set(band) and len(band) < len(kept)
     assert len(_possible(logits[:, :1], rows[:1], rows[:1])) >= 1
     assert len(_possible(np.full((3, 2, 2), np.nan, np.float32), rows[:1], rows[:1] + 1)) == 3
+
+
+@pytest.mark.parametrize("cls", [Classifier, Detector, Segmenter, ImageEncoder])
+def test_a_compiled_model_needs_nothing_beside_it(cls: Any, tmp_path: Path) -> None:
+    """Labels, the way scores are made and the preprocessor lie in the file."""
+    made = {Classifier: small.classifier, Detector: small.detr, Segmenter: small.segmenter,
+            ImageEncoder: lambda f: small.clip(f, one=False)}  # fmt: skip
+    folder, image = made[cls](tmp_path / "model"), _images()[0]
+    source = folder / "onnx" / "vision_model.onnx" if cls is ImageEncoder else folder
+    (tmp_path / "alone").mkdir()
+    target = tmp_path / "alone" / "model.clrt"
+    with pytest.raises(SystemExit) as end:
+        convert([str(source), "-o", str(target)])
+    assert not end.value.code
+    with cls(source, device=quick_device()) as plain, cls(target, device=quick_device()) as alone:
+        assert alone.preprocessor == plain.preprocessor and alone.labels == plain.labels
+        if cls is ImageEncoder:
+            np.testing.assert_allclose(alone.encode(image), plain.encode(image), atol=1e-5)
+        elif cls is Segmenter:
+            np.testing.assert_array_equal(alone(image).mask, plain(image).mask)
+        else:
+            found, wanted = alone(image), plain(image)
+            assert [x.label for x in found] == [x.label for x in wanted] and found
+            np.testing.assert_allclose(
+                [x.score for x in found], [x.score for x in wanted], atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("held", [[], {"config": {}}, {"config": 3, "preprocessor": {}}])
+def test_what_a_compiled_model_says_of_images_is_checked(held: Any, tmp_path: Path) -> None:
+    graph = load(small.classifier(tmp_path / "m"), device=quick_device())._graph
+    path = tmp_path / "model.clrt"
+    write_compiled(CompiledModel(graph, (), {"vision": held}), path, "a test")
+    with pytest.raises(ModelError, match="is damaged: what it says of images is no object"):
+        Classifier(path, device=quick_device())

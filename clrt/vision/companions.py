@@ -1,0 +1,83 @@
+"""The files beside a model of images, or what a compiled model has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clrt.container.compiled import SUFFIX, read_extras
+from clrt.errors import ClrtError, ModelError
+from clrt.importer.huggingface.model_files import file_exists, read_object
+from clrt.vision.presets import NAME, is_known_kind
+
+_EXTRA = "vision"
+# What is read of config.json; the rest says nothing of images and results.
+_KEYS = ("id2label", "model_type", "problem_type", "text_config", "max_position_embeddings")
+
+
+@dataclass(frozen=True)
+class Companions:
+    """The configs of a model of images.
+
+    Attributes:
+        config: Its config.json; empty where there is none.
+        preprocessor: Its preprocessor_config.json: the file, or what is in it; None without.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    preprocessor: Path | Mapping[str, Any] | None = None
+
+
+def beside(path: Path, name: str) -> Path | None:
+    """A file of a model's folder, which may be the one above its ONNX file."""
+    folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
+    return next((f / name for f in folders if file_exists(f / name)), None)
+
+
+def read_companions(path: Path) -> Companions:
+    """The configs beside a model, or in a compiled one.
+
+    A compiled model that holds none takes those beside it.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    if path.suffix == SUFFIX and not path.is_dir():
+        held = read_extras(path).get(_EXTRA)
+        if held is not None:
+            return _held(path, held)
+    config = beside(path, "config.json")
+    return Companions({} if config is None else read_object(config), beside(path, NAME))
+
+
+def companions_for_compiled(source: Path) -> dict[str, Any]:
+    """What a compiled model of images stores, by the name of the extra; empty for other models.
+
+    Args:
+        source: A folder, an ONNX file or a compiled model.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    try:
+        found = read_companions(source)
+        given = found.preprocessor
+        values = read_object(given) if isinstance(given, Path) else given
+    except ClrtError:
+        return {}  # what is damaged is not needed to compute; who opens the folder is told
+    if values is None or not is_known_kind(values):
+        return {}
+    config = {k: found.config[k] for k in _KEYS if k in found.config}
+    return {_EXTRA: {"config": config, "preprocessor": dict(values)}}
+
+
+def _held(path: Path, held: object) -> Companions:
+    parts = held if isinstance(held, dict) else {}
+    config, preprocessor = parts.get("config"), parts.get("preprocessor")
+    if not isinstance(config, dict) or not isinstance(preprocessor, dict):
+        raise ModelError(
+            f"'{path}' is damaged: what it says of images is no object; convert it again."
+        )
+    return Companions(config, preprocessor)
