@@ -170,11 +170,6 @@ class Model(PlannedModel, Reloadable):
         """What the exporter wrote into the file besides the graph: an ONNX file's metadata."""
         return self._graph.properties
 
-    @property
-    def memory_limit(self) -> int | None:
-        """Bytes that it may allocate on the device; None for what there is."""
-        return self._runner.room.own_limit
-
     def __enter__(self) -> Model:
         return self
 
@@ -408,16 +403,6 @@ class Model(PlannedModel, Reloadable):
             self.run(self.zeros(group))
             if progress is not None:
                 progress(done, len(todo))
-
-    def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """Inputs of given shapes that are all zeros.
-
-        Raises:
-            InputError, ShapeError, OutOfMemoryError: A run at these shapes is not possible.
-        """
-        given = self._shapes(shapes)
-        self.memory(given)  # what is too large is an error before there are zeros for it
-        return {s.name: np.zeros(given[s.name], s.dtype.numpy) for s in self.inputs}
 
     def save_programs(self) -> None:
         """Writes the programs compiled so far to the cache folder, now and not at exit.

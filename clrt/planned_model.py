@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from clrt.errors import InputError
 from clrt.ir.graph import Graph
@@ -92,6 +94,21 @@ class PlannedModel:
             return batch
         text = format_shapes(smallest)
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that it may allocate on the device; None for what there is."""
+        return self._runner.room.own_limit
+
+    def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Inputs of given shapes that are all zeros.
+
+        Raises:
+            InputError, ShapeError, OutOfMemoryError: A run at these shapes is not possible.
+        """
+        given = self._shapes(shapes)
+        self.memory(given)  # what is too large is an error before there are zeros for it
+        return {s.name: np.zeros(given[s.name], s.dtype.numpy) for s in self._signature.inputs}
 
     def bind(
         self,

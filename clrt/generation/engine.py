@@ -15,9 +15,10 @@ from clrt.generation.encoded_source import (
     Given,
     batches_of,
     encoder_inputs,
-    longest_shapes,
     source_of,
 )
+from clrt.generation.engine_memory import CHUNK as CHUNK
+from clrt.generation.engine_memory import EngineMemory
 from clrt.generation.options import Sampling
 from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING
@@ -41,14 +42,10 @@ from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 
-# Tokens of a prompt that are run at once, at most; the rest waits for the next step.
-CHUNK = 512
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
-# Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
-_STEP_BYTES = 64 << 20
 
 
-class Engine:
+class Engine(EngineMemory):
     """A decoder on a device, with its cache; perhaps with an encoder.
 
     A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
@@ -110,7 +107,6 @@ class Engine:
             room=lambda: self._room,
             fits=self._surely_fits,
         )
-        self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
         self._sources: dict[bytes, EncodedSource] = {}
         self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
@@ -324,45 +320,6 @@ class Engine:
         self._sampling = (), {}
         self.model.close()
 
-    def _declare(self, sequence: CachedSequence) -> None:
-        """Tells the pool of pages that are full of tokens that will stay."""
-        if not sequence.declared and sequence.source is not None:
-            sequence.content = sequence.source.content
-        for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE):
-            tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
-            sequence.content = self.cache.pool.fill(sequence.pages[index], sequence.content, tokens)
-            sequence.declared = index + 1
-
-    def _renew(self, sequence: CachedSequence) -> None:
-        """Drops the cached keys of a text that has become a long one; all its tokens run again."""
-        self.cache.pool.release(sequence.pages)
-        sequence.long = True
-        self._empty(sequence)
-        self._table.write(sequence.row, sequence.pages)
-
-    def _empty(self, sequence: CachedSequence) -> None:
-        """Forgets the pages of a sequence, which then runs all its tokens again."""
-        sequence.pages = []
-        sequence.content = NOTHING if sequence.source is not None else sequence.start
-        sequence.done = sequence.declared = 0
-
-    def _keep(self, source: EncodedSource) -> None:
-        """A source that was encoded is there for others."""
-        self.computed += source.places
-        source.content, source.done = NOTHING, True
-        for page, part in zip(source.pages, source.parts, strict=True):
-            source.content = self.cache.pool.fill(page, source.content, part)
-
-    def _make_room(self, owner: CachedSequence | EncodedSource, places: int) -> None:
-        needed = ceil_div(places, PAGE)
-        if needed <= len(owner.pages):
-            return
-        try:
-            while len(owner.pages) < needed:
-                owner.pages.append(self.cache.pool.take())
-        finally:
-            self._table.write(owner.row, owner.pages)
-
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[StepPart]
     ) -> Mapping[str, Any]:
@@ -378,29 +335,6 @@ class Engine:
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there
-
-    def _surely_fits(self, nbytes: int) -> bool:
-        """Whether there is room for a first slab; to tell how much there is takes a plan."""
-        planner = self.model._runner.planner
-        known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
-        return known + nbytes <= planner.limit
-
-    @property
-    def _room(self) -> int:
-        """Bytes that the cache may still take beside weights and the arena of a long step."""
-        if self._model_bytes is None:
-            shapes: dict[str, Sequence[int]] = {
-                spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]
-                for spec in self.model.inputs
-            }
-            shapes |= {"step": [CHUNK, 3], "table": list(self._table.shape)}
-            if self._has_long:
-                shapes |= {"long": [CHUNK]}
-            if self.encoder is not None:
-                shapes |= {"cross": [CHUNK, 3], **longest_shapes(self.encoder)}
-            self._model_bytes = self.model.memory(shapes).device_bytes
-        limit = self.model._runner.planner.limit
-        return max(limit - self._model_bytes - self.cache.nbytes, 0)
 
 
 def check_length(tokens: Sequence[int], context: int) -> None:

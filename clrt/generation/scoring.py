@@ -161,6 +161,30 @@ def llama_cpp_perplexity(
     return _exp_of_mean(log_likelihoods(scheduler, vocabulary, windows, progress))
 
 
+def perplexity_as(
+    compare: str | None,
+    scheduler: Scheduler,
+    vocabulary: int,
+    tokens: Sequence[int],
+    beginning: Sequence[int],
+    stride: int | None,
+    progress: Progress | None,
+) -> float:
+    """`llama_cpp_perplexity` if `compare` is its name, `perplexity` if it is None.
+
+    Raises:
+        InputError: As these, or `compare` is anything else, or has a stride.
+    """
+    if compare is None:
+        return perplexity(scheduler, vocabulary, tokens, stride, beginning, progress)
+    if compare != LLAMA_CPP or stride is not None:
+        raise InputError(
+            f"compare is {compare!r}, stride {stride}; compare is {LLAMA_CPP!r}, whose windows "
+            "have no stride, or None."
+        )
+    return llama_cpp_perplexity(scheduler, vocabulary, tokens, beginning, progress)
+
+
 def beginning_of(tokenizer: Tokenizer) -> list[int]:
     """Tokens that a tokenizer puts in front of each text; none if it puts none there."""
     whole, plain = (

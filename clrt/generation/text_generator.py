@@ -25,14 +25,12 @@ from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.scoring import (
-    LLAMA_CPP,
     FloatArray,
     Progress,
     beginning_of,
     embeddings,
-    llama_cpp_perplexity,
     log_likelihoods,
-    perplexity,
+    perplexity_as,
 )
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
@@ -254,16 +252,8 @@ class TextGenerator:
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(text, "`perplexity`")
-        given = self._scheduler, self._model.vocabulary, tokens
-        beginning = beginning_of(self.tokenizer)
-        if compare is None:
-            return perplexity(*given, stride, beginning, progress)
-        if compare != LLAMA_CPP or stride is not None:
-            raise InputError(
-                f"compare is {compare!r}, stride {stride}; compare is {LLAMA_CPP!r}, whose windows "
-                "have no stride, or None."
-            )
-        return llama_cpp_perplexity(*given, beginning, progress)
+        given = self._scheduler, self._model.vocabulary, tokens, beginning_of(self.tokenizer)
+        return perplexity_as(compare, *given, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
         """Vectors of texts: the model's last hidden states, those of its encoder if it has one.

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx.helper
-import onnx.numpy_helper
 import onnx.parser
 import onnxruntime
 import pytest
@@ -203,70 +200,6 @@ def test_verify_fails_past_the_tolerance(tmp_path: Path) -> None:
         assert "m.clrt' is not written; raise --tolerance" in " ".join(result.stderr.split())
         kept = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
         assert kept == ({} if before is None else {"m.clrt": before})
-
-
-def _product(**weights: Any) -> onnx.ModelProto:
-    """A product of x [N, 256] with weights, by MatMul, or by MatMulNBits where these have bits."""
-    node = onnx.helper.make_node("MatMul", ["x", "w"], ["h"])
-    if "B" in weights:
-        options = {"K": 256, "N": 128, "bits": 4, "block_size": 32}
-        names = ["x", *weights]
-        node = onnx.helper.make_node("MatMulNBits", names, ["h"], domain="com.microsoft", **options)
-    make = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        [node, onnx.helper.make_node("Relu", ["h"], ["y"])],
-        "g",
-        [make("x", onnx.TensorProto.FLOAT, ["N", 256])],
-        [make("y", onnx.TensorProto.FLOAT, ["N", 128])],
-        [onnx.numpy_helper.from_array(a, n) for n, a in weights.items()],
-    )
-    opsets = [onnx.helper.make_opsetid(d, v) for d, v in (("", 17), ("com.microsoft", 1))]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-@pytest.mark.parametrize("options", [("--quantize", "int8"), ("--quantize", "int4"), ()])
-def test_onnx_runtime_takes_quantised_onnx_files(tmp_path: Path, options: Sequence[str]) -> None:
-    rng, out = np.random.default_rng(0), tmp_path / "out.onnx"
-    if options:
-        model = _product(w=rng.standard_normal((256, 128)).astype(np.float32))
-    else:
-        levels = rng.integers(0, 256, (128, 8, 16), np.uint8)
-        model = _product(B=levels, s=np.full((128, 8), 0.05, np.float32))
-    (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
-    result = _run(tmp_path / "in.onnx", "-o", out, "--to", "onnx", "--verify", *options)
-    assert result.exit_code == 0, result.output
-    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    x = rng.standard_normal((3, 256)).astype(np.float32)
-    (theirs,) = session.run(None, {"x": x})
-    with clrt.load(out) as loaded:
-        np.testing.assert_allclose(loaded.run(x)["y"], theirs, atol=1e-4)
-    used = {n.op_type for n in onnx.load(out).graph.node}
-    assert "MatMulNBits" in used and len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("wrong", ["attribute", "type"])
-def test_onnx_files_that_others_refuse_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    """As were those with an attribute of clrt's own."""
-    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
-    levels = np.zeros((128, 8, 16), np.uint8)
-    model = _product(B=levels, s=np.ones((128, 8), np.float32))
-    source.write_bytes(model.SerializeToString())
-    out.write_bytes(b"old")
-
-    def save(graph: object, path: Path) -> None:
-        if wrong == "attribute":
-            model.graph.node[0].attribute.append(onnx.helper.make_attribute("a_bits", 0))
-        else:
-            model.graph.output[0].type.tensor_type.elem_type = 99
-        path.write_bytes(model.SerializeToString())
-
-    monkeypatch.setattr(conversion, "save_model", save)
-    result = _run(source, "-o", out, "--to", "onnx")
-    assert result.exit_code == 1 and "out.onnx' is not written: " in result.stderr
-    assert {f.name for f in tmp_path.iterdir()} == {"in.onnx", "out.onnx"}
-    assert out.read_bytes() == b"old"
 
 
 def _feeds(tmp_path: Path, **arrays: Array) -> Path:
