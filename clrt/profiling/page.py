@@ -50,6 +50,7 @@ def page_data(timings: Timings) -> dict[str, Any]:
         "runNs": timings.run_ns,
         "stepNs": timings.step_ns,
         "gapShare": timings.gap_share,
+        "sums": timings.sums,
         "flops": timings.flops,
         "bytes": timings.nbytes,
         "peaks": asdict(timings.peaks),

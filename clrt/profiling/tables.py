@@ -43,7 +43,7 @@ def headline(timings: Timings) -> str:
         f"{counted(len(timings.kernels), 'launch', 'launches')}, "
         f"{counted(len(timings.host_steps), 'host step')}; under the "
         f"profiler {1e-6 * timings.run_ns:.2f} ms, {timings.gap_share:.0%} of it gaps. Peaks: "
-        f"{timings.peaks.gflops:.0f} GFLOP/s, {timings.peaks.gbs:.0f} GB/s."
+        f"{timings.peaks.gflops:.0f} GFLOP/s, {timings.peaks.gbs:.0f} GB/s. {timings.sums}"
     )
 
 

@@ -180,6 +180,10 @@ class KernelSum:
         return _over(self.floor_ns, self.ns)
 
 
+# Relative difference up to which two times are said to agree.
+_AGREES = 0.02
+
+
 @dataclass(frozen=True)
 class Timings:
     """Where the time of a model goes.
@@ -241,6 +245,26 @@ class Timings:
     def gap_share(self) -> float:
         """The part of the run shown in which no step ran."""
         return _over(sum(g.end_ns - g.start_ns for g in self.gaps), self.run_ns)
+
+    @property
+    def sums(self) -> str:
+        """How the time of a run and the sum of its steps agree, and why they differ, in words."""
+        gaps_ns = sum(g.end_ns - g.start_ns for g in self.gaps)
+        text = (
+            f"The medians of the steps sum to {1e-6 * self.step_ns:.2f} ms; the run shown took "
+            f"{1e-6 * self.run_ns:.2f} ms, {1e-6 * gaps_ns:.2f} ms of it gaps in which the host "
+            "copies, enqueues or waits."
+        )
+        apart = self.step_ns + gaps_ns - self.run_ns
+        if abs(apart) > _AGREES * self.run_ns:
+            more = "more" if apart > 0 else "less"
+            text += (
+                f" Steps and gaps are {1e-6 * abs(apart):.2f} ms {more} than it: each step has its "
+                "own median over the runs, and steps that overlap count twice."
+            )
+        if abs(1e-6 * self.run_ns - self.wall_ms) > _AGREES * self.wall_ms:
+            text += f" Without the profiler, which times each launch, it is {self.wall_ms:.2f} ms."
+        return text
 
     def by_kernel(self) -> list[KernelSum]:
         """The steps summed by kernel, the slowest first."""

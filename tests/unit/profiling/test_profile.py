@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clrt.errors import visible
 from clrt.profiling.page import page_text, script_json
+from clrt.profiling.tables import headline
 from clrt.profiling.timings import Gap
 from tests.unit.profiling.made_up import NASTY, kernel, profile
 
@@ -76,3 +78,18 @@ def test_script_json_gives_back_what_went_in() -> None:
     text = script_json({"name": NASTY})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"name": NASTY}
+
+
+def test_sums_agree_or_say_why() -> None:
+    made = profile()
+    text = made.sums
+    assert f"sum to {1e-6 * made.step_ns:.2f} ms" in text
+    assert f"took {1e-6 * made.run_ns:.2f} ms" in text
+    gaps = sum(g.end_ns - g.start_ns for g in made.gaps)
+    whole = replace(made, run_ns=made.step_ns + gaps, wall_ms=1e-6 * (made.step_ns + gaps))
+    assert ("more than it" in text or "less than it" in text) == (
+        abs(made.step_ns + gaps - made.run_ns) > 0.02 * made.run_ns
+    )
+    slower = replace(whole, wall_ms=2 * whole.wall_ms)
+    assert f"which times each launch, it is {slower.wall_ms:.2f} ms" in slower.sums
+    assert made.sums in headline(made) and made.sums in page_text(made)
