@@ -8,7 +8,7 @@ coverage, op tests and the docs table derive from here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -104,6 +104,12 @@ class HostContext(Protocol):
 
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
+
+    def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
+        """What ops have noted of a graph, kept as long as it is; None where nothing is kept."""
+
+    def optimise(self, graph: Graph) -> None:
+        """Optimises a graph of few nodes in place, as that of the model was."""
 
 
 class Accuracy(Enum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
@@ -165,10 +166,21 @@ class Planner:
         host_nodes: The nodes that computed on the host so far, by name, and why.
         constants: Of the graph and those its nodes hold; plans share them.
         limit: Bytes that the model may allocate on the device.
+        rewrite: Optimises a graph in place, as that of the model was.
+        notes: What ops that the host drives have noted of the graphs that they run.
     """
 
-    def __init__(self, graph: Graph, caps: DeviceCaps, strict: bool, limit: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        caps: DeviceCaps,
+        strict: bool,
+        limit: int,
+        rewrite: Callable[[Graph], object] = lambda graph: None,
+    ) -> None:
         self.kept = PlanCache()
+        self.rewrite = rewrite
+        self.notes = WeakKeyDictionary[Graph, dict[Hashable, Any]]()
         self.host_nodes: dict[str, str] = {}
         self.constants: frozenset[Value] = frozenset()
         self.adopt(graph)

@@ -69,7 +69,7 @@ class Runner:
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
         self.lock: Any = RLock()
-        self.planner = Planner(graph, caps, strict, limit)
+        self.planner = Planner(graph, caps, strict, limit, rewrite)
         self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
         self.check: Callable[[], None] | None = None

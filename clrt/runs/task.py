@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -117,6 +117,16 @@ class Task:
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
         return _on_host(value)
+
+    def notes(self, graph: Graph) -> dict[Hashable, Any]:
+        """What ops have noted of a graph, kept as long as it is."""
+        return self.planner.notes.setdefault(graph, {})
+
+    def optimise(self, graph: Graph) -> None:
+        """Optimises a graph in place, as that of the model was, and shares its constants."""
+        with self.room.lock:
+            self.planner.rewrite(graph)
+            self.planner.adopt(graph)
 
     def _run(
         self,

@@ -22,6 +22,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Tensor, Types, tensor
 from clrt.ops.checks import need, normalize_axis
+from clrt.ops.control.chunks import Chunks, stacked_rows
 from clrt.ops.control.host_driven import (
     HostDriven,
     Iterations,
@@ -196,8 +197,7 @@ class Loop(HostDriven):
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         limit, condition = inputs[:2]
-        carried = list(inputs[2 : 2 + self.carried])
-        captured = inputs[2 + self.carried :]
+        carried, captured = list(inputs[2 : 2 + self.carried]), inputs[2 + self.carried :]
         iterations = None if limit is None else int(host.read(limit).reshape(()))
         going = condition is None or truth(condition, host)
         if going and iterations is None and self.goes_on:
@@ -206,17 +206,25 @@ class Loop(HostDriven):
                 "would never end; export it with one of the two."
             )
         made = Iterations(self.name, iterations if self.goes_on and going else None)
+        chunks = Chunks.of(self, [*carried, *captured], host)
         while going and (iterations is None or made.count < iterations):
+            left = None if iterations is None else iterations - made.count
+            several = chunks and chunks.run(made, carried, captured, left, host)
+            if several:
+                carried, going = several
+                continue
             inner = [*counters(self.body, made.count), *carried, *captured]
             results = made.run(self.body, inner, 1 + self.carried, host)
             # Reading the condition waits for the device.
             going = self.goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]
+        if chunks is not None:
+            chunks.ended(made.count)
+        if made.rows:
+            return [*carried, *stacked_rows(made, host)]
         known = sizes(self.body, [None, None, *inputs[2:]])
         kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
-        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
-        stacks = [_stack(c, t, 0, host) for c, t in zip(columns, kinds, strict=True)]
-        return [*carried, *stacks]
+        return [*carried, *(_stack((), kind, 0, host) for kind in kinds)]
 
     @property
     def goes_on(self) -> bool:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from clrt.errors import OutOfMemoryError, reworded
+from clrt.errors import ClrtError, OutOfMemoryError, reworded
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Expr, numbers_of, same
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_host, check_iterations, check_texts
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Tensor, Types, tensor
@@ -52,6 +52,13 @@ class NumpyHost:
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
         return np.asarray(value)
+
+    def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
+        """Keeps nothing."""
+        return None
+
+    def optimise(self, graph: Graph) -> None:
+        """Leaves a graph as it is."""
 
 
 def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
@@ -131,7 +138,8 @@ class Iterations:
 
     Attributes:
         count: Those made so far.
-        rows: What each gave to be stacked.
+        rows: What each gave to be stacked, or several at once, as stacks.
+        sizes: By row the number of iterations that made it at once; 0 for one alone.
 
     Raises:
         InputError: They are more than a run may make.
@@ -140,16 +148,26 @@ class Iterations:
     def __init__(self, op: str, wanted: int | None) -> None:
         self.count = 0
         self.rows: list[Sequence[Held]] = []
+        self.sizes: list[int] = []
         self._op = op
         self._nbytes = 0
         self._due = 1
+        self._last = 0
         if wanted is not None:
             check_iterations(wanted, op)
 
     def run(
-        self, graph: Graph, inputs: Sequence[Held], states: int, host: HostContext
+        self,
+        graph: Graph,
+        inputs: Sequence[Held],
+        states: int,
+        host: HostContext,
+        several: int = 0,
     ) -> list[Held]:
         """The outputs of the next iteration; those behind the first `states` are kept as its row.
+
+        Args:
+            several: Number of iterations that the graph makes; 0 if it is the body of one.
 
         Raises:
             OutOfMemoryError: There is no room for it, or it leaves behind more than may be.
@@ -161,9 +179,11 @@ class Iterations:
                 f"{self.count} iterations before it keep {self._nbytes / 2**20:,.1f} MiB of results"
             )
             raise reworded(error, f"{error} The {kept}.") from error
-        self.count += 1
+        self.count += several or 1
+        self._last = several
         if len(results) > states:
             self.rows.append(results[states:])
+            self.sizes.append(several)
             self._nbytes += sum(map(held_bytes, results[states:]))
         lists = [x for x in results[:states] if isinstance(x, list)]
         items, held = sum(map(len, lists)), 0
@@ -171,6 +191,12 @@ class Iterations:
             self._due, held = 2 * items, sum(map(held_bytes, lists))
         check_host(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
         return results
+
+    def keep(self, count: int, shorten: Callable[[Tensor], Held]) -> None:
+        """Keeps so many of the iterations that were made at once last, and of their rows."""
+        self.count -= self._last - count
+        if self.rows and count < self.sizes[-1]:
+            self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
 
 
 def held_bytes(x: Held) -> int:
@@ -209,6 +235,27 @@ def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
 def truth(value: Held, host: HostContext) -> bool:
     """A condition."""
     return bool(np.all(host.read(value)))
+
+
+def infer_known(node: Node) -> bool:
+    """Gives the outputs of a node their types; False where the host has a part in it."""
+    op = node.op
+    assert isinstance(op, Op)
+    values = [v for v in node.inputs if v is not None]
+    read = (node.input(i) for i in op.host_inputs)
+    if op.host_driven or op.graphs or any(v.type.on_host for v in (*values, *node.outputs)):
+        return False
+    if any(v is not None and not v.has_numbers for v in read):
+        return False
+    if any(v.is_constant and not v.has_numbers for v in values):
+        return False
+    try:
+        types = op.infer_with_data(node.input_types)
+    except ClrtError:  # of an iteration that may never be; the run says so
+        return False
+    for value, type_ in zip(node.outputs, types, strict=False):
+        value.type = type_
+    return all(t.is_static for t in types)
 
 
 def positional(graph: Graph) -> Graph:

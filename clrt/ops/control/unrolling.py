@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.errors import ClrtError
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.traced import is_traced
 from clrt.limits import allows_iterations
-from clrt.ops.base import Op
 from clrt.ops.checks import normalize_axis
 from clrt.ops.control.control_flow import Loop, Scan, counters
 from clrt.ops.control.counting import Counting
 from clrt.ops.control.hoisting import Hoisting
-from clrt.ops.control.host_driven import sizes
+from clrt.ops.control.host_driven import infer_known, sizes
 from clrt.ops.decompositions import Audience, decomposes
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
@@ -188,7 +186,7 @@ class _Copies:
         results = self._make.inline(self._body, inputs, sizes(self._body, inputs))
         for inner in self._make.nodes[before:]:
             inner.name = f"{title}{inner.name}"
-            if not _infer(inner):
+            if not infer_known(inner):
                 return None
             for value in inner.outputs:
                 value.name = f"{prefix}{value.name}"
@@ -213,24 +211,3 @@ class _Copies:
             found.append(make.add(Concat(at), *(parts[::-1] if back else parts)))
         fit = all(v.type.agrees(x.type) for v, x in zip(self._node.outputs, found, strict=True))
         return found if fit else None
-
-
-def _infer(node: Node) -> bool:
-    """Gives the outputs of a node their types; False where the host has a part in it."""
-    op = node.op
-    assert isinstance(op, Op)
-    values = [v for v in node.inputs if v is not None]
-    read = (node.input(i) for i in op.host_inputs)
-    if op.host_driven or op.graphs or any(v.type.on_host for v in (*values, *node.outputs)):
-        return False
-    if any(v is not None and not v.has_numbers for v in read):
-        return False
-    if any(v.is_constant and not v.has_numbers for v in values):
-        return False
-    try:
-        types = op.infer_with_data(node.input_types)
-    except ClrtError:  # of an iteration that may never be; the run says so
-        return False
-    for value, type_ in zip(node.outputs, types, strict=False):
-        value.type = type_
-    return all(t.is_static for t in types)

@@ -1,0 +1,146 @@
+"""Loops whose iterations the host cannot count when it plans: several as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.ops.control import chunks
+from clrt.ops.control.control_flow import Loop
+from clrt.runs.task import Task
+from clrt.runtime.devices import DeviceInfo
+from tests.models.onnx_text import DEVICES, agree, normal, parsed
+
+# Its condition is computed, and holds until a sum passes a limit; rows are stacked.
+TESTED = """
+g (int64 n, float[4] x, float limit) => (float[4] last, float[k, 4] all, int64[k] numbers) {
+  always = Constant<value = bool {1}>()
+  last, all, numbers = Loop (n, always, x) <
+    body = turn (int64 i, bool go, float[4] v)
+      => (bool more, float[4] next, float[4] row, int64 number)
+    {
+      one = Constant<value = float {1.0}>()
+      next = Add(v, one)
+      most = ReduceMax<keepdims = 0>(next)
+      more = Less(most, limit)
+      row = Mul(next, v)
+      number = Add(i, i)
+    }
+  >
+}
+"""
+COUNTED = TESTED.replace("more = Less(most, limit)", "more = Identity(go)")
+# What it carries grows.
+GROWING = """
+g (int64 n, float[1] x) => (float[k] last) {
+  always = Constant<value = bool {1}>()
+  last = Loop (n, always, x) <
+    body = turn (int64 i, bool go, float[m] v) => (bool more, float[p] next)
+    {
+      one = Constant<value = float[1] {1.0}>()
+      next = Concat<axis = 0>(v, one)
+      more = Identity(go)
+    }
+  >
+}
+"""
+# It reads at a place that is there as long as the condition holds alone.
+FOLLOWING = """
+g (float[20] x) => (float last) {
+  always = Constant<value = bool {1}>()
+  zero = Constant<value = float {0.0}>()
+  first = Constant<value = int64 {0}>()
+  end, last = Loop (, always, first, zero) <
+    body = turn (int64 i, bool go, int64 c, float v) => (bool more, int64 d, float next)
+    {
+      one = Constant<value = int64 {1}>()
+      limit = Constant<value = float {6.5}>()
+      at = Gather(x, c)
+      next = Add(v, at)
+      more = Less(next, limit)
+      d = Add(c, one)
+    }
+  >
+}
+"""
+
+
+def _feeds(n: int, limit: float) -> dict[str, Any]:
+    return {"n": np.array(n), "x": normal(1, 4), "limit": np.array(limit, np.float32)}
+
+
+def _made(model: clrt.Model) -> list[int]:
+    """Sizes of the graphs of several iterations that a model has made."""
+    (loop,) = (n.op for n in model._graph.nodes if isinstance(n.op, Loop))
+    notes: Mapping[Any, Any] = {}
+    for graph, found in model._runner.planner.notes.items():
+        if len(graph.inputs) == len(loop.body.inputs):
+            notes = found
+    return sorted(k for c in notes.values() for k, g in c._graphs.items() if g is not None)
+
+
+@DEVICES
+def test_iterations_of_a_computed_condition_run_in_chunks(device: DeviceInfo) -> None:
+    feeds = [
+        _feeds(n, limit)
+        for n, limit in ((500, 60), (500, 60), (500, 3), (70, 200), (500, 25), (0, 9), (9, 1e9))
+    ]
+    ours = agree(parsed(TESTED), device, *feeds)
+    made = _made(ours)
+    assert {8, 16, 32} <= set(made) and all(k & (k - 1) == 0 for k in made)
+
+
+@DEVICES
+def test_counted_iterations_run_in_chunks(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, run = [0], Task.run
+
+    def counting(self: Task, *args: Any) -> Any:
+        runs[0] += 1
+        return run(self, *args)
+
+    feeds = [_feeds(n, 0) for n in (77, 77, 3, 77, 77, 77, 77)]
+    ours = agree(parsed(COUNTED), device, *feeds)
+    assert _made(ours)[-1] == 64
+    monkeypatch.setattr(Task, "run", counting)
+    ours.run(feeds[0])
+    assert runs[0] == 1 and _made(ours)[-1] == 77  # since it came again and again
+
+
+@DEVICES
+@pytest.mark.parametrize(("text", "name"), [(GROWING, "n"), (FOLLOWING, "x")])
+def test_bodies_that_cannot_be_repeated_run_alone(device: DeviceInfo, text: str, name: str) -> None:
+    feeds = {"n": np.array(20), "x": normal(1, 1)} if name == "n" else {"x": np.ones(20, "f")}
+    ours = agree(parsed(text), device, feeds, feeds)
+    assert not _made(ours)
+
+
+def test_a_chunk_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_MOST_NODES", 40)
+    with clrt.load(parsed(COUNTED), device="portable") as model:
+        found = [model.run(_feeds(200, 0))["numbers"] for _ in range(2)]
+        assert max(_made(model)) <= 8
+    for numbers in found:
+        np.testing.assert_array_equal(numbers, 2 * np.arange(200))
+
+
+@DEVICES
+def test_heavy_iterations_are_never_made_past_the_end(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "_LIGHT_BYTES", 10)
+    assert not _made(agree(parsed(TESTED), device, _feeds(40, 1e9)))
+
+
+@DEVICES
+def test_chunks_without_room_are_made_smaller(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "_MOST_BYTES", 16 * 8 * 4)
+    ours = agree(parsed(COUNTED), device, *[_feeds(50, 0)] * 6)
+    assert ours._runner.planner.notes
