@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import sys
@@ -37,6 +38,25 @@ from clrt.runtime.driver import cl  # noqa: E402
 # To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
 saver._IDLE_S = 1e6
 
+with suppress(ImportError):  # a machine of GPUs may do without
+    import onnxruntime
+
+    _make_session = onnxruntime.InferenceSession.__init__
+
+    @functools.wraps(_make_session)
+    def _make_small_session(
+        self: Any, source: Any, options: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """Makes a session with one thread, if the test names no number.
+
+        There is a process of tests for each core, and idle threads keep cores busy.
+        """
+        options = kwargs.pop("sess_options", options) or onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.intra_op_num_threads or 1
+        _make_session(self, source, options, *args, **kwargs)
+
+    onnxruntime.InferenceSession.__init__ = _make_small_session
+
 if os.environ.get("CLRT_TEST_AS_GPU"):  # `make portability`: kernels for GPUs on a CPU
     _read = devices._read_caps
 
@@ -68,6 +88,7 @@ LEFT_BYTES = 64 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--check", action="store_true", help="the first quick test of each module")
     parser.addoption("--shard", metavar="I/N", help="of the tests every N-th, the I-th being first")
 
 
@@ -76,6 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shard := config.getoption("shard"):
         first, count = map(int, shard.split("/"))
         items[:] = items[first::count]
+    if config.getoption("check"):
+        first: dict[Path, pytest.Item] = {}
+        for item in items:
+            if not item.get_closest_marker("lengthy"):
+                first.setdefault(item.path, item)
+        items[:] = first.values()
     without = os.environ.get("CLRT_TEST_WITHOUT", "").splitlines()
     items[:] = [item for item in items if item.nodeid not in without]
 

@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
-from onnx.backend.test.loader import load_model_tests
 
 import clrt
 from clrt.errors import ClrtError, HostFallbackWarning
 from clrt.runtime.devices import DeviceInfo
+from tests.onnx_suite import cases_of
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
 
@@ -45,9 +45,7 @@ class Outcome:
 @cache
 def cases() -> dict[str, TestCase]:
     """Every case of the suite by its name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, where the expected results are computed
-        return {case.name: case for kind in KINDS for case in load_model_tests(kind=kind)}
+    return {case.name: case for kind in KINDS for case in cases_of(kind)}
 
 
 def model_of(case: TestCase) -> onnx.ModelProto:

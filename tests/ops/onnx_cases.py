@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
-from onnx.backend.test.loader import load_model_tests
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Decompose, OnnxNode, Op
+from tests.onnx_suite import cases_of
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,8 @@ def attribute(proto: onnx.AttributeProto) -> Any:
 
 @functools.cache
 def node_tests() -> tuple[TestCase, ...]:
-    """Every node test; ONNX computes them when its modules are imported."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = load_model_tests(kind="node")
-    return tuple(t for t in found if t.model is not None and t.data_sets is not None)
+    """Every node test that has a model and data."""
+    return tuple(t for t in cases_of("node") if t.model is not None and t.data_sets is not None)
 
 
 @functools.cache
