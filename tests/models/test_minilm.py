@@ -24,6 +24,8 @@ from tests.models.oracle import (
 )
 
 SHAPES = ((1, 1), (1, 16), (3, 37), (8, 128), (2, 512))
+# All sources become the same launches: what two of them give at the large shapes holds for all.
+LARGE = ("safetensors", "minilm_dynamo20")
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 VOCABULARY = 30522
 MAX_LAUNCHES = 50
@@ -69,8 +71,10 @@ def model(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
 def test_matches_onnxruntime(
-    model: clrt.Model, session: onnxruntime.InferenceSession, shape: tuple[int, int]
+    name: str, model: clrt.Model, session: onnxruntime.InferenceSession, shape: tuple[int, int]
 ) -> None:
+    if np.prod(shape) > 1000 and name not in LARGE:
+        pytest.skip("large shapes of two sources are enough")
     for padded in (False, True):
         check(model, session, text_feeds(NAMES, *shape, padded, VOCABULARY))
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("clrt", "examples", "kernels_cl", "tests", "tools")
@@ -23,24 +24,54 @@ def _files(*endings: str) -> list[Path]:
     return sorted(p for p in found if "__pycache__" not in p.parts)
 
 
-def _tree(path: Path) -> ast.Module:
-    """Parsed anew each time: those of all files are 200 MB, of which a process keeps half."""
-    return ast.parse(path.read_text("utf-8"))
-
-
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+class Facts(NamedTuple):
+    """What the tests need of a Python file; its syntax tree would take ten times the memory.
+
+    Attributes:
+        units: Kind, name, first line and number of lines of each class and function.
+        imports: Level, module and names of each import that is executed, also in functions.
+        skipped: The lines of imports, and of overloads, which repeat a signature by their nature.
+    """
+
+    units: list[tuple[str, str, int, int]]
+    imports: list[tuple[int, str, tuple[str, ...]]]
+    skipped: set[int]
+
+
+@cache
+def _facts(path: Path) -> Facts:
+    facts = Facts([], [], set())
+    if path.suffix != ".py":
+        return facts
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            kind = "class" if isinstance(node, ast.ClassDef) else "function"
+            lines = range(node.lineno, (node.end_lineno or 0) + 1)
+            facts.units.append((kind, node.name, node.lineno, len(lines)))
+            if "overload" in map(ast.unparse, node.decorator_list):
+                facts.skipped.update(lines)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            facts.skipped.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    for node in _executed(tree):
+        if isinstance(node, ast.Import):
+            facts.imports.append((0, "", tuple(a.name for a in node.names)))
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(a.name for a in node.names)
+            facts.imports.append((node.level, node.module or "", names))
+    return facts
 
 
 def _units() -> Iterator[tuple[str, str, int]]:
     """Kind, name and lines of each file, class and function."""
     for path in _files(*SOURCES):
         yield "file", _name(path), len(path.read_text("utf-8").splitlines())
-        for node in ast.walk(_tree(path)) if path.suffix == ".py" else ():
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                kind = "class" if isinstance(node, ast.ClassDef) else "function"
-                lines = (node.end_lineno or 0) - node.lineno + 1
-                yield kind, f"{_name(path)}:{node.name}", lines
+        for kind, name, _, lines in _facts(path).units:
+            yield kind, f"{_name(path)}:{name}", lines
 
 
 def test_no_unit_is_too_large() -> None:
@@ -56,14 +87,14 @@ def _imported(path: Path, modules: set[str]) -> set[str]:
     """The modules that a file imports, in functions too, but for what only type checkers read."""
     package = _module(path).split(".")[: None if path.stem == "__init__" else -1]
     found: set[str] = set()
-    for node in _executed(_tree(path)):
-        if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            inner = {f"{origin}.{a.name}" for a in node.names} & modules
-            found |= inner or {origin}
+    for level, module, names in _facts(path).imports:
+        if not level and not module:
+            found |= set(names)
+            continue
+        base = package[: len(package) - level + 1] if level else []
+        origin = ".".join([*base, *([module] if module else [])])
+        inner = {f"{origin}.{name}" for name in names} & modules
+        found |= inner or {origin}
     return found & modules
 
 
@@ -95,28 +126,16 @@ def test_no_two_classes_have_one_name() -> None:
     """With or without an underscore in front."""
     classes: dict[str, list[str]] = defaultdict(list)
     for path in _files(".py"):
-        for node in ast.walk(_tree(path)) if path.is_relative_to(ROOT / "clrt") else ():
-            if isinstance(node, ast.ClassDef):
-                classes[node.name.strip("_")].append(f"{_name(path)}:{node.lineno}")
+        for kind, name, line, _ in _facts(path).units if path.is_relative_to(ROOT / "clrt") else ():
+            if kind == "class":
+                classes[name.strip("_")].append(f"{_name(path)}:{line}")
     assert {name: places for name, places in classes.items() if len(places) > 1} == {}
-
-
-def _skipped(path: Path) -> set[int]:
-    """The lines of imports, and of overloads, which repeat a signature by their nature."""
-    nodes = ast.walk(_tree(path)) if path.suffix == ".py" else ()
-    skipped = (
-        n
-        for n in nodes
-        if isinstance(n, (ast.Import, ast.ImportFrom))
-        or (isinstance(n, ast.FunctionDef) and "overload" in map(ast.unparse, n.decorator_list))
-    )
-    return {k for n in skipped for k in range(n.lineno, (n.end_lineno or 0) + 1)}
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     """Number and text of the lines that say something."""
     thin = r"#" if path.suffix == ".py" else r"//|#include|#else|#endif"
-    skipped = _skipped(path)
+    skipped = _facts(path).skipped
     numbered = enumerate(path.read_text("utf-8").splitlines(), start=1)
     texts = ((k, " ".join(line.split())) for k, line in numbered if k not in skipped)
     return [(k, t) for k, t in texts if re.search(r"\w", t) and not re.match(thin, t)]
