@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Hundreds of processes of the tests would each compile the sources that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
+.PHONY: demo demo-chat docs check test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
 	fuzz-files test-interrupts check-wheels wheels test-frozen pocl-wheel bench gpu-report gpu-lab portability lint types \
 	format clean
 
@@ -34,6 +34,15 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check --preview --select PLW1514 .  # text has an encoding
 	@$(MAKE) --no-print-directory --jobs types types-win32 types-darwin
 	$(BIN)/vermin --quiet --target=3.10- --violations --no-tips clrt examples tests tools
+
+# For the inner loop, in 90 seconds: lint of what differs from main, and one test of each module.
+CHANGED = $(shell git diff --name-only --diff-filter=d main -- '*.py'; git ls-files --others --exclude-standard '*.py')
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet $(or $(CHANGED),.)
+	$(BIN)/ruff check --quiet $(or $(CHANGED),.)
+	$(BIN)/mypy $(filter clrt/%,$(CHANGED))
+	$(PYTEST) -m "not slow" --check
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -74,6 +74,7 @@ def case(name: str) -> Any:
     return sound(seconds, seed)
 
 
+@pytest.mark.lengthy
 @DEVICES
 def test_it_hears_what_transformers_hears(device: DeviceInfo, folder: Path) -> None:
     with (

@@ -108,6 +108,7 @@ _SETTINGS = settings(
 )
 
 
+@pytest.mark.lengthy
 @SWEEP
 @given(case=graphs())
 @_SETTINGS

@@ -70,6 +70,7 @@ def logits(engine: Engine) -> list[Array]:
     return list(np.concatenate(found, axis=1))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("name", ENCODER_TEXTS)
 def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     with make_generator(write_encoder_decoder(tmp_path, name)) as generator:

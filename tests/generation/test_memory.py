@@ -80,6 +80,7 @@ def large_case() -> dict[str, Any]:
     return {"config": config, "tensors": tensors}
 
 
+@pytest.mark.lengthy
 def test_weights_lie_once(tmp_path: Path) -> None:
     model = write_folder(tmp_path / "model", large_case())
     byte_level().save(str(model / "tokenizer.json"))

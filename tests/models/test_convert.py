@@ -54,6 +54,7 @@ def _converted(tmp_path: Path, *args: object) -> Path:
     return target
 
 
+@pytest.mark.lengthy
 @DEVICES
 def test_gives_the_same_vectors(tmp_path: Path, device: DeviceInfo) -> None:
     """Also on a device that packs its weights otherwise than the one it was made on."""
@@ -80,6 +81,7 @@ def _other_tiles(model: clrt.Model) -> None:
     np.testing.assert_allclose(np.asarray(found), expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("option", "share", "cosine"),
     [
@@ -103,6 +105,7 @@ def check_fewer_bits(target: Path, share: float, cosine: float) -> None:
     assert (vectors * expected).sum(axis=1).min() >= cosine
 
 
+@pytest.mark.lengthy
 @SWEEP
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
@@ -182,8 +185,9 @@ def test_nothing_is_compiled_for_simulators(
     real = [d for d in devices() if not d.caps.simulator]
     fake = replace(real[0], index=99, caps=replace(real[0].caps, simulator=True))
     monkeypatch.setattr(conversion, "devices", lambda: [*real, fake])
+    text = "g (float[n] x) => (float[n] y) { y = Add(x, x) }"
     source = tmp_path / "m.onnx"
-    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>{text}'), source)
     here = ("--precompile", tmp_path / "programs", "--all-devices-here")
     result = _run(source, "-o", tmp_path / "m.clrt", *here)
     assert result.exit_code == 0, result.output

@@ -63,6 +63,7 @@ def images() -> dict[str, Array]:
     }
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("device", all_devices(), ids=name_of)
 def test_agrees_with_onnxruntime(device: DeviceInfo) -> None:
     proto = net()

@@ -50,6 +50,7 @@ def _model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 def test_every_launch_is_timed(device: DeviceInfo) -> None:
     with clrt.load(small_model(), device=device.index) as model:

@@ -83,6 +83,7 @@ def _network() -> onnx.ModelProto:
     return net.model(3, last, turned, net("GlobalMaxPool", last))
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("level", ["EXTENDED", "ALL"])
 def test_saved_by_onnx_runtime(level: str, tmp_path: Path) -> None:
     model, x = _network().SerializeToString(), _x(2, 3, 9, 8)

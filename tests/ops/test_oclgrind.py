@@ -79,6 +79,7 @@ def _shards() -> list[ParameterSet]:
     ]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("kernels", "shard"), _shards())
 def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> None:
     tests = ("-p", "no:cacheprovider", *KERNEL_TESTS, "-k", kernels, "--shard", shard)
@@ -88,6 +89,7 @@ def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> Non
     assert (tmp_path / "log").read_text() == "", output
 
 
+@pytest.mark.lengthy
 def test_teams_are_clean(tmp_path: Path) -> None:
     # What orders work-groups by atomics is a race to Oclgrind: one after the other, the first one
     # does everything.

@@ -56,6 +56,7 @@ def wide(cls: type[Recurrent]) -> Iterator[Sample]:
         yield Sample(op, sample_inputs(cls, (5, batch, 3, 51), op, (True,) * 5))
 
 
+@pytest.mark.lengthy
 @DEVICES
 @pytest.mark.parametrize("cls", CLASSES)
 def test_parts_make_what_one_makes(cls: type[Recurrent], device: DeviceInfo) -> None:

@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_an_application(system: str, folder: Path) -> None:
     program = [sys.executable, "-X", "warn_default_encoding", "-m", "tests.platforms.application"]

@@ -11,9 +11,10 @@ from clrt.runtime.devices import devices
 from tests.security import fuzz_files
 from tests.security.fuzz_files import KINDS, Ending, chosen, end_of, endings, keep
 
-_COUNTS = {"onnx": 1000, "clrt": 1000, "sizes": 100}
+_COUNTS = {"onnx": 500, "clrt": 500, "sizes": 100}
 
 
+@pytest.mark.lengthy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutants(kind: str) -> None:
@@ -24,6 +25,7 @@ def test_mutants(kind: str) -> None:
     assert not failures, "\n".join(listing)
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(
     not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"
 )
@@ -34,6 +36,7 @@ def test_extreme_sizes_stay_inside_tensors() -> None:
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["onnx", "clrt"])
 def test_seeds_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every mutant might be refused for what its seed is."""

@@ -81,6 +81,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Planned]:
     return [p for model in _models(work) for p in plan_model(model, profiles())]
 
 
+@pytest.mark.lengthy
 def test_each_device_plans_each_model_or_says_by_how_much_not(plans: list[Planned]) -> None:
     for planned in plans:
         where = f"{planned.model} on {planned.profile.name}"

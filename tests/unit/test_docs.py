@@ -41,6 +41,7 @@ CACHE = """
 """
 
 
+@pytest.mark.lengthy
 def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
     """With the files that they name: the model of Getting started, a small BERT, images, …"""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
@@ -78,6 +79,7 @@ def _write(root: Path, name: str, language: str, text: str) -> None:
     path.write_text(before.replace(old, new), "utf-8")
 
 
+@pytest.mark.lengthy
 def test_recipes_work(tmp_path: Path) -> None:
     """All of them, in a copy of the sources. That of a variant goes on with that of an op."""
     ignored = shutil.ignore_patterns("__pycache__", "data")

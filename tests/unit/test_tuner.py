@@ -32,6 +32,7 @@ def _shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
     return [{"x": (b, s, 64)} for b, s in ((1, 3), (2, 5))]
 
 
+@pytest.mark.lengthy
 def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(plan: BoundPlan, entry: str) -> float:
         (launch, *_) = (

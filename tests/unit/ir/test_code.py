@@ -39,6 +39,7 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
                 yield place, name, node
 
 
+@pytest.mark.lengthy
 def test_code_is_written_as_literals() -> None:
     found = set()
     for file, name, call in calls():
