@@ -81,6 +81,14 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
         ClrtError,
         "",
     ),
+    "a scan of nothing": (
+        """(float[2] s, float[3,2] x) => (float[2] y, float[k,2] z) {
+            y, z = Scan<num_scan_inputs = 0, body = step (float[2] a, float[2] b)
+                => (float[2] c, float[2] d) { c = Add(a, b) d = Identity(c) }>(s, x)
+        }""",
+        ModelError,
+        "num_scan_inputs is 0",
+    ),
     "logic of floats": ("(float[n] x) => (bool[n] y) { y = Xor(x, x) }", ShapeError, "no floats"),
     "bits of floats": ("(float[n] x) => (float[n] y) { y = BitwiseNot(x) }", ShapeError, "floats"),
     "random numbers of a size below 0": (

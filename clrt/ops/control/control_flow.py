@@ -302,7 +302,7 @@ class Scan(HostDriven):
         Raises:
             ModelError: There are others.
         """
-        if self.num_scan_inputs < 0 or not 0 <= self.states <= len(self.body.outputs):
+        if self.num_scan_inputs < 1 or not 0 <= self.states <= len(self.body.outputs):
             raise ModelError(
                 f"Scan: num_scan_inputs is {self.num_scan_inputs}, its body has "
                 f"{len(self.body.inputs) - self.captures} inputs, {len(self.body.outputs)} outputs."
