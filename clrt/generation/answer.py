@@ -19,7 +19,7 @@ from clrt.generation.result import FinishReason, GeneratedText, TextTimings, Tok
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.step_parts import CachedSequence
 from clrt.generation.stops import StopMatcher
-from clrt.generation.token_rules import TokenRules
+from clrt.generation.token_rules import NextTokenRules
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 
@@ -127,7 +127,7 @@ class Answer:
             source: What the encoder reads.
         """
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
-        sampler.rules = TokenRules.of(sampling, ends, prompt, limit, source)
+        sampler.rules = NextTokenRules.of(sampling, ends, prompt, limit, source)
         if sampling.seed is not None:
             sampler.seed = (sampling.seed + number) % (1 << 64)
         text = TextStream(tokenizer, kept=calls.format.kept_tokens if calls else ())

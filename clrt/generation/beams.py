@@ -20,7 +20,7 @@ from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
 from clrt.generation.step_parts import CachedSequence
-from clrt.generation.token_rules import TokenRules, new_tokens_limit, normalised
+from clrt.generation.token_rules import NextTokenRules, new_tokens_limit, normalised
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 
@@ -74,7 +74,7 @@ class BeamSearch:
     def __post_init__(self) -> None:
         self._limit = new_tokens_limit(self.sampling, len(self.prompt), self.model.context)
         given = self.model.ends, self.prompt, self._limit, self.source
-        self._rules = TokenRules(self.sampling, *given)
+        self._rules = NextTokenRules(self.sampling, *given)
 
     @classmethod
     def of(

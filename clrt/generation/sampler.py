@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clrt.generation.options import Sampling
-from clrt.generation.token_rules import TokenRules
+from clrt.generation.token_rules import NextTokenRules
 
 _WORD = (1 << 32) - 1
 
@@ -33,7 +33,7 @@ class TokenSampler:
     prompt: int = 0
     seed: int = field(default=-1)
     allowed: np.ndarray[Any, np.dtype[np.uint32]] | None = None
-    rules: TokenRules | None = None
+    rules: NextTokenRules | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:

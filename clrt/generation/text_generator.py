@@ -20,23 +20,15 @@ from clrt.generation.drafter import open_drafter
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
 from clrt.generation.options import whole_number
-from clrt.generation.prompts import Prompt, several, tokens_of
+from clrt.generation.prompts import Prompt, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.scoring import (
-    FloatArray,
-    Progress,
-    beginning_of,
-    embeddings,
-    log_likelihoods,
-    perplexity_as,
-)
 from clrt.generation.streaming import Ending, GeneratedStream
+from clrt.generation.text_measures import TextMeasures, as_asked
 from clrt.runtime.devices import DeviceInfo
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from typing_extensions import Unpack
 
     from clrt.generation.async_streaming import AsyncGeneratedStream
@@ -45,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_SEQUENCES = 1 << 16
 
 
-class TextGenerator:
+class TextGenerator(TextMeasures):
     """A language model with its tokenizer; its cache stays on the device.
 
     All methods may be called from several threads: their texts then run together. What prompts
@@ -111,11 +103,6 @@ class TextGenerator:
         self._load_s = time.perf_counter() - started
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer, of the library tokenizers."""
-        return self._model.tokenizer
-
-    @property
     def context(self) -> int:
         """The most tokens of a text with its prompt."""
         return self._model.context
@@ -145,7 +132,7 @@ class TextGenerator:
             found = [text for search in searches for text in search.run()]
         else:
             found = self._together(prompts, request)
-        return _as_asked(found, prompt)
+        return as_asked(found, prompt)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
         """The text that follows a prompt, piece by piece as it comes.
@@ -177,7 +164,7 @@ class TextGenerator:
             streams = [self._astream(answer) for answer in answers]
             self._scheduler.add(answers)
             found = await finish_all(streams)
-        return _as_asked(found, prompt)
+        return as_asked(found, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
         """`stream` for `async for`, while the event loop goes on.
@@ -205,73 +192,6 @@ class TextGenerator:
         request = self._requests.read(options, "chat")
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
-
-    def score(
-        self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
-    ) -> Any:
-        """How likely the tokens of texts are.
-
-        Args:
-            texts: As the prompts of `generate`.
-            sources: What an encoder reads: a prompt for all texts, or one for each.
-
-        Returns:
-            The log-probability of each token behind those before it, without the first one:
-            float32 `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
-
-        Raises:
-            InputError: A text is longer than the context, or sources do not fit the texts.
-            OutOfMemoryError: The cache has no room.
-        """
-        given = self._requests.texts(texts, sources)
-        found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
-        return _as_asked(found, texts)
-
-    def perplexity(
-        self,
-        text: Prompt,
-        stride: int | None = None,
-        progress: Progress | None = None,
-        *,
-        compare: str | None = None,
-    ) -> float:
-        """How much a text surprises the model: exp of the mean of its tokens' `-score`.
-
-        Args:
-            stride: A text longer than the context is read in windows, each so many tokens behind
-                the one before; None for half of the context. Each begins with what the tokenizer
-                begins texts with, such as BOS.
-            progress: Is told how many tokens are done, and of how many.
-            compare: "llama.cpp" for the definition of llama-perplexity: windows one behind the
-                other, of which the second halves count; the context here is `-c` there.
-
-        Raises:
-            InputError: The text has fewer than two tokens, the stride is out of range, or
-                `compare` is unknown, or needs a longer text.
-            OutOfMemoryError: The cache has no room.
-            UnsupportedError: The model has an encoder.
-        """
-        tokens = self._requests.continued(text, "`perplexity`")
-        given = self._scheduler, self._model.vocabulary, tokens, beginning_of(self.tokenizer)
-        return perplexity_as(compare, *given, stride, progress)
-
-    def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
-        """Vectors of texts: the model's last hidden states, those of its encoder if it has one.
-
-        Args:
-            texts: As the prompts of `generate`.
-            pooling: "mean" of all tokens, or that of the "last" one.
-
-        Returns:
-            float32 `[hidden]`; `[texts, hidden]` for several texts. They have not unit length.
-
-        Raises:
-            InputError: A text is longer than the context, or the pooling is unknown.
-            OutOfMemoryError: The cache has no room.
-        """
-        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        found = embeddings(self._scheduler, self._model, tokens, pooling)
-        return found if several(texts) is not None else found[0]
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
         """Writes what the cache has of a prompt, computed before if need be.
@@ -363,8 +283,3 @@ class TextGenerator:
         """What has come of an answer. The first one has waited for the model."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)
-
-
-def _as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
-    """What a call gives: all that was found, or the one thing for one prompt."""
-    return found[0] if len(found) == 1 and several(prompt) is None else found

@@ -42,7 +42,7 @@ class _Sequences(NamedTuple):
         return np.asarray((self.before == text[len(text) - length :]).all(axis=1))
 
 
-class TokenRules:
+class NextTokenRules:
     """Rules for the next token of one text.
 
     Attributes:
@@ -77,7 +77,7 @@ class TokenRules:
         prompt: Sequence[int],
         limit: int,
         source: NDArray[Any] | None = None,
-    ) -> TokenRules | None:
+    ) -> NextTokenRules | None:
         """The rules of a text; None if the options have none."""
         forced = sampling.forced_bos_token_id is not None or sampling.forced_eos_token_id != ()
         if not forced and not any(getattr(sampling, name) for name in (*_DYNAMIC, *_STATIC)):

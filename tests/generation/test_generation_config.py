@@ -13,7 +13,7 @@ import clrt
 from clrt import Sampling, TextGenerator
 from clrt.errors import InputError, UnsupportedError
 from clrt.generation.generation_config import KEYS
-from clrt.generation.token_rules import TokenRules
+from clrt.generation.token_rules import NextTokenRules
 from tests.generation.checkpoints import DATA
 from tests.generation.oracle_texts import BEAM_RULES, PROMPTS, RULE_ENDS, RULES, RULES_TOKENS
 from tests.generation.text_folders import make_generator, write_texts
@@ -175,7 +175,7 @@ def test_refused_models_generate_by_own_options(tmp_path: Path) -> None:
 
 def test_bans_of_tokens_that_there_are_not_do_nothing() -> None:
     sampling = Sampling(suppress_tokens=[1, 99], bad_words_ids=[[98]], sequence_bias=[[[97], 1.0]])
-    rules = TokenRules(sampling, [96], [0], 8)
+    rules = NextTokenRules(sampling, [96], [0], 8)
     bits = np.unpackbits(rules.allowed([0], 40).view(np.uint8), bitorder="little")
     assert bits.tolist() == [1, 0, *[1] * 38, *[0] * 24]
     assert isinstance(clrt.Sampling(), Sampling)
