@@ -88,6 +88,10 @@ def _facts(device: DeviceInfo) -> list[str]:
     ]
     if caps.quirks:
         lines.append(f"quirks: {', '.join(sorted(caps.quirks))}")
+    ids = device.ids
+    lines += [
+        f"{k} {v}" for k, v in (("PCI", ids.pci), ("UUID", ids.uuid), ("LUID", ids.luid)) if v
+    ]
     if device.note:
         lines.append(device.note)
     return lines

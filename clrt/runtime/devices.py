@@ -18,6 +18,7 @@ from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.knobs import whole_number
+from clrt.runtime.device_ids import DeviceIds, read_ids
 from clrt.runtime.driver import (
     Guard,
     cl,
@@ -76,6 +77,11 @@ class DeviceInfo:
         return self.caps.name
 
     @property
+    def ids(self) -> DeviceIds:
+        """PCI address, UUID and LUID, where its driver tells them."""
+        return DeviceIds() if self.handle is None else _ids(self.handle)
+
+    @property
     def platform(self) -> str:
         """The OpenCL implementation it belongs to."""
         return self.caps.platform
@@ -88,6 +94,12 @@ class DeviceInfo:
     def __str__(self) -> str:
         part = "" if self.cores is None else f", cores={self.cores}"
         return f"[{self.index}] {self.caps.platform}: {self.caps.name} ({self.caps.kind}{part})"
+
+
+@cache
+def _ids(handle: cl.Device) -> DeviceIds:
+    with Guard("An OpenCL device"):
+        return read_ids(handle)
 
 
 def read_caps(device: cl.Device) -> DeviceCaps:
@@ -247,8 +259,9 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     """The device asked for.
 
     Args:
-        request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index, or
-            the device itself; None takes the environment variable CLRT_DEVICE, else "auto".
+        request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index,
+            "pci:", "uuid:" or "luid:" with an identifier of `DeviceInfo.ids`, or the device
+            itself; None takes the environment variable CLRT_DEVICE, else "auto".
 
     Raises:
         DeviceError: There is none such; the message lists what there is.
@@ -292,5 +305,8 @@ def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
         return [d for d in real if d.caps.kind == "cpu"]
     if text == "gpu":
         return [d for d in real if d.caps.kind in ("gpu", "igpu")]
+    kind, colon, number = text.partition(":")
+    if colon and kind in ("pci", "uuid", "luid"):
+        return [d for d in available if d.ids.matches(kind, number.strip())]
     text = _KNOWN_AS.get(text, text)
     return [d for d in available if text in d.name.lower() or text in d.platform.lower()]

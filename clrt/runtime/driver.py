@@ -21,7 +21,14 @@ from clrt.runtime.cache_folders import prepare_pocl_cache
 from clrt.runtime.icd import intel_platforms, remove_old_icd
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
-__all__ += ["find_platforms", "load_drivers", "never_release", "new_context", "note_use"]
+__all__ += [
+    "device_bytes",
+    "find_platforms",
+    "load_drivers",
+    "never_release",
+    "new_context",
+    "note_use",
+]
 __all__ += ["status_name"]
 
 _CODES = cl.status_code
@@ -226,6 +233,21 @@ def sub_group_sizes(device: cl.Device) -> frozenset[int]:
     if library.clGetDeviceInfo(device.int_ptr, _SUB_GROUP_SIZES, *given):
         return frozenset()
     return frozenset(sizes[: nbytes.value // ctypes.sizeof(ctypes.c_size_t)])
+
+
+def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
+    """Returns what clGetDeviceInfo has for a number that pyopencl does not know.
+
+    Args:
+        nbytes: Size of the value; b"" is returned if the device has none, or another size.
+    """
+    library, size = _library(), ctypes.c_size_t()
+    value = ctypes.create_string_buffer(nbytes)
+    if library is None:
+        return b""
+    given = nbytes, value, ctypes.byref(size)
+    failed = library.clGetDeviceInfo(device.int_ptr, number, *given)
+    return b"" if failed or size.value != nbytes else value.raw
 
 
 def new_context(device: cl.Device) -> cl.Context:
