@@ -132,7 +132,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         InputError: The file has another context or cache than asked for.
     """
     with needing("Text generation"):
-        from tokenizers import Tokenizer
+        from clrt.text.checked_tokenizer import load_tokenizer
     header = open_compiled(path)
     found = extras_of(header).get(_EXTRA)
     if not isinstance(found, dict):
@@ -152,7 +152,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     if context is not None and isinstance(places, int) and 0 < places < context:
         raise InputError(f"context is {context}; the model has places for 1 to {places}.")
     try:
-        tokenizer = Tokenizer.from_str(found["tokenizer"])
+        tokenizer = load_tokenizer(found["tokenizer"], path).library
         sampling = Sampling(**found.get("sampling", {}))
         ends = frozenset(map(int, found.get("ends", ())))
         start = tuple(map(int, found.get("start", ())))

@@ -282,12 +282,9 @@ def read_tokenizer(file: Path) -> Tokenizer:
         ModelError: The file is missing or damaged.
     """
     with needing("Text generation"):
-        from tokenizers import Tokenizer
+        from clrt.text.checked_tokenizer import load_tokenizer
     text = read_text(file)
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises no narrower type
-        raise ModelError(f"{file} is no tokenizer ({error}); download it again.") from error
+    tokenizer = load_tokenizer(text, file).library
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

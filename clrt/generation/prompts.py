@@ -109,7 +109,9 @@ def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
         InputError: It is not valid Unicode.
     """
     text = valid_text(text, "The prompt")
-    return list(tokenizer.encode(text, add_special_tokens=special).ids)
+    from clrt.text.checked_tokenizer import CheckedTokenizer
+
+    return list(CheckedTokenizer(tokenizer).encode(text, add_special_tokens=special).ids)
 
 
 def _token(model: LanguageModel, token: object) -> int:

@@ -14,6 +14,7 @@ from clrt.errors import InputError
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling, whole_number
+from clrt.generation.prompts import encoded
 from clrt.generation.reading import GivenText, PlaceRows, read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
@@ -187,9 +188,7 @@ def perplexity_as(
 
 def beginning_of(tokenizer: Tokenizer) -> list[int]:
     """Tokens that a tokenizer puts in front of each text; none if it puts none there."""
-    whole, plain = (
-        list(tokenizer.encode("a", add_special_tokens=special).ids) for special in (True, False)
-    )
+    whole, plain = (encoded(tokenizer, "a", special) for special in (True, False))
     ends = (k for k in range(len(whole)) if plain and whole[k : k + len(plain)] == plain)
     return whole[: next(ends, 0)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from clrt.container.gguf_metadata import Metadata
 from clrt.container.safetensors import damaged
 from clrt.errors import warn_user
+from clrt.text.charsmap import check_charsmap
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -123,9 +123,6 @@ def _per_token(metadata: Metadata, name: str, count: int) -> NDArray[np.generic]
 def read_charsmap(metadata: Metadata) -> bytes:
     """The table by which SentencePiece normalises text, checked; empty where there is none.
 
-    It is a trie, as a double array of 32-bit units, and the texts that its leaves point to. The
-    tokenizers library follows both without a check.
-
     Raises:
         ModelError: The trie or a leaf points out of its table.
     """
@@ -133,19 +130,5 @@ def read_charsmap(metadata: Metadata) -> bytes:
     if key not in metadata:
         return b""
     raw = metadata.numbers(key).astype(np.uint8).tobytes()
-    size = struct.unpack("<I", raw[:4])[0] if len(raw) >= 4 else 0
-    if size == 0 or size % 4 or size > len(raw) - 4:
-        raise damaged(metadata.file, f"the table '{key}' is shorter than it says")
-    units, texts = np.frombuffer(raw, "<u4", size // 4, 4), raw[4 + size :]
-    offsets = (units >> 10) << ((units & 0x200) >> 6)
-    inner = units < 2**31
-    inner[0] = True  # the root is followed whatever it is
-    children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[inner]
-    leaves = children[(units[inner] & 0x100) != 0]
-    if (children | 0xFF).max(initial=0) >= len(units):
-        raise damaged(metadata.file, f"the table '{key}' points out of itself")
-    starts = units[leaves] & 0x7FFFFFFF
-    characters = np.frombuffer(texts + b"\0", np.uint8)
-    if starts.max(initial=0) >= len(characters) or (characters[starts] & 0xC0 == 0x80).any():
-        raise damaged(metadata.file, f"the table '{key}' points out of its texts")
+    check_charsmap(raw, metadata.file, key)
     return raw

@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, proce
 
 from clrt.errors import InputError, ModelError, counted
 from clrt.importer.huggingface.model_files import file_exists, read_text
+from clrt.text.checked_tokenizer import CheckedTokenizer, load_tokenizer
 from clrt.text.config import TextConfig
 
 IntArray = NDArray[np.int64]
@@ -48,7 +49,8 @@ class TextTokenizer:
     """
 
     def __init__(self, config: TextConfig, pairs: bool = False) -> None:
-        self.library = _load(config)
+        self._checked = _load(config)
+        self.library = self._checked.library
         self._types = config.token_types
         self._special = self.library.num_special_tokens_to_add(pairs)
         self.pad_id = _pad_id(self.library, config.pad_token)
@@ -82,7 +84,7 @@ class TextTokenizer:
     def _chunk(self, texts: Sequence[Text], start: int) -> Iterator[Tokens]:
         chunk = texts[start : start + _CHUNK]
         try:
-            encodings = self.library.encode_batch_fast(chunk, add_special_tokens=not self._plain)
+            encodings = self._checked.encode_batch(chunk, not self._plain)
         except (TypeError, UnicodeError):
             _blame(chunk, start)
             raise
@@ -100,7 +102,7 @@ class TextTokenizer:
         """
         if not prompt:
             return 0
-        encoding = self.library.encode(prompt, add_special_tokens=not self._plain)
+        encoding = self._checked.encode(prompt, not self._plain)
         if not encoding.ids:
             return 0
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
@@ -114,21 +116,23 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool =
     return padded
 
 
-def _load(config: TextConfig) -> Tokenizer:
+def _load(config: TextConfig) -> CheckedTokenizer:
     file = tokenizer_file(config)
     text = config.tokenizer or read_text(file)
+    checked = load_tokenizer(text, file)
+    tokenizer = checked.library
     try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # The library raises bare Exception.
+        _apply(config, tokenizer)
+        _add_ends(config.ends, checked)
+    except (TypeError, UnicodeError) as error:
         raise ModelError(
-            f"'{file}' is not a tokenizer that the tokenizers library reads ({error}); "
-            "download the model's own file."
+            f"The files beside '{file}' have a token that is none ({error}); download the model's "
+            "own files."
         ) from error
-    _apply(config, tokenizer)
     if config.lower_case:
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
-    return tokenizer
+    return checked
 
 
 def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
@@ -146,13 +150,13 @@ def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
     for token in config.added_tokens:
         if token["content"] not in known:
             tokenizer.add_tokens([AddedToken(**token)])
-    _add_ends(config.ends, tokenizer)
 
 
-def _add_ends(ends: tuple[str, str], tokenizer: Tokenizer) -> None:
+def _add_ends(ends: tuple[str, str], checked: CheckedTokenizer) -> None:
     """Lets each text begin and end with tokens, as transformers' `add_eos_token` does."""
+    tokenizer = checked.library
     ids = [tokenizer.token_to_id(token) if token else None for token in ends]
-    made = tokenizer.encode("").ids
+    made = checked.encode("").ids
     missing = [
         number is not None and made[place : place + 1 or None] != [number]
         for number, place in zip(ids, (0, -1), strict=True)

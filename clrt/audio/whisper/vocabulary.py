@@ -22,6 +22,8 @@ from clrt.importer.huggingface.model_files import read_optional
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from clrt.text.checked_tokenizer import CheckedTokenizer
+
 TASKS = ("transcribe", "translate")
 # Vocabularies of this size and more have a language more than those that know English alone.
 _LEAST_MULTILINGUAL = 51_865
@@ -92,10 +94,10 @@ class WhisperVocabulary:
             UnsupportedError: The package tokenizers is not installed.
         """
         with needing("Speech to text by Whisper"):
-            from tokenizers import Tokenizer
+            from clrt.text.checked_tokenizer import load_tokenizer
         try:
-            made = Tokenizer.from_str(str(tokenizer))
-        except Exception as error:  # tokenizers raises no narrower type
+            made = load_tokenizer(str(tokenizer), source).library
+        except ModelError as error:
             raise damaged(source, f"its tokenizer cannot be read, {error}") from error
         return cls._of(source, made, values, size)
 
@@ -157,6 +159,12 @@ class WhisperVocabulary:
     def no_speech(self) -> int:
         """Says that nobody speaks."""
         return self.no_timestamps - 1
+
+    @cached_property
+    def _checked(self) -> CheckedTokenizer:
+        from clrt.text.checked_tokenizer import CheckedTokenizer
+
+        return CheckedTokenizer(self.tokenizer)
 
     @cached_property
     def _codes(self) -> Mapping[int, str]:
@@ -232,13 +240,13 @@ class WhisperVocabulary:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a prompt's text."""
-        found = self.tokenizer.encode(f" {text.strip()}", add_special_tokens=False).ids
+        found = self._checked.encode(f" {text.strip()}", add_special_tokens=False).ids
         return [t for t in found if t < self.end]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without times and the like."""
         text = [t for t in tokens if t < self.end]
-        return str(self.tokenizer.decode(text, skip_special_tokens=False))
+        return self._checked.decode(text, skip_special_tokens=False)
 
 
 class _Own:
