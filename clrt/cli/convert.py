@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from clrt.cli.adapters import LoraOption
+from clrt.cli.command import Command
 from clrt.cli.console import EXIT_DIFFERS, HELP_OPTIONS, VersionOption, clear_errors
 from clrt.cli.conversion import Conversion, Precision, Quantize, Request, Target
 from clrt.cli.convert_language import convert_language_model, is_language_model
@@ -96,7 +97,7 @@ AllDevicesOption = Annotated[
 app = typer.Typer(name="clrt-convert", pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 
-@app.command(epilog=_EPILOG, context_settings=HELP_OPTIONS)
+@app.command(cls=Command, epilog=_EPILOG, context_settings=HELP_OPTIONS)
 @clear_errors
 def convert_model(
     source: ModelArgument,

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperCommand, TyperGroup
 
+from clrt.cli.command import Command, Group
 from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
@@ -36,13 +36,13 @@ COMMANDS = {
 }
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Imports each command when it is called."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, text in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=text))
+            self.add_command(Command(name, help=text))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -53,7 +53,8 @@ def _load(name: str) -> Any:
     function = name.replace("-", "_")
     module = importlib.import_module(f"clrt.cli.{function}")
     one = typer.Typer(add_completion=False)
-    one.command(name, context_settings=HELP_OPTIONS)(clear_errors(getattr(module, function)))
+    command = clear_errors(getattr(module, function))
+    one.command(name, cls=Command, context_settings=HELP_OPTIONS)(command)
     return typer.main.get_command(one)
 
 

@@ -93,3 +93,27 @@ def test_numbers_that_are_none_are_one_sentence(number: str, tmp_path: Path) -> 
     for command in ("explain", "profile", "bench"):
         result = CliRunner().invoke(app, [command, str(path), "--shape", f"x={number}x2"])
         assert result.exit_code == 1 and "Error: 'x=" in result.stderr, result.output
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS, "clrt-convert"])
+def test_flags_have_no_type_in_the_help(name: str) -> None:
+    asked = convert.app if name == "clrt-convert" else app
+    args = [name] if name in COMMANDS else []
+    shown = CliRunner().invoke(asked, [*args, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0 and "--help" in shown.stdout
+    assert "bool" not in shown.stdout.lower()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["bench", "m", "--against", "foo"], "'foo' is not one of 'onnxruntime'"),
+        (["transcribe", "a.wav", "-m", "m", "--format", "doc"], "'doc' is not one of 'txt'"),
+        (["diff", "m", "--precision", "int4"], "'int4' is not one of 'float16'"),
+        (["bench", "m", "--seconds", "-1"], "--seconds"),
+    ],
+)
+def test_a_wrong_choice_is_told_plainly(args: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, args, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert said in result.output and "Value error" not in result.output
