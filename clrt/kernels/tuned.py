@@ -26,11 +26,10 @@ class TunedKernel:
     choices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def with_record(self, record: Mapping[str, int]) -> dict[str, int]:
-        """The defaults, overridden by a tuning record.
+        """Returns the defaults, overridden by a tuning record.
 
         Raises:
-            ValueError: The record names a macro that the kernel does not have, or sets one to a
-                number that no kernel is built with.
+            ValueError: The record names a macro that the kernel does not have.
         """
         unknown = sorted(record.keys() - self.defaults.keys())
         if unknown:
@@ -38,10 +37,19 @@ class TunedKernel:
                 f"a tuning record of {self.entry} sets {', '.join(unknown)}; "
                 f"it has {', '.join(self.defaults)}"
             )
+        return {**self.defaults, **record}
+
+    def check(self, record: Mapping[str, int]) -> None:
+        """Checks a record that was read from a file.
+
+        Raises:
+            ValueError: As `with_record`, or the record sets a macro to a number that no kernel is
+                built with.
+        """
+        self.with_record(record)
         for macro, value in record.items():
             if not self._fits(macro, value):
                 raise ValueError(f"a tuning record of {self.entry} sets {macro} to {value}")
-        return {**self.defaults, **record}
 
     def _fits(self, macro: str, value: int) -> bool:
         """Whether a number is near those that a macro is known to have, and of their kind.

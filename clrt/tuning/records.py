@@ -151,7 +151,7 @@ def check(records: object) -> list[Record]:
             raise ValueError(f"a kernel is a name: {record}")
         # A kernel of another version may be unknown; its record is never looked up.
         if record["kernel"] in TUNED:
-            TUNED[record["kernel"]].with_record(values)
+            TUNED[record["kernel"]].check(values)
         elif record["kernel"] in GROUPS:
             GROUPS[record["kernel"]].check(values)
     return records
