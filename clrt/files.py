@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
@@ -331,14 +331,21 @@ def make_cache_folder(folder: Path) -> None:
         raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
 
 
-def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = ()) -> None:
+def check_targets(
+    targets: Mapping[str, Path | None],
+    sources: Iterable[Path] = (),
+    suffixes: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Fails before the work rather than after it, and before anything is overwritten.
 
     Args:
         targets: The file to write by option; None where there is none.
         sources: Files that are read.
+        suffixes: The suffixes by option that a file of its format may have, such as ".npz"; pipes
+            and devices have any name.
 
     Raises:
+        InputError: A target has another suffix than its format.
         InputError: A target cannot be written: its folder is missing or read-only; it is a folder,
             one of `sources`, the target of two options or, on Windows, open; or it is "-", and
             another option writes to standard output, too.
@@ -359,6 +366,7 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
         if file in taken:
             raise InputError(f"'{path}' belongs to {taken[file]}; name another file by {option}.")
         taken[file] = option
+        _check_suffix(option, path, (suffixes or {}).get(option, ()))
         try:
             with tempfile.TemporaryFile(dir=os.path.dirname(final)):
                 pass
@@ -366,3 +374,10 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
                 _check_unused(final)
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _check_suffix(option: str, path: Path, suffixes: Sequence[str]) -> None:
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise InputError(
+            f"'{path}' does not end in {' or '.join(suffixes)}, which {option} is written as."
+        )

@@ -23,6 +23,8 @@ Value = TypeVar("Value")
 EXIT_DIFFERS = 3
 # The file name that means standard output.
 STDOUT = Path("-")
+# File names of HTML pages.
+PAGE_SUFFIXES = (".html", ".htm")
 # Of every command: -h is --help.
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 

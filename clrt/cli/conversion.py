@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from clrt.cli.console import EXIT_DIFFERS, STDOUT, echo, say_error, stderr, stdout
+from clrt.cli.console import EXIT_DIFFERS, PAGE_SUFFIXES, STDOUT, echo, say_error, stderr, stdout
 from clrt.cli.convert_report import difference_table, report_conversion, warn
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
@@ -149,7 +149,11 @@ class Request:
             )
         dump = None if self.dump_ir == STDOUT else self.dump_ir
         targets = {"--output": target, "--report": self.report, "--dump-ir": dump}
-        check_targets(targets, [*model_files(found), *([self.inputs] if self.inputs else [])])
+        read = [*model_files(found), *([self.inputs] if self.inputs else [])]
+        suffixes: dict[str, Sequence[str]] = {"--report": PAGE_SUFFIXES}
+        if self.to is Target.onnx:
+            suffixes["--output"] = (".onnx",)
+        check_targets(targets, read, suffixes)
         return target
 
 
@@ -360,6 +364,8 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         name, _, number = text.rpartition("=")
         size = whole_number(number)
+        if size is None and number.isascii() and number.isdecimal():
+            size = MAX_ELEMS + 1
         if not size or not name:
             raise InputError(
                 f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "

@@ -12,7 +12,7 @@ from clrt.cli.adapters import given_adapters
 from clrt.cli.console import echo
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, ModelError, needing
-from clrt.files import expanded
+from clrt.files import check_targets, expanded
 from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
@@ -86,6 +86,8 @@ def convert_language_model(
         )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
+    read = [path] if path.is_file() else []
+    check_targets({"--output": target}, read, {"--output": (SUFFIX,)})
     producer = f"clrt {clrt.__version__}"
     if is_whisper(path):
         if lora:

@@ -95,7 +95,8 @@ def embed(
     if output == STDOUT:
         _check_stdout(as_json)
     target = None if output == STDOUT else output
-    check_targets({"--output": target}, [*model_files(source), *([file] if file else [])])
+    read = [*model_files(source), *([file] if file else [])]
+    check_targets({"--output": target}, read, {"--output": (".npy",)})
     options: dict[str, Any] = {"pooling": pooling, "max_length": max_length}
     words: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim}
     if image:

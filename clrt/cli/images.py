@@ -66,7 +66,7 @@ def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
                 "them other names, or one at a time."
             )
         taken[target] = path
-        check_targets({"--output": target}, map(expanded, paths))
+        check_targets({"--output": target}, map(expanded, paths), {"--output": (".png",)})
     return [*targets]
 
 

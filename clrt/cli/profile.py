@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clrt.cli.console import echo, stderr
+from clrt.cli.console import PAGE_SUFFIXES, echo, stderr
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.files import check_targets
@@ -31,7 +31,11 @@ def profile(
 ) -> None:
     """Show where the time of a run goes, kernel by kernel, on random inputs."""
     source = find_model(model)
-    check_targets({"--trace": trace, "--html": html}, model_files(source))
+    check_targets(
+        {"--trace": trace, "--html": html},
+        model_files(source),
+        {"--trace": (".json",), "--html": PAGE_SUFFIXES},
+    )
     with load(source, device=device) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with note_sampled():

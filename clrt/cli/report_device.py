@@ -24,13 +24,15 @@ _WHERE = (
 
 def report_device(
     device: DeviceOption = None,
-    output: Annotated[Path, typer.Option(help="The file to write.")] = Path("clrt-device.json"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path(
+        "clrt-device.json"
+    ),
 ) -> None:
     """Write a file about a device for the project: what it can, whether it is right, how fast.
 
     It takes some ten seconds, on a device that does nothing else.
     """
-    check_targets({"--output": output})
+    check_targets({"--output": output}, suffixes={"--output": (".json",)})
     session = session_for(choose_device(device))
     found = make_report(session, lambda what: stderr().print(PlainText(f"{what} …", style="dim")))
     with replacing(output) as stream:

@@ -36,10 +36,9 @@ def run(
 
     Without --output it prints the outputs' dtypes, shapes and ranges.
     """
-    if output is not None and output.suffix != ".npz":
-        raise InputError(f"'{output}' does not end in .npz, which --output is written as.")
     source = find_model(model)
-    check_targets({"--output": output}, [*model_files(source), inputs])
+    read = [*model_files(source), inputs]
+    check_targets({"--output": output}, read, {"--output": (".npz",)})
     feeds = read_feeds(inputs)
     with load(source, device=device) as loaded:
         found = loaded.run(feeds)

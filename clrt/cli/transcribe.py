@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +32,13 @@ class Form(str, Enum):
 
 
 FormOption = Annotated[
-    Form, typer.Option("--format", "-f", help="txt; srt or vtt, which have times; or json.")
+    Form | None,
+    typer.Option(
+        "--format",
+        "-f",
+        help="txt; srt or vtt, which have times; or json. By default the suffix of --output, or "
+        "txt.",
+    ),
 ]
 TemperatureOption = Annotated[
     list[float] | None,
@@ -45,7 +51,7 @@ def transcribe(
     model: Annotated[
         str, typer.Option("--model", "-m", help="Folder of Whisper, or of a CTC model.")
     ],
-    form: FormOption = Form.txt,
+    form: FormOption = None,
     language: Annotated[
         str | None, typer.Option("--language", "-l", help="What is spoken, as en or English.")
     ] = None,
@@ -69,7 +75,8 @@ def transcribe(
         float, typer.Option(help="Nobody speaks where that is likelier, and --logprob not met.")
     ] = 0.6,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a file for each into this folder.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write a file, or into this folder one for each."),
     ] = None,
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
@@ -78,7 +85,7 @@ def transcribe(
 
     Texts come as they are found. Ctrl-C ends one where it is.
     """
-    form = Form.json if as_json else form
+    form = _form(files, output, Form.json if as_json else form)
     if output is None and len(files) > 1 and form in (Form.srt, Form.vtt):
         raise InputError(f"Several files as {form.value} need --output, a folder for them.")
     options: dict[str, Any] = {"language": language, "task": task, "prompt": prompt}
@@ -95,17 +102,43 @@ def transcribe(
                     raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _targets(files: Iterable[str], folder: Path | None, form: Form) -> list[Path | None]:
+def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
+    """Returns the form asked for, else the one that the suffix of an output file names.
+
+    Raises:
+        InputError: The file's suffix is another than the form's, or that of none.
+    """
+    if output is None or not _is_file(files, output):
+        return form or Form.txt
+    suffix = expanded(output).suffix.lower()
+    allowed = [f for f in Form if form in (None, f)]
+    found = next((f for f in allowed if suffix == f".{f.value}"), None)
+    if found is None:
+        known = " or ".join(f".{f.value}" for f in allowed)
+        raise InputError(f"'{output}' does not end in {known}, which --output is written as.")
+    return found
+
+
+def _is_file(files: Sequence[str], output: Path) -> bool:
+    """Whether a sound's text goes to that file, not into a folder: by the suffix of its name."""
+    return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
+
+
+def _targets(files: Sequence[str], output: Path | None, form: Form) -> list[Path | None]:
     """The file for each sound; None where its text is printed.
 
     Raises:
         InputError: Two have the same name, or the folder is none.
     """
-    if folder is None:
+    if output is None:
         return [None for _ in files]
-    folder = expanded(folder)
-    made = [folder / f"{Path(file).stem}.{form.value}" for file in files]
-    check_targets({f"--output of {f}": t for f, t in zip(files, made, strict=True)})
+    place = expanded(output)
+    if _is_file(files, output):
+        made = [place]
+    else:
+        made = [place / f"{Path(file).stem}.{form.value}" for file in files]
+    read = [expanded(file) for file in files]
+    check_targets({f"--output of {f}": t for f, t in zip(files, made, strict=True)}, read)
     return [*made]
 
 

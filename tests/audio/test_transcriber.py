@@ -114,6 +114,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert both.stdout.splitlines() == [f"{files[0]}: BAD CAB", f"{files[1]}: DEED"]
     lines = CliRunner().invoke(app, [*run, "--json", *files]).stdout.splitlines()
     assert [json.loads(x)["text"] for x in lines] == ["BAD CAB", "DEED"]
+    srt = CliRunner().invoke(app, [*run, files[0], "-o", str(tmp_path / "talk.SRT")])
+    assert srt.exit_code == 0, srt.output
+    assert "00:00:00,000 -->" in (tmp_path / "talk.SRT").read_text("utf-8")
     missing = CliRunner().invoke(app, [*run, "no.wav"])
     assert missing.exit_code == 1
     assert "'no.wav' cannot be read" in missing.stderr

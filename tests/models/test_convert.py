@@ -245,7 +245,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["own.onnx", "--report", "own.onnx"], "another file by --report"),
         (["own.onnx", "--dump-ir", "link"], "another file by --dump-ir"),
         (["own.onnx", "--inputs", "x.npz", "--dump-ir", "x.npz"], "by --dump-ir"),
-        (["own.onnx", "--dump-ir", "x", "--report", "x"], "'x' belongs to --report"),
+        (["own.onnx", "--dump-ir", "x.html", "--report", "x.html"], "'x.html' belongs to --report"),
         (["folder", "--to", "onnx", "-o", "folder/model.onnx"], "belongs to what is read"),
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
@@ -253,6 +253,8 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "-o", "-"], "--output writes no standard output"),
         (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),
+        (["{model}", "--to", "onnx", "-o", "m.npz"], "'m.npz' does not end in .onnx"),
+        (["{model}", "--report", "page.json"], "'page.json' does not end in .html or .htm"),
     ],
 )
 def test_mistakes_get_one_sentence(

@@ -129,3 +129,32 @@ def test_folders_of_other_classes_name_them(tmp_path: Path) -> None:
             result = run(command, folder)
             assert result.exit_code == 1 and wanted in result.stderr, result.output
             assert "export" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (("run", "MODEL", "-i", "in.npz", "-o"), ("out.npy", "out")),
+        (("embed", "a", "-m", "MODEL", "-o"), ("v.npz", "v.json", "v")),
+        (("detect", "a.png", "-m", "MODEL", "-o"), ("a.jpg", "out")),
+        (("segment", "a.png", "-m", "MODEL", "-o"), ("a.webp", "out")),
+        (("transcribe", "a.wav", "-m", "MODEL", "-o"), ("a.doc", "a.wav.gz")),
+        (("transcribe", "a.wav", "-m", "MODEL", "-f", "srt", "-o"), ("a.vtt", "a.json")),
+        (("transcribe", "a.wav", "-m", "MODEL", "--json", "-o"), ("a.txt",)),
+        (("profile", "MODEL", "--html"), ("page.json", "page")),
+        (("profile", "MODEL", "--trace"), ("trace.html", "trace.json.gz")),
+        (("report-device", "-o"), ("report.txt", "report")),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_file_has_the_suffix_of_its_format(
+    model: Path, tmp_path: Path, args: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """So that no program reads a file as what it is not."""
+    before = set(tmp_path.iterdir())
+    for name in names:
+        target = str(tmp_path / name)
+        result = run(*(str(model) if a == "MODEL" else a for a in args), target)
+        assert result.exit_code == 1 and "does not end in ." in result.stderr, result.output
+        assert f"'{target}'" in result.stderr
+    assert set(tmp_path.iterdir()) == before
