@@ -12,6 +12,10 @@ import sys
 from collections import deque
 from threading import Lock, RLock, get_ident
 from types import FrameType
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 # On Windows Ctrl-C does not end a wait without an end.
 LOOK_S = 0.5
@@ -48,6 +52,36 @@ class Call:
     def end(self) -> None:
         """Counts as over from now on."""
         self._frame = None
+
+
+class RecentlyUsed(dict[K, V]):
+    """A dict in the order of use, the longest unused first.
+
+    In the midst of `OrderedDict`'s methods, keys' own `__hash__` and `__eq__` run: what they raise
+    leaves its order and its items at odds. Here an item is there in whole, or not at all.
+    """
+
+    def use(self, key: K) -> V | None:
+        """The value of a key, which is now the one used last; None if there is none."""
+        value = self.pop(key, None)
+        if value is not None:
+            self[key] = value
+        return value
+
+    def put(self, key: K, value: V) -> None:
+        """Sets the value of a key, which is now the one used last."""
+        self.pop(key, None)
+        self[key] = value
+
+    def pop_oldest(self) -> V:
+        """Takes the value out that is longest unused.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for key in self:
+            return self.pop(key)
+        raise KeyError("empty")
 
 
 class Waiters:

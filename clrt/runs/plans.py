@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from clrt.calls import RecentlyUsed
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
     ClrtError,
@@ -96,7 +96,7 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self._stages: OrderedDict[Any, Stage] = OrderedDict()
+        self._stages: RecentlyUsed[Any, Stage] = RecentlyUsed()
         self.latest: tuple[tuple[Graph, Contract, Shapes], Stage] | None = None
         self.host_bytes = self.own_bytes = 0
 
@@ -114,10 +114,7 @@ class PlanCache:
 
     def get(self, key: Any) -> Stage | None:
         """The stage of a key, which is now the one used last."""
-        stage = self._stages.get(key)
-        if stage is not None:
-            self._stages.move_to_end(key)
-        return stage
+        return self._stages.use(key)
 
     def add(self, key: Any, stage: Stage) -> None:
         """Keeps a stage."""
@@ -146,8 +143,7 @@ class PlanCache:
         while len(self) > KEPT_PLANS and (
             len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
         ):
-            _, oldest = self._stages.popitem(last=False)
-            self._drop(oldest)
+            self._drop(self._stages.pop_oldest())
 
     def clear(self) -> None:
         """Keeps none."""
@@ -346,11 +342,11 @@ class Planner:
 
         return sizes.largest_batch(needed, limit)
 
-    def fitting_batch_for(self, shapes: Shapes) -> int | None:
+    def fitting_batch_for(self, shapes: Shapes, limit: int | None = None) -> int | None:
         """`fitting_batch` where these are shapes of the whole model and it has a batch."""
         if shapes.keys() == {v.name for v in self._graph.inputs}:
             with suppress(InputError):
-                return self.fitting_batch(shapes, self.limit)
+                return self.fitting_batch(shapes, self.limit if limit is None else limit)
         return None
 
     def _announce(self, plan: Plan) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from clrt.calls import RecentlyUsed
 from clrt.ir.dims import Bindings
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan
@@ -39,7 +39,7 @@ class Templates:
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
-        self._families: OrderedDict[Hashable, _GraphTemplates] = OrderedDict()
+        self._families: RecentlyUsed[Hashable, _GraphTemplates] = RecentlyUsed()
 
     def plan(self, key: Hashable, bindings: Bindings) -> SizedPlan | None:
         """A plan of a graph; None where it has to be planned.
@@ -47,10 +47,9 @@ class Templates:
         Args:
             bindings: A number for each symbol of the input shapes.
         """
-        family = self._families.get(key)
+        family = self._families.use(key)
         if family is None:
             return None
-        self._families.move_to_end(key)
         for template in family.found:
             plan = template.at(bindings, self._max_slab_bytes)
             if plan is not None:
@@ -65,7 +64,7 @@ class Templates:
             return
         self._families[key] = _GraphTemplates((bindings, plan))
         if len(self._families) > MOST_FAMILIES:
-            self._families.popitem(last=False)
+            self._families.pop_oldest()
 
     def learn(
         self,

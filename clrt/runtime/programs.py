@@ -7,7 +7,6 @@ import hashlib
 import os
 import stat
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import clrt
+from clrt.calls import RecentlyUsed
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
@@ -64,7 +64,7 @@ class ProgramCache:
     _programs: WeakValueDictionary[KernelSpec, cl.Program] = field(
         default_factory=WeakValueDictionary
     )
-    _recent: OrderedDict[KernelSpec, cl.Program] = field(default_factory=OrderedDict)
+    _recent: RecentlyUsed[KernelSpec, cl.Program] = field(default_factory=RecentlyUsed)
     _lock: Any = field(default_factory=RLock)
 
     @cached_property
@@ -107,10 +107,9 @@ class ProgramCache:
         if program is None:
             program = self._programs[spec] = self._make(spec)
             self.requests += 1
-        self._recent[spec] = program
-        self._recent.move_to_end(spec)
+        self._recent.put(spec, program)
         if len(self._recent) > _KEPT:
-            self._recent.popitem(last=False)
+            self._recent.pop_oldest()
         return program
 
     def _make(self, spec: KernelSpec) -> cl.Program:
