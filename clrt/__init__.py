@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from clrt.runs.run import Run
     from clrt.runs.state import State
     from clrt.runtime.devices import DeviceInfo, devices
+    from clrt.runtime.memory_budget import set_memory_budget
     from clrt.runtime.placing import from_dlpack, tensor
     from clrt.runtime.tensors import DeviceTensor
     from clrt.signature import TensorSpec
@@ -81,6 +82,7 @@ __all__ = [
     "from_dlpack",
     "load",
     "pick_device",
+    "set_memory_budget",
     "tensor",
 ]
 
@@ -106,6 +108,7 @@ _HOMES = {
     "from_dlpack": "clrt.runtime.placing",
     "load": "clrt.model",
     "pick_device": "clrt.picker",
+    "set_memory_budget": "clrt.runtime.memory_budget",
     "tensor": "clrt.runtime.placing",
 }
 

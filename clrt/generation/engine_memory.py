@@ -13,6 +13,7 @@ from clrt.importer.language.decoder import Decoder
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model
 from clrt.ops.attention.page_form import PAGE
+from clrt.runtime.ledger import BUDGET
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
@@ -81,7 +82,7 @@ class EngineMemory:
         """Whether there is room for a first slab; to tell how much there is takes a plan."""
         planner = self.model._runner.planner
         known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
-        return known + nbytes <= planner.limit
+        return known + nbytes <= min(planner.limit, BUDGET.left)
 
     @property
     def _room(self) -> int:
@@ -98,4 +99,8 @@ class EngineMemory:
                 shapes |= {"cross": [CHUNK, 3], **longest_shapes(self.encoder)}
             self._model_bytes = self.model.memory(shapes).device_bytes
         limit = self.model._runner.planner.limit
-        return max(limit - self._model_bytes - self.cache.nbytes, 0)
+        room = limit - self._model_bytes - self.cache.nbytes
+        if BUDGET.limit is not None:
+            missing = max(self._model_bytes - self.model._runner.room.account.nbytes, 0)
+            room = min(room, int(BUDGET.left) - missing)
+        return max(room, 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from itertools import zip_longest
 from threading import get_ident
 from typing import Any, cast
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from clrt.calls import Call, Waiters
 from clrt.errors import OutOfMemoryError
@@ -17,6 +18,7 @@ from clrt.runs.plans import Planner, Stage
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.execution import Execution, StepRecorder
 from clrt.runtime.leases import Feed
+from clrt.runtime.ledger import BUDGET, Ledger
 from clrt.runtime.pace import Stop
 from clrt.runtime.pages import return_freed
 from clrt.runtime.session import Session
@@ -36,6 +38,8 @@ class Room:
     """Gives executions an arena each, within the model's limit.
 
     Attributes:
+        account: Counts what the model has on the device, and limits it.
+        used_s: When a run last began (`time.perf_counter`).
         weights: What all plans share.
         lane: The queue of its runs.
         session: Of the device.
@@ -56,7 +60,9 @@ class Room:
         Args:
             lock: Of the model, an RLock.
         """
-        self.weights = Weights(session)
+        limited = "the device" if own_limit is None else "memory_limit"
+        self.account = Ledger(planner.limit, limited)
+        self.weights = Weights(session, self.account)
         self.lane = session.new_lane(background)
         self.own_limit = own_limit
         self.session = session
@@ -66,6 +72,9 @@ class Room:
         self._closed = False
         # What is idle and what is in use follows from the runs of these.
         self._arenas: list[Slabs] = []
+        self.used_s = 0.0
+        self._bound: WeakSet[BoundPlan] = WeakSet()
+        BUDGET.enter(self)
         # By template and arena: whose kernels the next plan takes over, as it was bound last.
         self._donors: WeakValueDictionary[tuple[PlanTemplate, Slabs], BoundPlan] = (
             WeakValueDictionary()
@@ -99,19 +108,70 @@ class Room:
             OutOfMemoryError: The stage alone is over the limit.
         """
         while True:
+            changed = BUDGET.changes.enter() if BUDGET.limit is not None else None
+            lacking, epoch = 0, BUDGET.epoch
             with self.lock:
                 bound = self._take(stage)
                 if bound is not None:
+                    needed = self._needed(stage, bound.slabs)
+                    lacking = self._lacking(needed)
+                if bound is not None and not lacking:
                     ended = self._give_back
                     execution = Execution(bound, feeds, outputs, recorder, stop, call, ended)
-                    bound.slabs.run = execution
+                    self.account.claim(execution, needed)
+                    BUDGET.claim(execution, needed)
+                    bound.slabs.run, self.used_s = execution, time.perf_counter()
                     return execution
                 left = self._left()
-                ticket = self.ends.enter()
+                ticket = changed if lacking and changed is not None else self.ends.enter()
             if left is not None:
                 left.await_end()
-            else:
+            elif not lacking:
                 ticket.acquire(timeout=_LOOK_S)
+            elif not BUDGET.reclaim(needed, self):
+                self._await_budget(stage, ticket, epoch)
+
+    def _lacking(self, needed: int) -> int:
+        """By how many bytes the budget of all models is too small for a run, as things are."""
+        if not needed or BUDGET.limit is None:
+            return 0
+        return int(max(needed - max(BUDGET.left, 0), 0))
+
+    def _await_budget(self, stage: Stage, ticket: Any, epoch: object) -> None:
+        """Waits for runs that give memory back, of this model and of others.
+
+        Raises:
+            OutOfMemoryError: There is none to wait for.
+        """
+        with self.lock:
+            busy = any(not _is_own(e) for e in self._in_use.values())
+            if not busy and not BUDGET.is_shared(self):
+                if BUDGET.epoch is not epoch:  # what ended meanwhile may have left memory
+                    return
+                if self.account.nbytes > 0 and not self._in_use:
+                    self._free()
+                    return
+                raise self._over_budget(stage)
+        ticket.acquire(timeout=_LOOK_S)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run of another thread than this has memory."""
+        return any(not _is_own(e) for e in tuple(self._in_use.values()))
+
+    def give_up(self, *, weights: bool) -> None:
+        """Frees what no run uses; the weights only where there is no run."""
+        with self.lock:
+            if not weights or not self._in_use:
+                self._free(keeps_weights=not weights)
+
+    def _over_budget(self, stage: Stage) -> OutOfMemoryError:
+        memory = self._planner.memory(stage.plan, stage.graph_break)
+        shapes = {v.name: v.dims for v in stage.plan.graph.inputs}
+        left = max(int(min(BUDGET.left, BUDGET.limit or 0)), 0)
+        of = "set_memory_budget leaves, beside what is held of it,"
+        fitting = self._planner.fitting_batch_for(shapes, left)
+        return sizes.out_of_memory(format_shapes(shapes), memory, left, of, fitting)
 
     def _take(self, stage: Stage) -> BoundPlan | None:
         """The stage bound to an arena; None where somebody has to end before."""
@@ -137,6 +197,7 @@ class Room:
             bound = stage.bound.get(slabs)
             if bound is None:
                 bound = stage.bound[slabs] = self.bind(stage.plan, slabs)
+                self._bound.add(bound)
                 if isinstance(stage.plan, SizedPlan):
                     template = stage.plan.template
                     bound.donor = self._donors.get((template, slabs))
@@ -151,7 +212,7 @@ class Room:
                 slabs.clear()
 
     def _new_arena(self) -> Slabs:
-        made = Slabs(self.session)
+        made = Slabs(self.session, self.account)
         self._arenas.append(made)
         return made
 
@@ -161,8 +222,8 @@ class Room:
         Args:
             own: Whether it has weights of its own, too.
         """
-        weights = Weights(self.session) if own else self.weights
-        slabs = slabs or Slabs(self.session)
+        weights = Weights(self.session, self.account) if own else self.weights
+        slabs = slabs or Slabs(self.session, self.account)
         return BoundPlan(plan, self.session, weights, slabs, self._planner.constants, self.lane)
 
     def _has_room(self, stage: Stage, slabs: Slabs) -> bool:
@@ -171,16 +232,22 @@ class Room:
         Raises:
             OutOfMemoryError: It does not fit alone.
         """
-        limit, constants = self._planner.limit, self._planner.constants
         memory = self._planner.memory(stage.plan, stage.graph_break)
-        if memory.device_bytes > limit:
+        if memory.device_bytes > self._planner.limit:
             raise self.no_room(stage)
-        weights = {k: n for k, n in stage.plan.uploads.items() if k[0] in constants}
-        weights.update(self.weights.sizes)
-        pairs = zip_longest(slabs.sizes, stage.plan.arena.slab_bytes, fillvalue=0)
-        arenas = sum(map(max, pairs)) + sum(s.nbytes for s in self._arenas if s is not slabs)
-        others = self._planner.kept.own_bytes - (stage.own_bytes if stage.kept else 0)
-        return sum(weights.values()) + arenas + others + memory.plan_bytes <= limit
+        return self._needed(stage, slabs) <= self.account.left
+
+    def _needed(self, stage: Stage, slabs: Slabs) -> int:
+        """Bytes that a run of a stage in an arena will allocate: none where it is bound."""
+        bound = stage.bound.get(slabs)
+        if bound is not None and bound.ready:
+            return 0
+        plan, shared = stage.plan, self.weights.sizes
+        uploads = sum(n for key, n in plan.uploads.items() if key not in shared)
+        pairs = zip_longest(slabs.sizes, plan.arena.slab_bytes, fillvalue=0)
+        grows = sum(max(pair) - pair[0] for pair in pairs)
+        own = 0 if bound is None else bound.own_bytes
+        return max(uploads + 8 * plan.status_count - own, 0) + grows
 
     def _left(self) -> Execution | None:
         """The oldest execution that nobody is at: enqueued and not waited for, or broken off."""
@@ -204,6 +271,7 @@ class Room:
             if self._closed:
                 self._free()
         self.ends.wake()
+        BUDGET.note_change()
 
     def release(self, keeps_weights: bool = False) -> None:
         """Frees the device memory once no other run uses it; what is needed is made again."""
@@ -241,6 +309,9 @@ class Room:
             self._free(keeps_weights=True)
 
     def _free(self, keeps_weights: bool = False) -> None:
+        for bound in tuple(self._bound):  # a thread may have one still, and with it weights
+            if not bound.slabs.in_use:
+                bound.release()
         self._planner.kept.clear()
         self._donors.clear()
         if not keeps_weights:
@@ -258,6 +329,7 @@ class Room:
             is_large = self.weights.nbytes >= _LARGE_BYTES
             self._free()
             self.weights.programs.clear()
+        BUDGET.note_change()
         if is_large:
             return_freed()
 

@@ -101,7 +101,7 @@ class BoundPlan:
     _views: dict[Value, Array | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._own = Weights(self.session)
+        self._own = Weights(self.session, self.weights.account)
         self.slabs.views[self] = self._views
         self.session.connection.owners.add(self)
 
@@ -160,7 +160,8 @@ class BoundPlan:
     def _set_all(self) -> None:
         """Sets the arguments of new kernels."""
         if self._status is None and self.plan.status_count:
-            self._status = self.session.upload(np.zeros(self.plan.status_count, np.int64))
+            words = np.zeros(self.plan.status_count, np.int64)
+            self._status = self.session.upload(words, self.weights.account)
         self.steps = []
         self._used.clear()
         self._external = {root: _External() for root in self.plan.external}
@@ -199,6 +200,14 @@ class BoundPlan:
         patcher.patch(plan, steps, slabs.buffers, slabs.generation, self._own.get)
         self._patcher = patcher
         return True
+
+    def release(self) -> None:
+        """Lets go of all device memory; the next `bind` makes what it needs."""
+        self._generation, self._patcher, self.donor = -1, None, None
+        self.steps, self._status, self.broken = [], None, False
+        self._used.clear()
+        self._external.clear()
+        self._own.clear()
 
     def bind_external(self, buffers: Mapping[Value, TrackedBuffer]) -> None:
         """Sets the arguments that are buffers of the caller, by root value."""

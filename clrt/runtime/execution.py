@@ -172,6 +172,11 @@ class Execution:
         return self._ended
 
     @property
+    def is_allocating(self) -> bool:
+        """Whether its plan is not bound yet, which takes memory."""
+        return not self._ended and not self.bound.ready
+
+    @property
     def is_left(self) -> bool:
         """Whether nobody is at it: it is on its way alone, or an exception broke its call off."""
         return self.call is None or self.call.is_over

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from clrt.ir.op import Array, DerivedElements, StackedElements, StoredElements
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, Scratch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch
 from clrt.plan.arena import INDEXED_BYTES
 from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
+from clrt.runtime.ledger import BUDGET, Ledger
 from clrt.runtime.pages import drop_pages
 from clrt.runtime.patcher import scalar_setter, to_sizes
 from clrt.runtime.session import Session
@@ -22,10 +23,14 @@ _LEAST_BYTES = 2 << 20
 _CHUNK_BYTES = 4 << 20
 
 
-def packs(source: Packed, session: Session) -> bool:
-    """Whether the device packs a weight."""
+def packs(source: Packed, session: Session, account: Ledger | None = None) -> bool:
+    """Whether the device packs a weight: not where a limit leaves no room for the rows besides."""
     known, simulator = source.value.type.known, session.device.caps.simulator
     if source.rows is None or simulator or not _LEAST_BYTES <= source.nbytes < INDEXED_BYTES:
+        return False
+    ledgers = [BUDGET] if account is None else [BUDGET, account]
+    needed = source.nbytes + _chunk_bytes(source.rows)
+    if any(x.limit is not None and x.limit - x.nbytes < needed for x in ledgers):
         return False
     if isinstance(known, StackedElements):
         return all(part.flags.c_contiguous for part in known.parts)
@@ -35,12 +40,16 @@ def packs(source: Packed, session: Session) -> bool:
 
 
 def pack(
-    source: Packed, session: Session, kernel_of: Callable[[KernelSpec], cl.Kernel]
+    source: Packed,
+    session: Session,
+    kernel_of: Callable[[KernelSpec], cl.Kernel],
+    account: Ledger | None = None,
 ) -> TrackedBuffer:
     """The buffer of a weight that the device packs.
 
     Args:
         kernel_of: Makes a kernel object.
+        account: As in `Session.allocate`.
 
     Raises:
         OutOfMemoryError: There is no room for it.
@@ -57,9 +66,9 @@ def pack(
     # Axes of one element may lie before the rows, as that of directions in recurrent nets.
     matrices = tuple([p.reshape(-1, rows.row_bytes // dtype.itemsize) for p in parts])
     elements = StackedElements(matrices, dtype.numpy)
-    step = max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
-    packed = session.allocate(source.nbytes)
-    given = session.allocate(min(step, rows.rows) * rows.row_bytes)
+    step = _chunk_rows(rows)
+    packed = session.allocate(source.nbytes, account)
+    given = session.allocate(_chunk_bytes(rows), account)
     names = Scratch(0, rows.dtype), Scratch(0, rows.dtype)
     for first in range(0, rows.rows, step):
         end = min(first + step, rows.rows)
@@ -76,6 +85,14 @@ def pack(
     for part in parts:
         drop_pages(part)
     return packed
+
+
+def _chunk_rows(rows: RowPacking) -> int:
+    return max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
+
+
+def _chunk_bytes(rows: RowPacking) -> int:
+    return min(_chunk_rows(rows), rows.rows) * rows.row_bytes
 
 
 def _run(

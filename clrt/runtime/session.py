@@ -24,7 +24,7 @@ from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, check_process, cl, new_context
-from clrt.runtime.ledger import Ledger
+from clrt.runtime.ledger import ALLOCATING, BUDGET, Ledger
 from clrt.runtime.pages import drop_pages
 from clrt.runtime.programs import ProgramCache
 from clrt.runtime.tensors import DeviceTensor, Lease
@@ -140,25 +140,43 @@ class Session:
     def trim(self) -> None:
         """Frees the pooled buffers that no tensor uses."""
         with self.lock:
-            self._idle.clear()
+            self.clear_pool()
 
-    def allocate(self, nbytes: int) -> TrackedBuffer:
+    def clear_pool(self) -> None:
+        """As `trim`, without waiting for anything."""
+        self._idle.clear()
+
+    def allocate(self, nbytes: int, account: Ledger | None = None) -> TrackedBuffer:
         """A device buffer.
 
+        Args:
+            account: Of the model that it is for, if it has a limit of its own.
+
         Raises:
-            OutOfMemoryError: It does not fit.
+            OutOfMemoryError: It does not fit, or exceeds a limit.
             DeviceError: The driver fails.
         """
-        size, flags, host = max(nbytes, 4), cl.mem_flags.READ_WRITE, None
+        size = max(nbytes, 4)
+        ledgers = [ledger for ledger in (account, BUDGET, self._ledger) if ledger is not None]
+        shared = self.shares_memory
+        with ALLOCATING:
+            for ledger in ledgers:
+                ledger.check(size)
+            buffer = self._new_buffer(size, shared)
+            for ledger in ledgers:
+                ledger.add(buffer)
+        self.allocations += 1
+        return buffer
+
+    def _new_buffer(self, size: int, shared: bool) -> TrackedBuffer:
+        flags, host = cl.mem_flags.READ_WRITE, None
         try:
-            if self.shares_memory:
+            if shared:
                 flags, host = flags | cl.mem_flags.USE_HOST_PTR, _aligned(size)
             buffer = TrackedBuffer(self.context, flags, size if host is None else 0, host)
         except (cl.Error, MemoryError) as error:
             raise self.guard.translated(error, size) from error
         buffer.host, buffer.nbytes = host, size
-        self._ledger.add(buffer)
-        self.allocations += 1
         return buffer
 
     @cached_property
@@ -185,10 +203,13 @@ class Session:
             cl.enqueue_copy(self.queue, seen, buffer)
             return bool(written and seen.tolist() == host.tolist())
 
-    def constant(self, array: Array) -> TrackedBuffer:
+    def constant(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
         """A device buffer with the elements of an array that never change.
 
         A CPU reads a mapped file where it is.
+
+        Args:
+            account: As in `allocate`.
         """
         aligned = array.nbytes > 0 and array.ctypes.data % ALIGNMENT_BYTES == 0
         if self.shares_memory and aligned and is_mapped(array):
@@ -197,13 +218,13 @@ class Session:
                 there = TrackedBuffer(self.context, flags, hostbuf=array)
             there.nbytes = array.nbytes
             return there
-        buffer = self.upload(array)
+        buffer = self.upload(array, account)
         drop_pages(array)
         return buffer
 
-    def upload(self, array: Array) -> TrackedBuffer:
+    def upload(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
         """A device buffer with the elements of an array."""
-        buffer = self.allocate(array.nbytes)
+        buffer = self.allocate(array.nbytes, account)
         self.fill(buffer, array)
         return buffer
 
@@ -290,7 +311,9 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
         programs = ProgramCache(
             connection.context, device.handle, device.caps, key[-1], connection.idle_s
         )
-        session = _SESSIONS[key] = Session(device, connection, programs)
+        session = Session(device, connection, programs)
+        BUDGET.enter_pool(session.clear_pool)
+        _SESSIONS[key] = session
         return session
 
 

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.ledger import Ledger
 from clrt.runtime.session import Session
 
 
@@ -27,6 +28,7 @@ class Slabs:
     """Device memory of an arena, which one run uses at a time; it only grows.
 
     Attributes:
+        account: Counts the memory, and limits it.
         generation: Counts reallocations: plans bound to an older one bind again.
         run: The run that it was taken for last; None once that has given it back.
         is_torn: Whether an exception broke off a run in it: it is not used again.
@@ -35,6 +37,7 @@ class Slabs:
     """
 
     session: Session
+    account: Ledger | None = None
     buffers: list[TrackedBuffer] = field(default_factory=list)
     generation: int = 0
     is_torn: bool = False
@@ -67,7 +70,7 @@ class Slabs:
         self._forget_views()
         del self.buffers[same:]
         for size in wanted[same:]:
-            self.buffers.append(self.session.allocate(size))
+            self.buffers.append(self.session.allocate(size, self.account))
 
     @property
     def sizes(self) -> list[int]:

@@ -13,6 +13,7 @@ from clrt.ir.op import Array, StackedElements, StoredElements
 from clrt.kernels.spec import KernelSpec, Packed
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
+from clrt.runtime.ledger import Ledger
 from clrt.runtime.pages import drop_pages
 from clrt.runtime.row_packing import pack, packs
 from clrt.runtime.session import Session
@@ -23,12 +24,14 @@ class Weights:
     """What one model keeps: each constant, or packed form of it, once, and its programs.
 
     Attributes:
+        account: Counts the buffers, and limits them.
         programs: Those of its kernels, which other models share.
         lock: Held while something is added. Compilers and uploads may take seconds, in which other
             models go on.
     """
 
     session: Session
+    account: Ledger | None = None
     programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
     _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
@@ -48,17 +51,17 @@ class Weights:
     def _make(self, source: Value | Packed, value: Value, layout: str) -> TrackedBuffer:
         known = value.type.known
         if isinstance(known, StoredElements) and known.layout == layout:
-            return self.session.constant(known.array)
-        if isinstance(source, Packed) and packs(source, self.session):
-            return pack(source, self.session, self.kernel)
+            return self.session.constant(known.array, self.account)
+        if isinstance(source, Packed) and packs(source, self.session, self.account):
+            return pack(source, self.session, self.kernel, self.account)
         array = value.numbers
         if array is None:
             raise InputError(f"'{value.name}' is no constant")
         if not isinstance(source, Packed):
-            return self.session.constant(array)
+            return self.session.constant(array, self.account)
         packed = source.pack(array)
         assert packed.nbytes == source.nbytes, source.layout
-        buffer = self.session.upload(packed)
+        buffer = self.session.upload(packed, self.account)
         _drop_pages(value)
         return buffer
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.ir.op import Array
+from clrt.runtime.ledger import Ledger
 from clrt.runtime.session import Session
 from tests.models.fixtures import load_family
 from tests.models.oracle import text_feeds
@@ -158,10 +159,10 @@ def test_a_model_survives_what_the_device_refuses(
     session, allocate = model._session, Session.allocate
     room = session.allocated_bytes + 4096
 
-    def refuse(self: Session, nbytes: int) -> object:
+    def refuse(self: Session, nbytes: int, account: Ledger | None = None) -> object:
         if self.allocated_bytes + nbytes > room:
             raise self.guard.translated(MemoryError(), nbytes)
-        return allocate(self, nbytes)
+        return allocate(self, nbytes, account)
 
     monkeypatch.setattr(Session, "allocate", refuse)
     for _ in range(2):

@@ -1,0 +1,167 @@
+"""Limits of device memory under several threads, and over several models."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from random import Random
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.runtime import ledger
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.ledger import BUDGET, Ledger
+from tests.harness import all_devices
+from tests.models.onnx_text import parsed
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+WIDTH = 64
+
+
+def source(seed: int) -> bytes:
+    """Three products with weights of 16 KiB each."""
+    import onnx
+
+    model = onnx.load_from_string(
+        parsed(
+            f"g (float[b, {WIDTH}] x, float[{WIDTH}, {WIDTH}] u, float[{WIDTH}, {WIDTH}] v) => "
+            f"(float[b, {WIDTH}] y) {{ h = MatMul(x, u) i = Softmax(h) j = MatMul(i, v) "
+            "y = Softmax(j) }"
+        )
+    )
+    draw = np.random.default_rng(seed).standard_normal
+    for name in ("u", "v"):
+        array = draw((WIDTH, WIDTH), np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    del model.graph.input[1:]
+    found: bytes = model.SerializeToString()
+    return found
+
+
+def feed(rows: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(rows).standard_normal((rows, WIDTH), np.float32)}
+
+
+class Highest:
+    """The most bytes that a ledger ever had."""
+
+    def __init__(self, of: Callable[[Ledger], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nbytes, add = 0, Ledger.add
+
+        def noting(self_: Ledger, buffer: ledger.TrackedBuffer) -> None:
+            add(self_, buffer)
+            if of(self_):
+                self.nbytes = max(self.nbytes, self_.nbytes)
+
+        monkeypatch.setattr(Ledger, "add", noting)
+
+
+@pytest.fixture
+def budget() -> Iterator[None]:
+    gc.collect()
+    BUDGET.clear_pools()  # of other tests
+    yield
+    clrt.set_memory_budget(None)
+
+
+def run_in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs a function in threads; raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def caught(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=caught, args=(k,)) for k in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+@DEVICES
+def test_threads_share_a_limit(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = (1, 8, 100, 400)
+    with clrt.load(source(0), device=device.index) as free:
+        wanted = {rows: free.run(feed(rows))["y"] for rows in sizes}
+        limit = free.memory({"x": (400, WIDTH)}).device_bytes
+    model = clrt.load(source(0), device=device.index, memory_limit=limit)
+    account = model._runner.room.account
+    highest = Highest(lambda found: found is account, monkeypatch)
+
+    def work(number: int) -> None:
+        draw = Random(number)
+        for _ in range(12):
+            rows = draw.choice(sizes)
+            np.testing.assert_array_equal(model.run(feed(rows))["y"], wanted[rows])
+
+    with model:
+        run_in_threads(3, work)
+        assert 0 < highest.nbytes <= limit
+        with pytest.raises(clrt.OutOfMemoryError, match="memory_limit allows"):
+            model.run(feed(500))
+
+
+@DEVICES
+def test_models_share_a_budget(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, budget: None
+) -> None:
+    """There is room for two models of five at a time; all compute right, in three threads."""
+    models = [clrt.load(source(k), device=device.index) for k in range(5)]
+    wanted = [m.run(feed(20))["y"] for m in models]
+    needed = models[0].memory({"x": (20, WIDTH)}).device_bytes
+    for model in models:
+        model._runner.room.give_up(weights=True)
+    gc.collect()
+    held = BUDGET.nbytes
+    clrt.set_memory_budget(held + 2 * needed + needed // 2)
+    highest = Highest(lambda found: found is BUDGET, monkeypatch)
+
+    def work(number: int) -> None:
+        draw = Random(number)
+        for _ in range(10):
+            k = draw.randrange(5)
+            np.testing.assert_array_equal(models[k].run(feed(20))["y"], wanted[k])
+
+    run_in_threads(3, work)
+    assert held < highest.nbytes <= held + 2 * needed + needed // 2
+    with pytest.raises(clrt.OutOfMemoryError, match="set_memory_budget leaves"):
+        models[0].run(feed(2000))
+    np.testing.assert_array_equal(models[0].run(feed(20))["y"], wanted[0])
+    for model in models:
+        model.close()
+
+
+@DEVICES
+def test_a_lower_budget_frees_what_is_idle(device: DeviceInfo, budget: None) -> None:
+    with clrt.load(source(0), device=device.index) as model:
+        wanted = model.run(feed(20))["y"]
+        room = model._runner.room
+        assert room.account.nbytes > 0
+        clrt.set_memory_budget(BUDGET.nbytes - 1)
+        assert room.account.nbytes < model.memory({"x": (20, WIDTH)}).device_bytes
+        clrt.set_memory_budget("1GiB")
+        np.testing.assert_array_equal(model.run(feed(20))["y"], wanted)
+
+
+@DEVICES
+def test_tensors_count(device: DeviceInfo, budget: None) -> None:
+    clrt.set_memory_budget(BUDGET.nbytes + (1 << 20))
+    kept = clrt.tensor(np.zeros(200_000, np.float32), device=device.index)
+    with pytest.raises(clrt.OutOfMemoryError, match="set_memory_budget allows"):
+        clrt.tensor(np.zeros(200_000, np.float32), device=device.index)
+    del kept
+    clrt.tensor(np.zeros(150_000, np.float32), device=device.index)
+
+
+def test_what_is_no_budget_is_refused() -> None:
+    with pytest.raises(clrt.InputError, match="memory limit"):
+        clrt.set_memory_budget("much")
