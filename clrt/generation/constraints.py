@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, UnsupportedError, needing
+from clrt.text.own_thread import call_in_thread
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+T = TypeVar("T")
 _LONGEST_SAYING = 500
 # The line of a report that says what is wrong; others show where.
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
+
+
+# llguidance recurses once per rule or subschema while it compiles, up to 4 KB each. These bounds
+# leave ten times of that on the stack that it gets, and some seconds for the slowest rules.
+_MAX_CHARS = {"regex": 1 << 16, "grammar": 1 << 20, "json_schema": 1 << 20}
+_MAX_RULES, _MAX_SUBSCHEMAS, _MAX_PATTERNS = 4000, 5000, 128
+_STACK_BYTES = 256 << 20
 
 
 class WrittenTokenizer(Protocol):
@@ -106,13 +115,18 @@ class Constraint:
         rule = _schema_text(value) if self._kind == "json_schema" else value
         if not isinstance(rule, str):
             raise InputError(f"The {self._kind} is {value!r}; it is a text.")
-        try:
+        _check_size(self._kind, rule)
+
+        def compile_rule() -> LLMatcher:
             made = llguidance.grammar_from(self._kind, rule)  # type: ignore[arg-type]
+            return llguidance.LLMatcher(tokens.library, made, log_level=0)
+
+        try:
+            self._matcher: LLMatcher = _on_deep_stack(compile_rule)
         except ValueError as error:
             raise self._invalid(str(error)) from error
         self.tokens = tokens
         self._ended = False
-        self._matcher: LLMatcher = llguidance.LLMatcher(tokens.library, made, log_level=0)
         if self._matcher.is_error():
             raise self._invalid(self._matcher.get_error())
 
@@ -190,6 +204,65 @@ class Constraint:
 
     def _invalid(self, text: str) -> InputError:
         return InputError(f"The {self._kind} is not valid: {_saying(text)}.")
+
+
+def _check_size(kind: str, rule: str) -> None:
+    """Refuses what llguidance would recurse into too deep, or take too long for.
+
+    Raises:
+        InputError: The text is too long, or has too many rules, subschemas or patterns.
+    """
+    if len(rule) > _MAX_CHARS[kind]:
+        raise InputError(
+            f"The {kind} has {len(rule)} characters; the most is {_MAX_CHARS[kind]}, so split it."
+        )
+    if kind == "grammar":
+        rules = rule.replace("::", ":").count(":")  # each rule has one, so it is no fewer
+        most = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # of a schema in it
+        if rules > most:
+            raise InputError(
+                f"The grammar has {rules} colons, one or more for each rule; the most is {most}, "
+                "so leave rules out."
+            )
+    if kind == "json_schema":
+        subschemas, patterns = rule.count("{") + rule.count("["), 0
+        try:
+            waiting = [json.loads(rule)]
+        except RecursionError as error:
+            raise InputError(f"The json_schema is not JSON: {_saying(str(error))}.") from error
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                matched = value.get("patternProperties")
+                patterns += len(matched) if isinstance(matched, dict) else 0
+                waiting += value.values()
+            elif isinstance(value, list):
+                waiting += value
+        for count, most, what in (
+            (subschemas, _MAX_SUBSCHEMAS, "objects and lists"),
+            (patterns, _MAX_PATTERNS, "patternProperties"),
+        ):
+            if count > most:
+                raise InputError(
+                    f"The json_schema has {count} {what}; the most is {most}, so simplify it."
+                )
+
+
+def _on_deep_stack(call: Callable[[], T]) -> T:
+    """Calls llguidance on a deep stack, whatever that of the caller is.
+
+    Raises:
+        InputError: There is no memory for such a stack.
+        ValueError: The rule is not valid.
+    """
+    try:
+        return call_in_thread(call, stack_bytes=_STACK_BYTES)
+    except RuntimeError as error:
+        raise InputError(f"A constraint needs a stack of {_STACK_BYTES} bytes: {error}.") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
+            raise
+        raise ValueError(str(error)) from error
 
 
 def _schema_text(value: object) -> str:

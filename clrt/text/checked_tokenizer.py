@@ -12,7 +12,6 @@ import base64
 import binascii
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -25,6 +24,7 @@ from clrt.container.safetensors import damaged
 from clrt.errors import ClrtError, InputError, ModelError
 from clrt.text.charsmap import check_charsmap
 from clrt.text.gguf_splits import SPLIT_RULES
+from clrt.text.own_thread import call_in_thread
 
 T = TypeVar("T")
 
@@ -162,27 +162,14 @@ def within(call: Callable[[], T], chars: int) -> T:
     Raises:
         InputError: The call takes too long.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True, name="clrt-tokenizer")
-    thread.start()
     patience = _PATIENCE_S + _PATIENCE_S_PER_CHAR * chars
-    thread.join(patience)
-    if errors:
-        raise errors[0]
-    if not results:
+    try:
+        return call_in_thread(call, patience)
+    except TimeoutError as error:
         raise InputError(
             f"The tokenizer takes more than {patience:.0f} s for a text of {chars} characters; use "
             "the model's own tokenizer.json, or shorter texts."
-        )
-    return results[0]
+        ) from error
 
 
 @contextmanager

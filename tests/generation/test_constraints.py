@@ -6,6 +6,7 @@ import json
 import random
 import re
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -192,3 +193,60 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         UnsupportedError, match=r'pip install "llguidance>=1".*its extra .constrained.'
     ):
         ConstraintTokens(byte_level(), [1])
+
+
+def _chain(arrow: str, start: str, count: int) -> str:
+    rules = "\n".join(f"a{i}{arrow} a{i + 1}" for i in range(count))
+    return f'{start}{arrow} a0\n{rules}\na{count}{arrow} "x"\n'
+
+
+def _references(count: int) -> str:
+    kinds = {
+        f"a{i}": {"type": "array", "items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(count)
+    }
+    return json.dumps({"$ref": "#/$defs/a0", "$defs": {**kinds, f"a{count}": {"type": "null"}}})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"grammar": _chain(":", "start", 3990)},
+        {"grammar": _chain(" ::=", "root", 1000)},
+        {"json_schema": _references(2400)},
+        {"json_schema": {"properties": {f"a{i}": {"type": "string"} for i in range(1000)}}},
+    ],
+    ids=["lark", "gbnf", "references", "properties"],
+)
+def test_large_rules_compile_on_a_small_stack(tokens: ConstraintTokens, given: Any) -> None:
+    found: list[Any] = []
+
+    def use() -> None:
+        rule = Constraint(tokens, **given)
+        found.extend([rule.copy().allowed().any(), rule.forced()])
+
+    before = threading.stack_size(256 << 10)
+    try:
+        thread = threading.Thread(target=use)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert found and found[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"grammar": _chain(":", "start", 20_000)},
+        {"grammar": _chain(" ::=", "root", 20_000)},
+        {"grammar": 'start: "' + "x" * (1 << 20) + '"'},
+        {"regex": "a" * 70_000},
+        {"json_schema": _references(20_000)},
+        {"json_schema": {"patternProperties": {f"^a{i}$": {} for i in range(1000)}}},
+        {"json_schema": {"enum": ["x" * (1 << 20)]}},
+    ],
+    ids=["lark", "gbnf", "long", "regex", "references", "patterns", "enum"],
+)
+def test_rules_that_are_too_large_are_refused(tokens: ConstraintTokens, given: Any) -> None:
+    with pytest.raises(InputError, match="the most is"):
+        Constraint(tokens, **given)
