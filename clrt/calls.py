@@ -2,7 +2,7 @@
 
 The handler of a signal, such as Ctrl-C's, may raise between any two instructions of the main
 thread: in a `finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run.
-Shared state is therefore owned by a `Call`. It is free again once the call's frame has ended,
+Shared state is therefore owned by a `ActiveCall`. It is free again once the call's frame has ended,
 whether or not anything ran to say so, and who finds it so repairs what the call left.
 """
 
@@ -21,7 +21,7 @@ V = TypeVar("V")
 LOOK_S = 0.5
 
 
-class Call:
+class ActiveCall:
     """The call of the function that makes this, as the owner of state.
 
     It keeps the frame alive until `end`, or until it is seen to be over.
@@ -54,7 +54,7 @@ class Call:
         self._frame = None
 
 
-class RecentlyUsed(dict[K, V]):
+class RecencyDict(dict[K, V]):
     """A dict in the order of use, the longest unused first.
 
     In the midst of `OrderedDict`'s methods, keys' own `__hash__` and `__eq__` run: what they raise
@@ -130,9 +130,9 @@ class Turns:
         self.is_torn = False
         self._lock = RLock()
         self._waiters = Waiters()
-        self._holder: Call | None = None
+        self._holder: ActiveCall | None = None
 
-    def try_take(self, call: Call) -> bool:
+    def try_take(self, call: ActiveCall) -> bool:
         """Whether a call has its turn now; it is never waited for."""
         with self._lock:
             if self._holder is not None:
@@ -142,7 +142,7 @@ class Turns:
             self._holder = call
             return True
 
-    def take(self, call: Call) -> None:
+    def take(self, call: ActiveCall) -> None:
         """Returns once a call has its turn."""
         while True:
             ticket = self._waiters.enter()

@@ -10,7 +10,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
-from clrt.calls import Call
+from clrt.calls import ActiveCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class _Setting:
         self._read, self._set, self._take_back = read, begin, end
         self._lock = RLock()
         # Whose calls want it, and what was before the first of them: a tuple of it, or None.
-        self._wanted: list[Call] = []
+        self._wanted: list[ActiveCall] = []
         self._before: tuple[Any] | None = None
 
     def around(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -41,7 +41,7 @@ class _Setting:
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            call = Call()
+            call = ActiveCall()
             try:
                 self._begin(call)
                 return function(*args, **kwargs)
@@ -51,7 +51,7 @@ class _Setting:
 
         return run
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: ActiveCall) -> None:
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)

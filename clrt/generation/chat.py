@@ -9,7 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from clrt.calls import Call
+from clrt.calls import ActiveCall
 from clrt.errors import InputError
 from clrt.files import expanded, read_regular, replacing
 from clrt.generation.answer import Answer
@@ -52,7 +52,7 @@ class Chat:
         self._request = request
         self._lock = RLock()
         # The call that begins the turn under way, and its stream.
-        self._turn: tuple[Call, ref[GeneratedStream] | None] | None = None
+        self._turn: tuple[ActiveCall, ref[GeneratedStream] | None] | None = None
         # What was rendered and generated, and its tokens.
         self._text, self._tokens = "", list[int]()
 
@@ -81,7 +81,7 @@ class Chat:
         Raises:
             ClrtError: As `send`.
         """
-        given, call = _messages(message), Call()
+        given, call = _messages(message), ActiveCall()
         with self._lock:
             if self._is_under_way():
                 raise InputError("A turn of this chat is under way; read its answer, or close it.")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clrt.calls import LOOK_S, Call, Turns
+from clrt.calls import LOOK_S, ActiveCall, Turns
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
 from clrt.generation.answer import Answer
 from clrt.generation.answer_steps import AnswerSteps, fail, sequence_of
@@ -41,7 +41,7 @@ class Scheduler:
         # may do that in any thread.
         self._driving, self._bulk = Turns(), Turns()
         # Whose call holds sequences between its turns.
-        self._holder: Call | None = None
+        self._holder: ActiveCall | None = None
         # All that were added and have not ended; each is in one of the other two, but for those
         # that an exception was in the midst of moving.
         self._answers: dict[Answer, None] = {}
@@ -63,7 +63,7 @@ class Scheduler:
 
     def wait(self, answer: Answer, pieces: int) -> None:
         """Returns once an answer has more pieces than that, or has ended, perhaps by an error."""
-        call = Call()
+        call = ActiveCall()
         try:
             while len(answer.pieces) <= pieces and answer.reason is None:
                 ticket = self._driving.enter()
@@ -95,7 +95,7 @@ class Scheduler:
         Raises:
             InputError: The generator is closed.
         """
-        call = Call()
+        call = ActiveCall()
         try:
             self._driving.take(call)
             try:
@@ -115,7 +115,7 @@ class Scheduler:
 
         One call at a time does so.
         """
-        call = Call()
+        call = ActiveCall()
         try:
             self._bulk.take(call)
             self._holder = call
@@ -157,7 +157,7 @@ class Scheduler:
         for answer in tuple(self._answers):
             answer.error = answer.error or _closed()
             answer.reason = answer.reason or "cancelled"
-        call = Call()
+        call = ActiveCall()
         try:
             self._driving.take(call)
             self.speculation.close()
@@ -177,7 +177,7 @@ class Scheduler:
 
     def _tidy(self) -> None:
         """Frees what ended answers have, unless a thread drives: it does so when it lets go."""
-        call = Call()
+        call = ActiveCall()
         try:
             while any(a.reason is not None for a in tuple(self._running)) or self._is_torn:
                 if not self._driving.try_take(call):

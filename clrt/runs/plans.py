@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from clrt.calls import RecentlyUsed
+from clrt.calls import RecencyDict
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
     ClrtError,
@@ -96,7 +96,7 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self._stages: RecentlyUsed[Any, Stage] = RecentlyUsed()
+        self._stages: RecencyDict[Any, Stage] = RecencyDict()
         self.latest: tuple[tuple[Graph, Contract, Shapes], Stage] | None = None
         self.host_bytes = self.own_bytes = 0
 

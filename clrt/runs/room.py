@@ -9,12 +9,12 @@ from threading import get_ident
 from typing import Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from clrt.calls import Call, Waiters
+from clrt.calls import ActiveCall, Waiters
 from clrt.errors import OutOfMemoryError
-from clrt.plan import memory as sizes
 from clrt.plan.plan import Plan
 from clrt.plan.template import PlanTemplate, SizedPlan
 from clrt.runs.plans import Planner, Stage
+from clrt.runs.refusals import no_room, over_budget
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.execution import Execution, StepRecorder
 from clrt.runtime.leases import Feed
@@ -24,7 +24,6 @@ from clrt.runtime.pages import return_freed
 from clrt.runtime.session import Session
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights
-from clrt.units import format_bytes, format_shapes
 
 # Runs of a model that are on the device at once: while one computes the next is enqueued.
 MOST_ARENAS = 2
@@ -97,7 +96,7 @@ class Room:
         outputs: Mapping[str, bool],
         stop: Stop,
         recorder: StepRecorder | None,
-        call: Call,
+        call: ActiveCall,
     ) -> Execution:
         """An execution of a stage, which starts as soon as it likes; waits for an arena.
 
@@ -151,7 +150,7 @@ class Room:
                 if self.account.nbytes > 0 and not self._in_use:
                     self._free()
                     return
-                raise self._over_budget(stage)
+                raise over_budget(self._planner, stage)
         ticket.acquire(timeout=_LOOK_S)
 
     @property
@@ -164,14 +163,6 @@ class Room:
         with self.lock:
             if not weights or not self._in_use:
                 self._free(keeps_weights=not weights)
-
-    def _over_budget(self, stage: Stage) -> OutOfMemoryError:
-        memory = self._planner.memory(stage.plan, stage.graph_break)
-        shapes = {v.name: v.dims for v in stage.plan.graph.inputs}
-        left = max(int(min(BUDGET.left, BUDGET.limit or 0)), 0)
-        of = "set_memory_budget leaves, beside what is held of it,"
-        fitting = self._planner.fitting_batch_for(shapes, left)
-        return sizes.out_of_memory(format_shapes(shapes), memory, left, of, fitting)
 
     def _take(self, stage: Stage) -> BoundPlan | None:
         """The stage bound to an arena; None where somebody has to end before."""
@@ -340,20 +331,8 @@ class Room:
 
     def no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
         """The error for a stage over the limit, or for one that the driver gave no room."""
-        plan, limit = stage.plan, self._planner.limit
-        memory = self._planner.memory(plan, stage.graph_break)
-        shapes = {v.name: v.dims for v in plan.graph.inputs}
-        if error is not None and memory.device_bytes <= limit:
-            needed = memory.device_bytes
-            return OutOfMemoryError(
-                f"Running {format_shapes(shapes)} needs {format_bytes(needed)} on the device, "
-                f"and failed with nothing of other shapes there, too: {error}",
-                needed,
-                error.available_bytes,
-            )
-        fitting = self._planner.fitting_batch_for(shapes)
         of = "the device has" if self.own_limit is None else "memory_limit allows"
-        return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)
+        return no_room(self._planner, stage, of, error)
 
 
 def _is_own(execution: Execution) -> bool:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import RLock, get_ident
 from typing import Any
 
-from clrt.calls import Call
+from clrt.calls import ActiveCall
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
@@ -75,7 +75,7 @@ class Runner:
         self.check: Callable[[], None] | None = None
         self._branches = Branches(graph, rewrite, self.planner.adopt)
         self._session = session
-        self._calls: list[Call] = []
+        self._calls: list[ActiveCall] = []
         self._workers: ThreadPoolExecutor | None = None
 
     def run(
@@ -117,7 +117,7 @@ class Runner:
             before: Runs that end before this one begins. They were all submitted before it, so
                 that no two wait for each other.
         """
-        call = self._enter(Call(), "profile" if recorder else "run")
+        call = self._enter(ActiveCall(), "profile" if recorder else "run")
         try:
             while before and wait(before, _LOOK_S).not_done:
                 stop.check()
@@ -151,7 +151,7 @@ class Runner:
             InputError: The model is closed.
         """
         stop = Stop(_cancelled, self.stop)
-        call = self._enter(Call(), "run")
+        call = self._enter(ActiveCall(), "run")
         try:
             run = self._begin(call, stop, feeds, wanted, donated, in_worker)
         except BaseException as error:
@@ -162,7 +162,7 @@ class Runner:
 
     def _begin(
         self,
-        call: Call,
+        call: ActiveCall,
         stop: Stop,
         feeds: Mapping[str, Held],
         wanted: Mapping[str, bool],
@@ -191,7 +191,7 @@ class Runner:
         self,
         feeds: Mapping[str, Held],
         stop: Stop,
-        call: Call,
+        call: ActiveCall,
         recorder: Recorder | None = None,
     ) -> tuple[Task, Mapping[str, Held]]:
         """A run of the graph that its inputs choose, and those of them that this takes."""
@@ -205,7 +205,7 @@ class Runner:
         Raises:
             InputError: The model is closed.
         """
-        call = self._enter(Call(), "trim")
+        call = self._enter(ActiveCall(), "trim")
         try:
             self.room.release(keeps_weights=True)
             with self.lock:
@@ -232,7 +232,7 @@ class Runner:
             self._calls = [call for call in self._calls if call not in over]
         self.room.ends.wake()
 
-    def _end(self, call: Call, error: BaseException) -> None:
+    def _end(self, call: ActiveCall, error: BaseException) -> None:
         """Ends a call that failed. One that was broken off is repaired; where an exception breaks
         this off, too, the next call does it.
         """
@@ -243,7 +243,7 @@ class Runner:
         self._repair()
         self._leave(None)
 
-    def _enter(self, call: Call, action: str) -> Call:
+    def _enter(self, call: ActiveCall, action: str) -> ActiveCall:
         """Begins a call; nothing is freed until `_leave`.
 
         Raises:
@@ -257,7 +257,7 @@ class Runner:
             self._calls.append(call)
         return call
 
-    def _leave(self, call: Call | None) -> None:
+    def _leave(self, call: ActiveCall | None) -> None:
         with self.lock:
             if call is not None:
                 self._calls.remove(call)

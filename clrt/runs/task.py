@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from clrt.calls import Call
+from clrt.calls import ActiveCall
 from clrt.errors import ModelError, NumberError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -45,7 +45,7 @@ class Task:
     room: Room
     graph: Graph
     stop: Stop
-    call: Call
+    call: ActiveCall
     recorder: Recorder | None = None
     iterations: int = 0
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from clrt.calls import RecentlyUsed
+from clrt.calls import RecencyDict
 from clrt.ir.dims import Bindings
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan
@@ -39,7 +39,7 @@ class Templates:
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
-        self._families: RecentlyUsed[Hashable, _GraphTemplates] = RecentlyUsed()
+        self._families: RecencyDict[Hashable, _GraphTemplates] = RecencyDict()
 
     def plan(self, key: Hashable, bindings: Bindings) -> SizedPlan | None:
         """A plan of a graph; None where it has to be planned.

@@ -10,7 +10,7 @@ from functools import partial
 from threading import RLock
 from typing import Any, Protocol, cast
 
-from clrt.calls import Call
+from clrt.calls import ActiveCall
 from clrt.errors import ClrtError, InputError
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan, BoundStep
@@ -58,7 +58,7 @@ class Execution:
     outputs: Mapping[str, bool]
     recorder: StepRecorder | None = None
     stop: Stop = NEVER
-    call: Call | None = None
+    call: ActiveCall | None = None
     ended: Callable[[Execution], None] = lambda execution: None
     detached: bool = False
     enqueued: bool = False
@@ -82,7 +82,7 @@ class Execution:
                 before has ended.
             ClrtError: `stop` was requested.
         """
-        self.call = self.call or Call()
+        self.call = self.call or ActiveCall()
         self.start()
         results = self.finish()
         self._note_seconds()
@@ -126,7 +126,7 @@ class Execution:
             NumberError, DeviceError: As `run`.
         """
         if self.detached:
-            self.call = Call()
+            self.call = ActiveCall()
         with self._turn:
             if not self._ended:
                 try:

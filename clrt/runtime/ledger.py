@@ -91,7 +91,7 @@ class MemoryHolder(Protocol):
         """Frees what no run uses; the weights only if asked for, and if there is no run."""
 
 
-class Budget(Ledger):
+class MemoryBudget(Ledger):
     """The device memory of all models together.
 
     Attributes:
@@ -128,8 +128,8 @@ class Budget(Ledger):
     def reclaim(self, nbytes: int, holder: MemoryHolder | None = None) -> bool:
         """Frees what others have and do not use, longest unused first, until so much is left.
 
-        Of each first what runs have left, and then weights, which its next run uploads again. Call
-        it without a lock of a model.
+        Of each first what runs have left, and then weights, which its next run uploads again.
+        Call it without a lock of a model.
 
         Returns:
             Whether there is so much now.
@@ -153,6 +153,6 @@ class Budget(Ledger):
             clear()
 
 
-BUDGET = Budget()
+BUDGET = MemoryBudget()
 # Held from a check to the entry of the buffer that it was for.
 ALLOCATING: Any = RLock()

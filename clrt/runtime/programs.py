@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import clrt
-from clrt.calls import RecentlyUsed
+from clrt.calls import RecencyDict
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
@@ -64,7 +64,7 @@ class ProgramCache:
     _programs: WeakValueDictionary[KernelSpec, cl.Program] = field(
         default_factory=WeakValueDictionary
     )
-    _recent: RecentlyUsed[KernelSpec, cl.Program] = field(default_factory=RecentlyUsed)
+    _recent: RecencyDict[KernelSpec, cl.Program] = field(default_factory=RecencyDict)
     _lock: Any = field(default_factory=RLock)
 
     @cached_property

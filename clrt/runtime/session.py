@@ -11,7 +11,6 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -75,13 +74,13 @@ class Session:
         return self._ledger.nbytes
 
     @cached_property
-    def commands(self) -> _Commands:
+    def commands(self) -> _SettledCommands:
         """Around commands that are no run, inside `lock`: their errors, and nothing from before.
 
         Raises:
             DeviceError: The driver fails.
         """
-        return _Commands(self)
+        return _SettledCommands(self)
 
     @cached_property
     def guard(self) -> Guard:
@@ -257,7 +256,7 @@ class _LeasedBuffer(weakref.ref[Lease]):
         super().__init__(lease, pool.append)  # type: ignore[call-arg]
 
 
-class _Commands:
+class _SettledCommands:
     """See `Session.commands`."""
 
     __slots__ = ("_session",)
@@ -271,13 +270,8 @@ class _Commands:
             with self._session.guard:
                 connection.settle()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._session.guard.__exit__(kind, error, trace)
+    def __exit__(self, *raised: Any) -> None:
+        self._session.guard.__exit__(*raised)
 
 
 def _aligned(nbytes: int) -> Array:

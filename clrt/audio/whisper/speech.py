@@ -15,7 +15,7 @@ from clrt.audio.whisper.course import Course
 from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.windows import WindowReader
-from clrt.calls import Call, Turns
+from clrt.calls import ActiveCall, Turns
 from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import Engine
 from clrt.ir.dtypes import DType
@@ -125,7 +125,7 @@ class WhisperSpeech:
 
     def close(self) -> None:
         """Frees the device memory."""
-        call = Call()
+        call = ActiveCall()
         self._turns.take(call)
         self._engine.close_model()
         self._turns.give_back()
@@ -158,7 +158,7 @@ class WhisperSpeech:
         self, courses: Sequence[Course], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """What the next window of each sound says; one call at a time has the engine."""
-        call = Call()
+        call = ActiveCall()
         try:
             self._turns.take(call)
             if self._turns.is_torn:
