@@ -18,7 +18,7 @@ from clrt.errors import ClrtError, DeviceError, InputError
 from clrt.files import expanded, make_cache_folder, parse_json, read_regular, replacing
 from clrt.ir.text import print_graph
 from clrt.model import load
-from clrt.runtime.devices import DeviceInfo, devices
+from clrt.runtime.devices import DeviceInfo, devices, no_device_text
 from clrt.sources import Source, is_compiled, read_graph
 
 # A run is measured so often, or for so long.
@@ -89,6 +89,8 @@ def pick_device(
     if not isinstance(shapes, Mapping):
         raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
     candidates = [d for d in devices() if d.usable and not d.caps.simulator]
+    if not candidates:
+        raise DeviceError(no_device_text(devices()))
     folder = (knobs.cache_dir() if cache_dir is None else expanded(cache_dir)) / "devices"
     path = folder / f"{_key(source, shapes, candidates)}.json"
     times = _remembered(path, candidates)
@@ -96,8 +98,8 @@ def pick_device(
     if times is None:
         measured = [_measure(source, shapes, d, cache_dir) for d in candidates]
         times = tuple(sorted(measured, key=lambda t: (t.milliseconds is None, t.milliseconds)))
-    if not times or times[0].milliseconds is None:
-        reasons = "; ".join(f"{t.device}: {t.note}" for t in times) or "there is no usable device"
+    if times[0].milliseconds is None:
+        reasons = "; ".join(f"{t.device}: {t.note}" for t in times)
         raise DeviceError(f"The model runs on no device, see `clrt devices`: {reasons}")
     if not remembered:
         _remember(folder, path, times)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from clrt.cli.console import echo_json, stderr, stdout
+from clrt.cli.console import echo_json, say_error, stderr, stdout
 from clrt.errors import counted
 from clrt.printing import PlainText
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.devices import DeviceInfo, no_device_text
 from clrt.runtime.devices import devices as find_devices
-from clrt.runtime.icd import install_hint, load_failure
+from clrt.runtime.icd import load_failure
 from clrt.units import format_bytes
 
 
@@ -27,20 +27,13 @@ def devices(
     found = find_devices()
     if as_json:
         echo_json([_as_object(d) for d in found], indent=1)
-        if not found:
-            raise typer.Exit(1)
-        return
-    if not found:
-        text = f"No OpenCL device was found. {install_hint()}"
-        stderr().print(PlainText(text, style="yellow"), soft_wrap=True)
-        raise typer.Exit(1)
-    stdout().print(device_table(found))
-    if failure := load_failure():
-        stderr().print(PlainText(failure.strip(), style="yellow"), soft_wrap=True)
+    elif found:
+        stdout().print(device_table(found))
     if not any(d.is_default for d in found):
-        stderr().print(
-            PlainText("None of them is chosen unless asked for by name.", style="yellow")
-        )
+        say_error(no_device_text(found))
+        raise typer.Exit(1)
+    if (failure := load_failure()) and not as_json:
+        stderr().print(PlainText(failure.strip(), style="yellow"), soft_wrap=True)
 
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:

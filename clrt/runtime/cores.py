@@ -35,7 +35,7 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     except cl.Error as error:
         raise DeviceError(
             f"{device} cannot be divided ({status_name(error.code)}), so that it takes no number "
-            "of cores; leave `cores` out, or take another device."
+            "of cores; leave `cores` out."
         ) from error
     caps = dataclasses.replace(device.caps, compute_units=wanted)
     return dataclasses.replace(device, caps=caps, handle=part, cores=wanted)

@@ -255,6 +255,17 @@ def devices() -> list[DeviceInfo]:
     ]
 
 
+def no_device_text(available: Sequence[DeviceInfo]) -> str:
+    """Returns the sentences that say, in every command, that this machine has no usable device.
+
+    Args:
+        available: The devices that are there; each has a note on why it is not taken.
+    """
+    listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
+    there = f" There is: {listing}." if listing else ""
+    return f"No usable OpenCL device was found.{there} {install_hint()}{load_failure()}"
+
+
 def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     """The device asked for.
 
@@ -270,18 +281,17 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
         return request
     wanted = knobs.DEVICE.get() if request is None else request
     available = devices()
-    if not available:
-        raise DeviceError(f"No OpenCL platform was found. {install_hint()}{load_failure()}")
     text = str(wanted).strip().lower() or "auto"
     matches = _matching(text, available)
     usable = [d for d in matches if d.usable]
     if not usable:
+        if not any(d.usable and not d.caps.simulator for d in available):
+            raise DeviceError(no_device_text(available))
         listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
         if matches:
             raise DeviceError(f"{matches[0]} cannot be used: {matches[0].note}.")
-        names = (
-            [d.name for d in available] + [d.platform for d in available] + ["auto", "cpu", "gpu"]
-        )
+        names = [name for d in available for name in (d.name, d.platform)]
+        names += [kind for kind in ("auto", "cpu", "gpu") if _matching(kind, available)]
         near = difflib.get_close_matches(str(wanted), names, 1)
         hint = f" Did you mean {near[0]!r}?" if near and near[0] != str(wanted).lower() else ""
         there = f" There is: {listing}.{load_failure()}"

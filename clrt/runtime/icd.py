@@ -153,4 +153,4 @@ def install_hint() -> str:
         runtime = 'the CPU implementation: pip install "pyopencl[pocl]"'
     else:
         runtime = "the CPU implementation: apt-get install pocl-opencl-icd (or your system's PoCL)"
-    return f"Install a GPU vendor's driver, or {runtime}."
+    return f"Install {runtime}; or, for a GPU, its vendor's driver."

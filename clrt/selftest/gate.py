@@ -52,11 +52,16 @@ def _refuse_wrong(session: Session, outcomes: tuple[Outcome, ...]) -> None:
     if not wrong:
         return
     from clrt.errors import DeviceError
+    from clrt.runtime.devices import devices
 
+    others = any(
+        d.usable and not d.caps.simulator and d.index != session.device.index for d in devices()
+    )
+    other = ", or take another device of `clrt devices`" if others else ""
     what = "; ".join(map(str, {o.family: o for o in wrong}.values()))
     raise DeviceError(
         f"{session.device} computes wrong results with its driver {session.device.caps.driver}: "
-        f"{what}. Install another version of the driver, or take another device of `clrt devices`; "
+        f"{what}. Install another version of the driver{other}; "
         "`clrt report-device` writes what the project needs to look into it, and "
         f"CLRT_SELF_TEST={NEVER} uses the device all the same."
     )

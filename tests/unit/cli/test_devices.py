@@ -56,13 +56,15 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, DeviceInfo(0, CPU, True, "simulator", False, None))
-    assert "None of them is chosen unless asked for by name." in result.stderr
+    assert result.exit_code == 1
+    assert "No usable OpenCL device was found. There is: " in result.stderr
+    assert "simulator" in result.stderr
 
 
 def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch)
     assert result.exit_code == 1
-    assert "No OpenCL device was found" in result.stderr
+    assert "No usable OpenCL device was found" in result.stderr
     assert "pip install" in result.stderr
 
 

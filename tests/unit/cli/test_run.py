@@ -19,8 +19,11 @@ import clrt
 from clrt.cli import app
 from clrt.cli.main import COMMANDS
 from clrt.errors import UnsupportedError
+from clrt.runtime import devices as device_list
 from tests.generation.text_folders import write_texts
 from tests.harness import quick_device
+from tests.unit.cli.language_models import write_model
+from tests.unit.text import tiny
 from tests.vision.small_models import classifier
 
 
@@ -158,3 +161,42 @@ def test_a_file_has_the_suffix_of_its_format(
         assert result.exit_code == 1 and "does not end in ." in result.stderr, result.output
         assert f"'{target}'" in result.stderr
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "MODEL", "-i", "in.npz"),
+        ("explain", "MODEL"),
+        ("inspect", "MODEL"),
+        ("profile", "MODEL"),
+        ("bench", "MODEL"),
+        ("diff", "MODEL"),
+        ("tune", "MODEL"),
+        ("classify", "a.png", "-m", "IMAGES"),
+        ("embed", "a", "-m", "TEXTS"),
+        ("generate", "LANGUAGE", "a"),
+        ("perplexity", "LANGUAGE", "a.txt"),
+        ("report-device",),
+        ("devices",),
+        ("devices", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_without_a_device_every_command_says_the_same(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(device_list, "_handles", list)
+    monkeypatch.delenv("CLRT_DEVICE", raising=False)
+    Image.new("RGB", (8, 8)).save("a.png")
+    Path("a.txt").write_text("a text", "utf-8")
+    np.savez("in.npz", x=np.ones((1, 2), np.float32))
+    makers = {"IMAGES": classifier, "TEXTS": tiny.make_folder, "LANGUAGE": write_model}
+    for name in makers.keys() & set(args):
+        Path(name).mkdir()
+        makers[name](tmp_path / name)
+    result = run(*(str(model) if a == "MODEL" else a for a in args))
+    assert result.exit_code == 1, result.output
+    assert result.stderr == f"Error: {device_list.no_device_text([])}\n"
+    assert "--json" not in args or json.loads(result.stdout) == []

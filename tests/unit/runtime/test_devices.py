@@ -88,6 +88,9 @@ def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "devices", lambda: _fake(CPU))
     with pytest.raises(DeviceError, match=r"matches 'GPU'\. There is: "):
         choose_device("GPU")
+    with pytest.raises(DeviceError, match=r"'gpuu'\. There is"):  # no hint at a GPU
+        choose_device("gpuu")
+    monkeypatch.setattr(module, "devices", lambda: _fake(CPU, GPU))
     with pytest.raises(DeviceError, match="Did you mean 'gpu'"):
         choose_device("gpuu")
 
