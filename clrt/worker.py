@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from clrt.errors import ClrtError, DeviceError, OutOfMemoryError, warn_user
@@ -101,12 +100,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _start_or_fall_back(self) -> None:

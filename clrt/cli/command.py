@@ -40,5 +40,5 @@ class Command(_Plain, TyperCommand):
     """One command."""
 
 
-class Group(_Plain, TyperGroup):
+class CommandGroup(_Plain, TyperGroup):
     """A command that has commands."""

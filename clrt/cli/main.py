@@ -8,7 +8,7 @@ from typing import Any
 import typer
 import typer.main
 
-from clrt.cli.command import Command, Group
+from clrt.cli.command import Command, CommandGroup
 from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """Imports each command when it is called."""
 
     def __init__(self, **options: Any) -> None:

@@ -14,7 +14,7 @@ from clrt.importer.onnx_functions import initializers_of, local_functions, schem
 from clrt.importer.onnx_nchwc import block_of
 from clrt.importer.onnx_read import opsets_of
 from clrt.importer.onnx_refusals import note
-from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_scope import BROKEN, NodeCall, Scope
 from clrt.importer.onnx_sizes import inlined_nodes
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import DimNames, captured_type
@@ -33,7 +33,7 @@ class ImportsNodes(Protocol):
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Imports nodes of a graph or of a function's body."""
 
-    def import_node(self, call: Call, scope: Scope) -> list[Value | None]:
+    def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of one node; None for one that is left out."""
 
 
@@ -96,7 +96,7 @@ class Context:
                 "model with fixed shapes."
             )
 
-    def refuse(self, call: Call, reason: str | UnsupportedError = "") -> list[Value | None]:
+    def refuse(self, call: NodeCall, reason: str | UnsupportedError = "") -> list[Value | None]:
         """Notes an unsupported node and goes on, so that the error can name all of them."""
         if isinstance(reason, UnsupportedError):
             reason = without_title(str(reason), call.title, call.op_type)
@@ -164,7 +164,7 @@ class Context:
             return BROKEN
 
 
-def broken(call: Call) -> list[Value | None]:
+def broken(call: NodeCall) -> list[Value | None]:
     """The outputs of a node that cannot be imported."""
     return [BROKEN if name else None for name in call.formals]
 

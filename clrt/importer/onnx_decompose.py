@@ -15,7 +15,7 @@ from clrt.importer.onnx_context import Context, ImportsNodes, broken
 from clrt.importer.onnx_functions import Function, attribute_value, schema_function
 from clrt.importer.onnx_graphs import GRAPH
 from clrt.importer.onnx_refusals import note
-from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_scope import BROKEN, NodeCall, Scope
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import TensorType
 from clrt.ops.blaming import Blaming
@@ -32,7 +32,7 @@ class DecompositionImporter:
         self._context = context
         self._nodes = nodes
 
-    def decompose(self, call: Call, scope: Scope) -> list[Value | None]:
+    def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of a node that is decomposed.
 
         clrt's decomposition comes first; where it declines, the function body in the ONNX schema
@@ -54,7 +54,7 @@ class DecompositionImporter:
             return self._context.refuse(call)
         return self.inline(function, call, scope)
 
-    def _own(self, entry: Decomposition, call: Call, scope: Scope) -> list[Value | None] | None:
+    def _own(self, entry: Decomposition, call: NodeCall, scope: Scope) -> list[Value | None] | None:
         """The outputs of clrt's decomposition; None where it declines."""
         context = self._context
         with Blaming(call.title):
@@ -90,7 +90,7 @@ class DecompositionImporter:
             outputs.append(value)
         return outputs
 
-    def inline(self, function: Function, call: Call, scope: Scope) -> list[Value | None]:
+    def inline(self, function: Function, call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of a function's body.
 
         Raises:
@@ -163,7 +163,7 @@ class _BodyImporter:
         call.graphs["body"] = Graph("body", formals, results, scope.nodes), scope
         return self._run(call)
 
-    def _call(self, node: BodyNode) -> Call:
+    def _call(self, node: BodyNode) -> NodeCall:
         prefix = self._scope.prefix
         name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
         self._count += 1
@@ -172,7 +172,7 @@ class _BodyImporter:
             given.pop()
         names = [self.names.unique(f"{name}:{k}" if k else name) for k in range(node.outputs)]
         attributes = [onnx.helper.make_attribute(k, v) for k, v in _protos(node.attrs).items()]
-        return Call(
+        return NodeCall(
             node.op_type,
             name,
             node.domain,
@@ -183,7 +183,7 @@ class _BodyImporter:
             attributes,
         )
 
-    def _run(self, call: Call) -> list[Value]:
+    def _run(self, call: NodeCall) -> list[Value]:
         outputs = [v or BROKEN for v in self._nodes.import_node(call, self._scope)]
         if self._local is not None:
             self._local.update(outputs)

@@ -10,7 +10,7 @@ import onnx
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_context import Context, ImportsNodes
 from clrt.importer.onnx_functions import initializers_of
-from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_scope import BROKEN, NodeCall, Scope
 from clrt.importer.onnx_types import formal_type, is_typed, type_proto, varying_types
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import ContainerType, TensorType
@@ -27,7 +27,7 @@ class SubgraphImporter:
         self._nodes = nodes
 
     def import_graphs(
-        self, cls: type[Op], call: Call, scope: Scope
+        self, cls: type[Op], call: NodeCall, scope: Scope
     ) -> tuple[dict[str, Graph], list[Value]]:
         """The subgraphs of a node by attribute, and the outer values that they capture.
 
@@ -42,7 +42,7 @@ class SubgraphImporter:
             graph.inputs += [self._context.captured(v, inner) or BROKEN for v in captured]
         return {name: graph for name, (graph, _) in found.items()}, captured
 
-    def import_branch(self, call: Call, scope: Scope) -> list[Value | None]:
+    def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of the branch that an If with a known condition takes, in its place.
 
         The other may not even type-check: exporters ask for the rank and then act on it.
@@ -63,7 +63,7 @@ class SubgraphImporter:
             for name, formal in zip(call.formals, formals, strict=False)
         ]
 
-    def with_types(self, call: Call, scope: Scope) -> Call:
+    def with_types(self, call: NodeCall, scope: Scope) -> NodeCall:
         """A SequenceMap whose body says the types of its inputs and outputs, inferred if need be.
 
         The function body of ONNX's schema, which replaces it, copies them from there.
@@ -103,7 +103,7 @@ class SubgraphImporter:
         return replace(call, attributes=attributes)
 
     def _graph(
-        self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
+        self, proto: onnx.GraphProto, cls: type[Op], call: NodeCall, outer: Scope
     ) -> tuple[Graph, Scope]:
         """A subgraph and its scope, which has the captured values.
 
@@ -142,7 +142,7 @@ class SubgraphImporter:
         proto: onnx.GraphProto,
         cls: type[Op],
         types: Sequence[TensorType | None],
-        call: Call,
+        call: NodeCall,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
         """A subgraph with these types of its inputs; None for those of unsupported nodes."""
@@ -165,7 +165,7 @@ class SubgraphImporter:
     def _inner(
         self,
         proto: onnx.GraphProto,
-        call: Call,
+        call: NodeCall,
         outer: Scope,
         results: dict[str, str],
         *,
@@ -187,7 +187,7 @@ class SubgraphImporter:
         )
 
     def _formal(
-        self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call
+        self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
         """The type of an input of a subgraph; None where there is none.
 

@@ -20,7 +20,7 @@ from clrt.importer.onnx_functions import (
 from clrt.importer.onnx_graphs import GRAPH, SubgraphImporter
 from clrt.importer.onnx_read import normal_domain
 from clrt.importer.onnx_refusals import check_kinds
-from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_scope import BROKEN, NodeCall, Scope
 from clrt.importer.onnx_types import refine
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Value
@@ -65,7 +65,7 @@ class NodeImporter:
                 if formal and value is not None:
                     scope.env[formal] = value
 
-    def import_node(self, call: Call, scope: Scope) -> list[Value | None]:
+    def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of one node; raises what `import_nodes` does."""
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
@@ -100,7 +100,7 @@ class NodeImporter:
         except UnsupportedError as error:
             return self._context.refuse(call, error)
 
-    def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> Call:
+    def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> NodeCall:
         domain, context = normal_domain(proto.domain), self._context
         if not domain and not scope.opsets.get(""):
             raise ModelError(
@@ -120,12 +120,12 @@ class NodeImporter:
         if any(a.ref_attr_name for a in attributes):
             attributes = resolve_attributes(proto, scope.attrs)
         opset = scope.opsets.get(domain, 1)
-        return Call(
+        return NodeCall(
             proto.op_type, name, domain, opset, inputs, outputs, proto.output, attributes,
             proto.overload,
         )  # fmt: skip
 
-    def _constant(self, call: Call) -> list[Value | None]:
+    def _constant(self, call: NodeCall) -> list[Value | None]:
         if len(call.attributes) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
             raise ModelError(f"{call.title} must have one value and one output.")
         (attr,) = call.attributes
@@ -150,7 +150,7 @@ class NodeImporter:
             raise ModelError(f"{call.title} has no valid value: {error}.") from error
         return [constant_value(call.outputs[0], array, call.title)]
 
-    def _op(self, cls: type[Op], call: Call, scope: Scope) -> list[Value | None]:
+    def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of a node that an op of the IR is."""
         values = {v.name: v for v in call.inputs if v is not None}
         with Blaming(call.title):
@@ -167,7 +167,7 @@ class NodeImporter:
     def _add(
         self,
         op: Op,
-        call: Call,
+        call: NodeCall,
         inputs: list[Value | None],
         names: Sequence[str],
         types: Sequence[TensorType],
@@ -193,7 +193,7 @@ class NodeImporter:
         return {v.name: v for v in outputs}
 
     def _onnx_node(
-        self, cls: type[Op], call: Call, values: dict[str, Value], scope: Scope
+        self, cls: type[Op], call: NodeCall, values: dict[str, Value], scope: Scope
     ) -> OnnxNode:
         schema = schema_of(call.domain, call.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:

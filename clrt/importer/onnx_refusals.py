@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_functions import schema_of
-from clrt.importer.onnx_scope import Call
+from clrt.importer.onnx_scope import NodeCall
 from clrt.ir.op import ContainerType, TensorType
 
 
-def note(call: Call, reason: str = "") -> str:
+def note(call: NodeCall, reason: str = "") -> str:
     """An unsupported node as the error lists it."""
     opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
     return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
 
-def check_kinds(call: Call) -> None:
+def check_kinds(call: NodeCall) -> None:
     """Refuses inputs that are sequences, optionals or maps where the op takes none.
 
     Raises:

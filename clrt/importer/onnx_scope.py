@@ -66,7 +66,7 @@ class Scope:
 
 
 @dataclass
-class Call:
+class NodeCall:
     """A node about to be imported.
 
     Attributes:

@@ -15,7 +15,7 @@ from clrt.sources import onnx_file
 from clrt.text.json_values import as_object, positive_number
 from clrt.text.modules import Modules, class_of
 from clrt.text.settings import read_settings
-from clrt.text.stages import Stage, read_stages, stages_of
+from clrt.text.stages import VectorStage, read_stages, stages_of
 from clrt.text.tokenizer_files import tokenizer_steps
 
 # The first padding_idx + 1 rows of their position table belong to no token.
@@ -125,7 +125,7 @@ class EncoderConfig(TextConfig):
 
     modes: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[VectorStage, ...] = ()
     normalize: bool = False
     hidden: int | None = None
     truncate_dim: int | None = None

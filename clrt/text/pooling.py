@@ -14,7 +14,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.model import Model, load
 from clrt.ops.named_builder import NamedBuilder, floats, ints
 from clrt.signature import TensorSpec
-from clrt.text.stages import Stage, unit
+from clrt.text.stages import VectorStage, unit
 from clrt.text.tokenize import IntArray
 
 MASK = "attention_mask"
@@ -48,7 +48,7 @@ class Pooling:
         device: int,
         strict: bool | None,
         cache_dir: str | Path | None = None,
-        stages: Sequence[Stage] = (),
+        stages: Sequence[VectorStage] = (),
     ) -> None:
         self._modes = tuple(modes)
         self._stages = stages
@@ -110,7 +110,7 @@ def pooling_graph(
     unit_before: bool,
     truncate_dim: int | None,
     unit_after: bool,
-    stages: Sequence[Stage] = (),
+    stages: Sequence[VectorStage] = (),
 ) -> Graph:
     """Pooling, stages, normalisation, truncation and normalisation, as one graph.
 

@@ -45,7 +45,7 @@ _TENSORS = {"Dense": ("linear.weight", "linear.bias", "residual.weight"),
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class VectorStage:
     """A module that vectors of sentences go through.
 
     Attributes:
@@ -99,7 +99,7 @@ def unit(build: NamedBuilder, vectors: Value) -> Value:
     return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))
 
 
-def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[Stage, ...]:
+def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[VectorStage, ...]:
     """The stages of a folder.
 
     Args:
@@ -116,7 +116,7 @@ def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[Stage, .
     )
 
 
-def stages_of(stored: object) -> tuple[Stage, ...] | None:
+def stages_of(stored: object) -> tuple[VectorStage, ...] | None:
     """The stages that a compiled model holds; None where they are damaged."""
     if not isinstance(stored, list):
         return None
@@ -124,7 +124,7 @@ def stages_of(stored: object) -> tuple[Stage, ...] | None:
     return None if None in found else tuple(s for s in found if s is not None)
 
 
-def _read_stage(kind: str, folder: Path) -> Stage:
+def _read_stage(kind: str, folder: Path) -> VectorStage:
     config = read_optional(folder / "config.json")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, _SENTENCE):
@@ -134,19 +134,19 @@ def _read_stage(kind: str, folder: Path) -> Stage:
                 [kind],
             )
     if kind == "Normalize":
-        return Stage(kind)
+        return VectorStage(kind)
     checkpoint = Checkpoint(folder)
     if kind == "LayerNorm":
         size = _size(folder, config, "dimension")
         names = ("norm.weight", "norm.bias")
-        return Stage(kind, tensors={n: checkpoint.load(n, (size,)) for n in names})
+        return VectorStage(kind, tensors={n: checkpoint.load(n, (size,)) for n in names})
     inputs, outputs = (_size(folder, config, k) for k in ("in_features", "out_features"))
     residual, bias = config.get("use_residual", False) is True, config.get("bias", True) is True
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outputs, inputs)}
     shapes |= {"linear.bias": (outputs,)} if bias else {}
     shapes |= {"residual.weight": (outputs, inputs)} if residual and inputs != outputs else {}
     tensors = {name: checkpoint.load(name, shape) for name, shape in shapes.items()}
-    return Stage(kind, _activation(folder, config), residual, tensors)
+    return VectorStage(kind, _activation(folder, config), residual, tensors)
 
 
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
@@ -172,7 +172,7 @@ def _size(folder: Path, config: Mapping[str, Any], key: str) -> int:
     return size
 
 
-def _stage_of(value: object) -> Stage | None:
+def _stage_of(value: object) -> VectorStage | None:
     if not isinstance(value, dict) or value.keys() != {"kind", "activation", "residual", "tensors"}:
         return None
     kind, activation, residual = value["kind"], value["activation"], value["residual"]
@@ -184,7 +184,7 @@ def _stage_of(value: object) -> Stage | None:
     needed = {n for n in _TENSORS[kind] if n not in ("linear.bias", "residual.weight")}
     if len(found) < len(tensors) or needed - found.keys():
         return None
-    return Stage(kind, activation, residual, found)
+    return VectorStage(kind, activation, residual, found)
 
 
 def _tensor_of(value: object) -> Array | None:

@@ -151,13 +151,7 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;
   const IDX_T panels = normalizes ? 1 : (N + width - 1) / width;
-  const IDX_T batch = (IDX_T)get_global_id(0) / (stripes * panels);
-  const IDX_T at = (IDX_T)get_global_id(0) % (stripes * panels);
-  const IDX_T chunk = at / (T_MC / height * panels) * (T_MC / height);
-  const IDX_T chunk_stripes = i_min(T_MC / height, stripes - chunk);
-  const IDX_T in_chunk = at - chunk * panels;
-  const IDX_T first = (chunk + in_chunk % chunk_stripes) * height;
-  const IDX_T end = i_min(first + height, blocks);
+#include "common/product_rows.inc"
   const IDX_T n_first = in_chunk / chunk_stripes * width;
   const IDX_T n_end = i_min(normalizes ? multiplies * N : n_first + width, N);
   const IDX_T i0 = batch / d1;

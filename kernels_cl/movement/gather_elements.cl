@@ -12,11 +12,8 @@ __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y
                               OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                               AXES(s)) {
 #if CPU
-  const IDX_T first = get_group_id(0) * share;
-  const IDX_T end = min(first + share, d0 * d1 * d2 * d3 * d4 * d5);
-  for (IDX_T place = first; place < end;) {
-    const IDX_T row = place / d5, PLACE_OF(row);
-    const IDX_T begin = place - row * d5, stop = min(d5, end - row * d5);
+  EACH_RUN {
+    const IDX_T PLACE_OF(row);
     const IDX_T i5 = 0;
     __global const INDEX_T *const index = AT(indices) + row * d5;
     __global const DATA_T *const line = AT(x) + STRIDED(s);
@@ -32,7 +29,6 @@ __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y
     // Rare, and so not in the loop above: what clrt_index makes of them.
     for (IDX_T j = begin; outside && j < stop; ++j)
       to[j] = line[j * s5 + clrt_index((long)index[j], n, AT(status)) * step];
-    place = row * d5 + stop;
   }
 #else
   EACH_PLACE {

@@ -16,11 +16,8 @@ __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(
                                OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                                const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
 #if CPU
-  const IDX_T first = get_group_id(0) * share;
-  const IDX_T end = min(first + share, d0 * d1 * d2 * d3 * d4 * d5);
-  for (IDX_T place = first; place < end;) {
-    const IDX_T row = place / d5, PLACE_OF(row);
-    const IDX_T begin = place - row * d5, stop = min(d5, end - row * d5);
+  EACH_RUN {
+    const IDX_T PLACE_OF(row);
     const IDX_T i5 = 0, line = STRIDED(s), source = STRIDED(u);
     const IDX_T turns = walk == 1 ? stop - begin : length, each = walk == 1 ? length : stop - begin;
     for (IDX_T turn = 0; turn < turns; ++turn) {
@@ -32,7 +29,6 @@ __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(
         AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[from]);
       }
     }
-    place = row * d5 + stop;
   }
 #else
   EACH_PLACE {

@@ -21,7 +21,7 @@ from clrt.importer.language.sequence import sequence_graph
 from clrt.ir.dtypes import DType
 from clrt.model import load
 from clrt.ops.named_builder import NamedBuilder
-from clrt.text.stages import Stage, read_stages, stages_of
+from clrt.text.stages import VectorStage, read_stages, stages_of
 from tests.generation.checkpoints import load_json, noise, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 from tests.generation.test_decoders import LOGITS
@@ -180,7 +180,7 @@ def test_a_dense_that_is_not_known_is_refused(
 
 
 def test_stages_of_a_compiled_model_are_checked() -> None:
-    stage = Stage("Dense", "Tanh", False, {"linear.weight": noise("w", (2, 3))})
+    stage = VectorStage("Dense", "Tanh", False, {"linear.weight": noise("w", (2, 3))})
     stored = json.loads(json.dumps(stage.stored()))
     (again,) = stages_of([stored]) or ()
     np.testing.assert_array_equal(again.tensors["linear.weight"], stage.tensors["linear.weight"])

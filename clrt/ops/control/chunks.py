@@ -46,7 +46,7 @@ _LIGHT_BYTES = 1 << 20
 _ALIKE_RUNS = 3  # with one number of iterations, before a graph of so many is made
 
 
-class Chunks:
+class RepeatedBodies:
     """The graphs of several iterations of a loop, for values of some shapes and dtypes.
 
     Of a loop whose condition is computed they go on past the end: each iteration then keeps the
@@ -62,7 +62,7 @@ class Chunks:
         self._allowed = all(map(self._repeats, loop.body.nodes))
 
     @classmethod
-    def of(cls, loop: Loop, values: Sequence[Held], host: HostContext) -> Chunks | None:
+    def of(cls, loop: Loop, values: Sequence[Held], host: HostContext) -> RepeatedBodies | None:
         """The graphs that a host keeps for a loop; None if it keeps none, or values are no tensors.
 
         Args:
@@ -82,7 +82,7 @@ class Chunks:
         key = tuple((t.dtype, t.shape) for t in types)
         if key not in notes:
             notes[key] = cls(loop, types)
-        found: Chunks = notes[key]
+        found: RepeatedBodies = notes[key]
         return found if found._allowed else None
 
     def _repeats(self, node: Node) -> bool:

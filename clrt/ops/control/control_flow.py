@@ -22,7 +22,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Tensor, Types, tensor
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.control.chunks import Chunks, stacked_rows
+from clrt.ops.control.chunks import RepeatedBodies, stacked_rows
 from clrt.ops.control.host_driven import (
     HostDriven,
     Iterations,
@@ -206,7 +206,7 @@ class Loop(HostDriven):
                 "would never end; export it with one of the two."
             )
         made = Iterations(self.name, iterations if self.goes_on and going else None)
-        chunks = Chunks.of(self, [*carried, *captured], host)
+        chunks = RepeatedBodies.of(self, [*carried, *captured], host)
         while going and (iterations is None or made.count < iterations):
             left = None if iterations is None else iterations - made.count
             several = chunks and chunks.run(made, carried, captured, left, host)
