@@ -110,20 +110,24 @@ def embed(
             )
             name = encoder.model.device.name
     if output is not None:
-        if target is None:
-            typer.echo(npy_bytes(vectors), nl=False)
-        else:
-            save_npy(target, vectors)
-        count, dimension = vectors.shape
-        place = "standard output" if target is None else target
-        size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
-        message = f"{size} in {place} (made on {name})"
-        stderr().print(PlainText(message), soft_wrap=True)
+        _write(vectors, target, name)
     if as_json:
         for line in json_lines(sentences, vectors):
             echo(line)
     elif output is None:
         stdout().print(summary(sentences, vectors))
+
+
+def _write(vectors: FloatArray, target: Path | None, device: str) -> None:
+    """Writes vectors to an .npy file, standard output if None, and says so on standard error."""
+    if target is None:
+        typer.echo(npy_bytes(vectors), nl=False)
+    else:
+        save_npy(target, vectors)
+    count, dimension = vectors.shape
+    place = "standard output" if target is None else target
+    size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
+    stderr().print(PlainText(f"{size} in {place} (made on {device})"), soft_wrap=True)
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:

@@ -33,7 +33,7 @@ class FuseElementwise(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not _can_join(node):
             return None
-        group = _Region(view, node)
+        group = _JoinedNodes(view, node)
         members, refused = group.members, ""
         while True:
             candidate, reason = group.candidate()
@@ -83,7 +83,7 @@ class _Part:
         return cls(operands, literals, builder.size - len(literals), builder.trouble())
 
 
-class _Region:
+class _JoinedNodes:
     """A node and the producers that joined it so far."""
 
     def __init__(self, view: GraphView, root: Node) -> None:
