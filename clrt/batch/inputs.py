@@ -17,6 +17,7 @@ from clrt.files import expanded
 PARQUET = (".parquet", ".pq")
 JSON_LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _TAIL_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,25 @@ def open_lines(path: str) -> BinaryIO:
     if path.lower().endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return open(path, "rb")
+
+
+def bounded_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Reads lines without holding more of one than is allowed.
+
+    Args:
+        most_bytes: Longest line in bytes; of a longer one the bytes beyond are skipped.
+
+    Returns:
+        Each line, cut to `most_bytes + 1` bytes, and the bytes that it has.
+    """
+    while line := stream.readline(most_bytes + 1):
+        size = len(line)
+        if size > most_bytes:
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = stream.readline(_BLOCK_BYTES)
+                size += len(rest)
+        yield line, size
 
 
 def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:

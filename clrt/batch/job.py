@@ -199,7 +199,7 @@ def start_job(
         _check_settings(job, settings)
         _check_files(job, files)
         return job
-    units = tuple(u for f in files for u in split(f.path, column, rows_per_part))
+    units = tuple(u for f in files for u in split(f.path, column, rows_per_part, options.limits))
     if units and all(u.problem for u in units):
         raise InputError(units[0].problem)
     paths = [f.path for f in files]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.batch.split import LIMITS, ReadLimits
 from clrt.errors import ModelError
 from clrt.text.locate import find_model
 from clrt.text.sentence_encoder import SentenceEncoder
@@ -33,6 +34,7 @@ class EmbedOptions:
     truncate_dim: int | None = None
     prompt: str | None = None
     normalize: bool = True
+    limits: ReadLimits = LIMITS
 
     def make_encoder(self) -> SentenceEncoder:
         """Loads the model.
@@ -59,7 +61,7 @@ class EmbedOptions:
     def lasting(self) -> dict[str, Any]:
         """What vectors depend on: neither where the model lies, nor the device and its batches."""
         values = asdict(self)
-        for name in ("model", "device", "batch_size"):
+        for name in ("model", "device", "batch_size", "limits"):
             del values[name]
         return values
 

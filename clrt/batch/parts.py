@@ -30,7 +30,7 @@ class PartMaker:
     def __init__(self, job: EmbedJob, options: EmbedOptions) -> None:
         self._job = job
         self._options = options
-        self._reader = RowReader(job.settings["column"], job.kept_columns)
+        self._reader = RowReader(job.settings["column"], job.kept_columns, options.limits)
         self._encoder = options.make_encoder()
 
     def make(self, index: int) -> UnitRecord:

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from clrt.batch.extras import need
-from clrt.batch.inputs import is_parquet, open_lines
+from clrt.batch.inputs import bounded_lines, is_parquet, open_lines
 from clrt.batch.options import text_problem
-from clrt.batch.split import WorkUnit, damage, one_line, parquet_file
+from clrt.batch.split import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
 from clrt.errors import InputError
 
 _SAMPLED_ROWS = 1000
@@ -42,10 +42,12 @@ class RowReader:
     Args:
         column: The one that holds the texts.
         kept: An Arrow schema of the columns to keep.
+        limits: What a row may have.
     """
 
-    def __init__(self, column: str, kept: Any) -> None:
+    def __init__(self, column: str, kept: Any, limits: ReadLimits = LIMITS) -> None:
         self._column = column
+        self._limits = limits
         self._kept = kept
         self._group: _RowGroup | None = None
         self._lines: tuple[str, Any] | None = None
@@ -106,19 +108,42 @@ class RowReader:
             else arrow.nulls(len(table))
             for name in self._kept.names
         }
-        texts = table.column(self._column)
-        if arrow.types.is_dictionary(texts.type):
-            texts = texts.cast(texts.type.value_type)
-        # As bytes, since to_pylist raises at the first string that is not UTF-8.
-        values = map(_decoded, texts.cast(arrow.large_binary()).to_pylist())
+        values = [v for c in table.column(self._column).chunks for v in self._texts(c)]
         return enumerate(values, start=unit.first), columns
+
+    def _texts(self, chunk: Any) -> Iterable[Any]:
+        """The texts of an Arrow array; those of a dictionary are decoded once and shared."""
+        arrow = need("pyarrow")
+        if arrow.types.is_dictionary(chunk.type):
+            known = list(self._texts(chunk.dictionary))
+            return (None if i is None else known[i] for i in chunk.indices.to_pylist())
+        raw = chunk.cast(arrow.large_binary())
+        sizes = need("pyarrow.compute").binary_length(raw).to_pylist()
+        # As bytes, since to_pylist raises at the first string that is not UTF-8.
+        return (
+            self._too_long("text", size)
+            if size is not None and size > self._limits.row_bytes
+            else _decoded(value.as_py())
+            for value, size in zip(raw, sizes, strict=True)
+        )
+
+    def _object(self, line: bytes, size: int) -> dict[str, Any] | _Bad | None:
+        """The object of a line, if it is not too long."""
+        if size > self._limits.row_bytes:
+            return self._too_long("line", size)
+        return parse_line(line)
+
+    def _too_long(self, what: str, size: int) -> _Bad:
+        most = self._limits.row_bytes
+        return _Bad(f"the {what} has {size} bytes, more than {most}; raise --max-row-mb")
 
     def _from_lines(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
         if self._lines is None or self._lines[0] != unit.path:
             self._lines = (unit.path, open_lines(unit.path))
         stream = self._lines[1]
         stream.seek(unit.section)
-        objects = [parse_line(line) for line in islice(stream, unit.rows)]
+        lines = bounded_lines(stream, self._limits.row_bytes)
+        objects = [self._object(line, size) for line, size in islice(lines, unit.rows)]
         if len(objects) != unit.rows:
             raise InputError(f"'{unit.path}' has lost rows since the job began.")
         absent = _Bad(f"there is no {self._column!r}")
@@ -139,7 +164,8 @@ class _RowGroup:
 
     def __init__(self, unit: WorkUnit, columns: Sequence[str]) -> None:
         self._key = unit.path, unit.section
-        self._file = parquet_file(unit.path)
+        # Texts of a dictionary stay in it: a few bytes may repeat a long one.
+        self._file = need("pyarrow.parquet").ParquetFile(unit.path, read_dictionary=[columns[0]])
         there = [c for c in dict.fromkeys(columns) if c in self._file.schema_arrow.names]
         self._batches = self._file.iter_batches(
             batch_size=unit.rows or 1, row_groups=[unit.section], columns=there
@@ -274,7 +300,8 @@ def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
                 schema = file.schema_arrow
             return {n: schema.field(n).type for n in names if schema.names.count(n) == 1}
         with open_lines(path) as stream:
-            rows = [parse_line(line) for line in islice(stream, _SAMPLED_ROWS)]
+            lines = islice(bounded_lines(stream, LIMITS.row_bytes), _SAMPLED_ROWS)
+            rows = [parse_line(line) for line, size in lines if size <= LIMITS.row_bytes]
     except damage():
         return {}
     objects = [x for x in rows if isinstance(x, dict)]

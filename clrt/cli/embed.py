@@ -16,13 +16,16 @@ from rich.table import Table
 
 from clrt.batch.job import ROWS_PER_PART
 from clrt.batch.options import EmbedOptions
+from clrt.batch.split import LIMITS, ReadLimits
 from clrt.cli.console import STDOUT, echo, json_text, renamed, stderr, stdout
 from clrt.cli.embed_files import (
     ColumnOption,
+    FileLimitOption,
     InputsOption,
     KeepOption,
     OldInputsOption,
     RayOption,
+    RowLimitOption,
     RowsOption,
     check_files_alone,
     embed_files,
@@ -72,6 +75,8 @@ def embed(
     column: ColumnOption = "text",
     keep: KeepOption = None,
     rows_per_part: RowsOption = ROWS_PER_PART,
+    max_row_mb: RowLimitOption = LIMITS.row_bytes >> 20,
+    max_file_gb: FileLimitOption = LIMITS.file_bytes >> 30,
     ray: RayOption = None,
     image: ImageOption = None,
 ) -> None:
@@ -81,7 +86,8 @@ def embed(
         # A shell may have made of a pattern its files; all but the first are arguments then.
         folder = check_files_alone(output, {"--file": file, "--json": as_json})
         job = EmbedOptions(
-            model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize
+            *(model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize),
+            ReadLimits(max_row_mb << 20, max_file_gb << 30),
         )
         names = [n for part in keep or () for n in part.split(",")]
         embed_files([*inputs, *(texts or [])], folder, job, column, names, rows_per_part, ray)

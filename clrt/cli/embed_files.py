@@ -29,6 +29,12 @@ KeepOption = Annotated[
     typer.Option(help="With --inputs: columns to copy, such as id,lang; else file and row."),
 ]
 RowsOption = Annotated[int, typer.Option(help="With --inputs: the most rows of a part.")]
+RowLimitOption = Annotated[
+    int, typer.Option(min=1, max=1024, help="With --inputs: the longest line or text, in MiB.")
+]
+FileLimitOption = Annotated[
+    int, typer.Option(min=1, help="With --inputs: the largest file once unpacked, in GiB.")
+]
 RayOption = Annotated[
     str | None,
     typer.Option(help="With --inputs: the Ray cluster: auto, local or its address."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,68 @@ def test_a_kept_column_that_is_nowhere(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", {"text": ["a"]})
     with pytest.raises(InputError, match="No file has a column 'id'"):
         kept_schema([str(path)], ["id"])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_long_lines_are_skipped_unread(tmp_path: Path, name: str) -> None:
+    limits = splitting.ReadLimits(row_bytes=100)
+    lines = [
+        json.dumps({"text": t}).encode() for t in ("a", "x" * 3_000_000, "b", "c" * 87, "y" * 89)
+    ]
+    data = b"\n".join(lines)
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    for rows in (1, 2, 9):
+        reader = RowReader("text", pa.schema([]), limits)
+        found = [reader.read(u) for u in split(str(path), "text", rows, limits)]
+        assert [t for r in found for t in r.texts] == ["a", "b", "c" * 87]
+        assert [n for r in found for n in r.numbers] == [0, 2, 3]
+        errors = dict(e for r in found for e in r.errors)
+        assert errors.keys() == {1, 4} and "more than 100; raise --max-row-mb" in errors[1]
+
+
+def test_packed_file_is_read_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000))
+    units = list(split(str(path), "text", 30, splitting.ReadLimits(file_bytes=14 * 100)))
+    assert [u.rows for u in units] == [30, 30, 30, 10, None]
+    assert "--max-file-gb" in units[-1].problem and units[-1].first == 100
+
+
+def test_packed_blank_line_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wb") as stream:
+        for _ in range(100):
+            stream.write(b" " * (1 << 20))
+    tracemalloc.start()
+    units = list(split(str(path), "text", 30))
+    rows = RowReader("text", pa.schema([])).read(units[0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(units) == 1 and peak < 80 << 20 and rows.errors[0][0] == 0
+
+
+def test_long_cells_of_parquet_are_left_out(tmp_path: Path) -> None:
+    limits = splitting.ReadLimits(row_bytes=100)
+    path = write_parquet(tmp_path / "a.parquet", {"text": ["a", "x" * 101, None, "y" * 100]}, 4)
+    (unit,) = split(str(path), "text", 9, limits)
+    rows = RowReader("text", pa.schema([]), limits).read(unit)
+    assert rows.texts == ["a", "y" * 100] and [n for n, _ in rows.errors] == [1, 2]
+    path = write_parquet(tmp_path / "b.parquet", {"text": ["x" * 1000, "a"]}, 1)
+    first, second = split(str(path), "text", 9, limits)
+    assert "raise --max-row-mb" in first.problem and not second.problem
+    assert (
+        "--max-file-gb"
+        in next(split(str(path), "text", 9, splitting.ReadLimits(file_bytes=9))).problem
+    )
+
+
+def test_repeated_texts_of_parquet_are_shared(tmp_path: Path) -> None:
+    """A dictionary of 100 KB repeats a text for each of 3,000 rows."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 3000), pa.array(["x" * 100_000]))
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", store_schema=False)
+    (unit,) = split(str(tmp_path / "a.parquet"), "text", 3000)
+    before = pa.total_allocated_bytes()
+    rows = RowReader("text", pa.schema([])).read(unit)
+    assert len(rows.texts) == 3000 and rows.texts[0] is rows.texts[-1]
+    assert pa.total_allocated_bytes() - before < 50 << 20
