@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,13 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from clrt.cli.console import EXIT_DIFFERS, PAGE_SUFFIXES, STDOUT, echo, say_error, stderr, stdout
-from clrt.cli.convert_report import difference_table, report_conversion, warn
+from clrt.cli.convert_report import (
+    Precompiled,
+    difference_table,
+    report_conversion,
+    report_programs,
+    warn,
+)
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
@@ -29,7 +36,7 @@ from clrt.converter import (
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
 from clrt.exporter.written_check import check_written
-from clrt.files import check_targets, replacing, staged
+from clrt.files import check_targets, expanded, replacing, staged
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
@@ -38,7 +45,8 @@ from clrt.knobs import whole_number
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS
 from clrt.printing import PlainText
-from clrt.runtime.devices import devices
+from clrt.runtime.devices import choose_device, devices
+from clrt.runtime.session import session_for
 from clrt.sources import is_compiled, model_files
 from clrt.text.any_model import run_once
 from clrt.text.feeds import calibration_feeds, unseen_feeds
@@ -203,7 +211,7 @@ class Conversion:
                 _dump(request.dump_ir, converted)
             shapes = self._shapes(converted)
             bar.update(task, description=f"writing {self.target.name}", total=1)
-            compared = None
+            compared, precompiled = None, list[Precompiled]()
             with staged(self.target) as place:
                 self._write(
                     converted,
@@ -218,11 +226,14 @@ class Conversion:
                 for which in _real_devices() if request.all_devices_here else [request.device]:
                     where = "auto" if which is None else which
                     bar.update(task, description=f"compiling for device {where}", total=None)
-                    _precompile(self.target, shapes, which, request.precompile)
+                    made = _precompile(self.target, shapes, which, request.precompile)
+                    precompiled.append(made)
             if request.report is not None:
                 bar.update(task, description="profiling", total=None)
                 self._profile(shapes[0], request.report)
         self._report(converted)
+        if request.precompile is not None:
+            report_programs(precompiled, request.precompile)
         if compared is not None:
             stdout().print(compared[0])
             stdout().print(PlainText(compared[1]))
@@ -271,8 +282,11 @@ class Conversion:
             write(converted, place, shapes, self.encoder, device, progress, images)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
-        with load(self.target, device=self.request.device) as model, note_sampled():
-            given = self.given
+        given = self.given
+        with (
+            load(self.target, device=self.request.device) as model,
+            note_sampled(given is None),
+        ):
             feeds = sample_inputs(model, shapes) if given is None else _read_by(model, given)
             model.profile(feeds).save_html(page)
 
@@ -299,7 +313,7 @@ class Conversion:
         allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
         if feeds is None:
             feeds, what = self._feeds(shapes[0], place)
-        with note_sampled():
+        with note_sampled(self.given is None):
             differences, how = compare(self.source, place, feeds, request.device)
         table, told = difference_table(differences, allowed), f"Compared on {what}: {how}."
         worst = max(differences, key=lambda d: d.relative)
@@ -346,12 +360,20 @@ def _real_devices() -> list[int]:
     return [d.index for d in devices() if d.usable and not d.caps.simulator]
 
 
-def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:
-    if is_compiled(target) and read_extras(target).get("encoder"):
-        run_once(target, device=device, cache_dir=to)
+def _precompile(
+    target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path
+) -> Precompiled:
+    """Compiles the programs of a device into a folder."""
+    start = time.perf_counter()
+    programs = session_for(choose_device(device), expanded(to)).programs
+    needed, built = programs.requests, programs.builds
     with load(target, device=device, cache_dir=to) as model:
+        if is_compiled(target) and read_extras(target).get("encoder"):
+            run_once(target, device=device, cache_dir=to)
         model.warmup(shapes)
         model.save_programs()
+        needed, built = programs.requests - needed, programs.builds - built
+        return Precompiled(model.device.name, needed, built, time.perf_counter() - start)
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -32,6 +33,36 @@ def report_conversion(target: Path, converted: Converted, encodes: bool) -> None
         stdout().print(weight_table(converted.shrunk))
     if converted.kept:
         warn(f"Left in float32, since float16 overflows: {', '.join(converted.kept)}")
+
+
+@dataclass(frozen=True)
+class Precompiled:
+    """Programs of one device that were compiled into a folder.
+
+    Attributes:
+        programs: Number of programs that the model needs there.
+        built: How many of them were not in the folder before.
+        seconds: Time for all of them, with loading the model.
+    """
+
+    device: str
+    programs: int
+    built: int
+    seconds: float
+
+
+def report_programs(found: Sequence[Precompiled], folder: Path) -> None:
+    """Prints the number of programs for each device, and where they are."""
+    for made in found:
+        before = made.programs - made.built
+        there = f", {before} more were there" if before else ""
+        stdout().print(
+            PlainText(
+                f"{counted(made.built, 'program')} compiled for {made.device} into '{folder}' in "
+                f"{made.seconds:.1f} s{there}"
+            ),
+            soft_wrap=True,
+        )
 
 
 def warn(text: str) -> None:

@@ -15,7 +15,7 @@ from clrt.cli.console import EXIT_DIFFERS, renamed, stdout
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Deviation, Diff
-from clrt.errors import counted
+from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType
 from clrt.printing import PlainText
 from clrt.text.locate import find_model
@@ -68,6 +68,8 @@ def diff(
     departs. With --precision it goes on to the end, to show every value past the range.
     """
     feeds = renamed("--input", old_feeds, "--inputs", feeds)
+    if feeds is not None and shape is not None:
+        raise InputError("--inputs have shapes of their own; leave --shape out.")
     path = find_model(model)
     weights = None if precision is None else DType(precision.value)
     found = Diff(path, OTHERS[against.value](path), device, weights)
@@ -75,11 +77,11 @@ def diff(
     limit = None if weights is None else float(ml_dtypes.finfo(weights.numpy).max)
     with found.model as probed:
         if feeds is not None:
-            steps = list(found.steps(read_feeds(feeds), allowed, weights is not None))
+            inputs = read_feeds(feeds)
         else:
             inputs = sample_inputs(probed, one_shape(shape, probed))
-            with note_sampled():
-                steps = list(found.steps(inputs, allowed, weights is not None))
+        with note_sampled(feeds is None):
+            steps = list(found.steps(inputs, allowed, weights is not None))
     console = stdout()
     console.print(step_table(steps, f"{path.name} beside {against.value}", limit))
     for text in _overflows(found.overflows, steps, precision, limit):

@@ -85,11 +85,17 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 
 @contextmanager
-def note_sampled() -> Iterator[None]:
-    """Adds to errors about inputs that clrt chose these."""
+def note_sampled(sampled: bool = True) -> Iterator[None]:
+    """Adds to errors about inputs that clrt chose these.
+
+    Args:
+        sampled: Whether it did; errors about inputs that the user gave stay as they are.
+    """
     try:
         yield
     except InputError as error:
+        if not sampled:
+            raise
         raise reworded(
             error, f"{error} clrt chose the inputs; another --shape may suit the model."
         ) from error

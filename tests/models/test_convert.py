@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from clrt.cli import conversion, convert_report
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
 from clrt.converter import Difference, read_encoder
-from clrt.errors import ModelError
+from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
@@ -170,6 +171,9 @@ def test_programs_compiled_ahead(tmp_path: Path) -> None:
     shapes = ("--shape", "input_ids=2x16")
     target = _converted(tmp_path, *shapes, "--precompile", cache)
     assert list(cache.iterdir())
+    again = _run(target, "-o", tmp_path / "again.clrt", *shapes, "--precompile", cache)
+    said = re.search(r"^0 programs compiled for .+ into '(.+)' in [\d.]+ s", again.stdout, re.M)
+    assert said is not None and said[1] == str(cache), again.stdout
     with clrt.load(target, cache_dir=cache) as model:
         before = model._session.programs.builds
         model.warmup([{s.name: (2, 16) for s in model.inputs}])
@@ -192,6 +196,9 @@ def test_nothing_is_compiled_for_simulators(
     result = _run(source, "-o", tmp_path / "m.clrt", *here)
     assert result.exit_code == 0, result.output
     assert list((tmp_path / "programs").iterdir())
+    lines = [line for line in result.stdout.splitlines() if " compiled for " in line]
+    assert len(lines) == len([d for d in real if d.usable])
+    assert all(re.search(r"^[1-9]\d* programs? compiled for .* s$", line) for line in lines)
 
 
 def test_verify_fails_past_the_tolerance(tmp_path: Path) -> None:
@@ -414,3 +421,21 @@ def test_int4(tmp_path: Path) -> None:
     assert float(rows[-1][-2]) > 0.99
     assert list(programs.iterdir())
     check_fewer_bits(target, 0.26, 0.98)
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_only_inputs_that_clrt_chose_are_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_given: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InputError("An id is too large.")
+
+    monkeypatch.setattr(conversion, "compare", refuse)
+    text = "g (float[n] x) => (float[n] y) { y = Add(x, x) }"
+    source, feeds = tmp_path / "m.onnx", tmp_path / "in.npz"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>{text}'), source)
+    np.savez(feeds, x=np.ones(2, np.float32))
+    given = ("--inputs", feeds) if is_given else ()
+    result = _run(source, "-o", tmp_path / "m.clrt", "--verify", *given)
+    assert result.exit_code == 1 and "An id is too large." in result.stderr
+    assert ("clrt chose the inputs" in result.stderr) is not is_given

@@ -81,3 +81,13 @@ def test_bad_input_is_one_line(bert: Path, tmp_path: Path) -> None:
     assert "cannot be read as an .npz" in result.output
     with pytest.raises(InputError, match="is compiled"):
         Diff(Path("model.clrt"), Reference(bert))
+
+
+def test_inputs_that_were_given_are_not_called_chosen(bert: Path, tmp_path: Path) -> None:
+    feeds = {n: np.zeros((1, 7), np.int64) for n in ("attention_mask", "token_type_ids")}
+    np.savez(tmp_path / "in.npz", input_ids=np.full((1, 7), 10**6), **feeds)
+    given = (bert, "--inputs", tmp_path / "in.npz", "--device", "cpu")
+    result = run(*given)
+    assert result.exit_code == 1 and "clrt chose" not in result.stderr, result.output
+    both = run(*given, "--shape", "input_ids=1x7")
+    assert "leave --shape out" in both.stderr
