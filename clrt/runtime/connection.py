@@ -100,7 +100,6 @@ class Connection:
         unfinished: Lanes in which something may still be, from a run that was broken off.
         in_flight: The runs that have something in a queue, or will have.
         begun: How many runs ever began.
-        used_s: When a run last began or ended: `time.perf_counter`.
         owners: What holds objects of the driver.
         lost: Whether this process is a fork in which nothing of the driver can be used.
     """
@@ -110,7 +109,6 @@ class Connection:
     unfinished: set[Lane] = field(default_factory=set)
     in_flight: set[InFlight] = field(default_factory=set)
     begun: int = 0
-    used_s: float = 0.0
     lost: bool = False
     owners: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     _lock: Any = field(default_factory=RLock)
@@ -159,11 +157,6 @@ class Connection:
     def usable(self) -> bool:
         """Whether this process can use the driver: not in some forks."""
         return not (self.lost or is_left_behind(self.device.caps))
-
-    def idle_s(self) -> float:
-        """For how many seconds no run has been on the device."""
-        busy = self.unfinished or any(not run.done for run in tuple(self.in_flight))
-        return 0.0 if busy else time.perf_counter() - self.used_s
 
     def settle(self) -> None:
         """Waits for what broken runs have left in any queue: it may use what is free since.

@@ -238,7 +238,7 @@ class Execution:
             connection.settle()
         if bound.broken:
             bound.forget_status()
-        self._began_s = connection.used_s = time.perf_counter()
+        self._began_s = time.perf_counter()
         connection.in_flight.add(self)
         connection.begun += 1
         # A number that no other run began after, nor before and has not ended.
@@ -302,7 +302,6 @@ class Execution:
             return
         connection = self.bound.session.connection
         connection.in_flight.discard(self)
-        connection.used_s = time.perf_counter()
         self._moves.end()
         self._ended, self.call = True, None
         self.ended(self)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +49,6 @@ class ProgramCache:
     folder and entry must belong to the user and be closed to others, else they are not used.
 
     Attributes:
-        idle_s: For how many seconds the device has had nothing to do.
         requests: How often a program was compiled, or found on disk.
         builds: How many of them were compiled from source.
     """
@@ -58,7 +57,6 @@ class ProgramCache:
     device: cl.Device
     caps: DeviceCaps
     folder: Path
-    idle_s: Callable[[], float] = float
     requests: int = 0
     builds: int = 0
     _programs: WeakValueDictionary[KernelSpec, cl.Program] = field(
@@ -69,7 +67,7 @@ class ProgramCache:
 
     @cached_property
     def _saver(self) -> Saver:
-        return Saver(self._store, "costly-binaries" in self.caps.quirks, self.idle_s)
+        return Saver(self._store, "costly-binaries" in self.caps.quirks)
 
     @property
     def _name(self) -> str:

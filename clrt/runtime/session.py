@@ -302,9 +302,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
             with Guard(str(device), device.caps.global_mem_bytes):
                 context = new_context(device.handle)
                 connection = Connection(device, context)
-        programs = ProgramCache(
-            connection.context, device.handle, device.caps, key[-1], connection.idle_s
-        )
+        programs = ProgramCache(connection.context, device.handle, device.caps, key[-1])
         session = Session(device, connection, programs)
         BUDGET.enter_pool(session.clear_pool)
         _SESSIONS[key] = session

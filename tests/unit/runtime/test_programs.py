@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -199,56 +202,47 @@ def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path
     assert len(cache._programs) == _KEPT
 
 
-def test_programs_are_written_when_the_device_is_idle(
-    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that a process that is killed has them, too."""
-    monkeypatch.setattr("clrt.runtime.saver._IDLE_S", 0.01)
-    cache = _cache(device, tmp_path)
-    cache.idle_s = lambda: 1e9
-    cache.kernel(SPEC)
-    ends = time.monotonic() + 200
-    while not list(tmp_path.glob("*.clbin")) and time.monotonic() < ends:
-        time.sleep(0.01)
-    assert list(tmp_path.glob("*.clbin"))
-
-
-def test_a_busy_device_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run waits for that: the driver would hold it up."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr("clrt.runtime.saver._IDLE_S", 1.0)
     monkeypatch.setattr("clrt.runtime.saver._END_S", 2.0)
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr("clrt.runtime.saver.atexit.register", ends.append)
     written: list[str] = []
-    idle_s = [0.0]
 
     def write(key: str, _: object) -> None:
         written.append(key)
         now[0] += 0.8
 
-    saver = Saver(write, False, lambda: idle_s[0])
-    saver._costly = True
-    saver._ended.set()  # no thread starts
+    threads = threading.active_count()
+    saver = Saver(write, True)
     for number in range(5):
         saver.add(str(number), None)
-    now[0] += 0.25
-    idle_s[0] = 100.0
-    assert saver._wait_s() == 0.75  # as long as others are built
-    now[0] += 1000
-    assert saver._wait_s() < 0
-    idle_s[0] = 0.5
-    assert saver._wait_s() == 0.5
-    assert written == []
-    saver._end()  # for two seconds, as the next process finds the others in the driver's cache
+    assert written == [] and threading.active_count() == threads
+    (end,) = ends
+    end()  # for two seconds, as the next process finds the others in the driver's cache
     assert written == ["0", "1", "2"]
     saver.save()
     assert written == ["0", "1", "2", "3", "4"]
+
+
+def test_a_process_that_ends_has_written_its_programs(device: DeviceInfo, tmp_path: Path) -> None:
+    code = (
+        "import sys, clrt; from tests.unit.runtime.test_programs import SPEC, _cache;"
+        "from pathlib import Path;"
+        "_cache(clrt.devices()[int(sys.argv[1])], Path(sys.argv[2])).kernel(SPEC)"
+    )
+    command = [sys.executable, "-c", code, str(device.index), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[3])
+    assert list(tmp_path.glob("*.clbin"))
 
 
 def test_what_waits_for_a_folder_that_cannot_be_written_is_bounded() -> None:
     def refuse(key: str, _: object) -> None:
         raise InputError("no")
 
-    saver = Saver(refuse, False, float)
+    saver = Saver(refuse, False)
     for n in range(100):
         saver.add(str(n), None)
     assert len(saver._waiting) == 16
