@@ -25,7 +25,7 @@ from clrt.units import format_seconds
 
 @dataclass(frozen=True)
 class Explanation(Findings):
-    """An explanation of the plan for some input shapes. Prints as tables."""
+    """An explanation of the plan for some input shapes. Prints as text of at most 100 columns."""
 
     def __str__(self) -> str:
         with needing("The text of an explanation"):

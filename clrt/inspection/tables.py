@@ -1,35 +1,86 @@
-"""An explanation as tables."""
+"""An explanation as text: blocks of lines that are wrapped between words."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group
-from rich.table import Table
 
-from clrt.errors import counted
+from clrt.errors import counted, visible
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.printing import PlainText, table_text
+from clrt.printing import PlainText, fitting, table_width
 from clrt.units import format_bytes, format_flops, format_shapes
 
 _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}
+# Columns of a line at most, but where one word is longer: names are never cut.
+_WIDTH = 100
+_LABEL = 14
+_LEGEND = (
+    "%name is a value of the graph. A predicted time is what clrt's cost model computes for a "
+    "kernel variant on this device; nothing was measured."
+)
 
 
 def as_text(findings: Findings) -> str:
-    """The tables as plain text."""
-    return table_text(explanation_tables(findings))
+    """Returns the explanation as plain text."""
+    return fitting("\n".join(line for line, _ in _lines(findings)))
 
 
 def explanation_tables(findings: Findings) -> Group:
-    """The summary, the nodes, the graph break, the kernels and the passes."""
-    parts: list[PlainText | Table] = [PlainText(line) for line in _summary(findings)]
-    parts.append(_node_table(findings.rows))
+    """Returns the summary, the nodes, the graph break, the kernels and the passes, coloured."""
+    return Group(
+        *(
+            PlainText(line, style, no_wrap=True, overflow="ignore")
+            for line, style in _lines(findings)
+        )
+    )
+
+
+def _lines(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yields each line with its style."""
+    for text in (*_summary(findings), _LEGEND):
+        yield from ((line, "") for line in _wrapped(text))
+    for row in findings.rows:
+        style = _STYLES[row.where]
+        yield from ((line, style) for line in ("", *_node_lines(row)))
     if findings.graph_break is not None:
-        parts += [PlainText(line, style="yellow") for line in _break_lines(findings.graph_break)]
-    parts += [_kernel_table(findings.rows), _pass_table(findings.passes)]
-    return Group(*parts)
+        yield "", ""
+        for text in _break_lines(findings.graph_break):
+            yield from ((line, "yellow") for line in _wrapped(text))
+    for block in (_kernel_lines(findings.rows), _pass_lines(findings.passes)):
+        yield from ((line, "") for line in block)
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    """Returns lines that break between words; words that are longer than a line stay whole.
+
+    Args:
+        first, rest: What the first line and the others begin with.
+    """
+    return textwrap.wrap(
+        visible(text),
+        min(_WIDTH, table_width()),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _labelled(label: str, parts: Iterable[str]) -> Iterator[str]:
+    """Yields the lines of parts behind a label; each part begins a line."""
+    blank = " " * (_LABEL + 2)
+    for number, part in enumerate(parts):
+        first = f"  {'' if number else label:{_LABEL}}"
+        lines = _wrapped(part, first, blank)
+        if any(len(line) > _WIDTH for line in lines):  # a name has more room below its label
+            if first.strip():
+                yield first.rstrip()
+            lines = _wrapped(part, "    ", "    ")
+        yield from lines
 
 
 def _summary(findings: Findings) -> Iterator[str]:
@@ -47,27 +98,13 @@ def _summary(findings: Findings) -> Iterator[str]:
         yield f"known when planned, so never run: {counted(len(findings.folded), 'node')}"
 
 
-def _node_table(rows: tuple[NodeRow, ...]) -> Table:
-    table = Table()
-    table.add_column("node", overflow="fold")
-    table.add_column("runs as", overflow="fold")
-    table.add_column("why", overflow="fold")
-    table.add_column("stands for", overflow="fold")
-    table.add_column("gives", overflow="fold")
-    table.add_column("cost", justify="right", no_wrap=True)
-    for row in rows:
-        cells: list[Iterable[str]] = [
-            (row.op, row.name),
-            _runs(row),
-            _reasons(row),
-            _origins(row),
-            filter(None, [*row.outputs, row.memory]),
-            _cost(row),
-        ]
-        table.add_row(
-            *(PlainText.stacked(*c) for c in cells), style=_STYLES[row.where], end_section=True
-        )
-    return table
+def _node_lines(row: NodeRow) -> Iterator[str]:
+    yield from _wrapped(f"{row.op} {row.name}", rest="  ")
+    yield from _labelled("runs as", _runs(row))
+    yield from _labelled("why", _reasons(row))
+    yield from _labelled("stands for", _origins(row))
+    yield from _labelled("gives", filter(None, [*row.outputs, row.memory]))
+    yield from _labelled("cost", filter(None, [", ".join(_cost(row))]))
 
 
 def _runs(row: NodeRow) -> list[str]:
@@ -78,17 +115,15 @@ def _runs(row: NodeRow) -> list[str]:
     return [f"variant {row.variant}", *entries]
 
 
-def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
-    """Each kernel once, with its tunables and the record they come from."""
-    table = Table(title="kernels")
-    table.add_column("kernel", overflow="fold")
-    table.add_column("launches", justify="right", no_wrap=True)
-    table.add_column("tunables", overflow="fold")
-    table.add_column("from", overflow="fold")
+def _kernel_lines(rows: Sequence[NodeRow]) -> Iterator[str]:
+    """Yields each kernel once, with its tunables and the record they come from."""
     counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
+    if counts:
+        yield from ("", "Kernels", "")
     for (entry, values, record), launches in counts.most_common():
-        table.add_row(*map(PlainText, (entry, str(launches), values, record)))
-    return table
+        yield from _wrapped(f"{entry}: {counted(launches, 'launch', 'launches')}")
+        yield from _labelled("tunables", filter(None, [values]))
+        yield from _labelled("from", filter(None, [record]))
 
 
 def _values(use: KernelUse) -> str:
@@ -124,16 +159,13 @@ def _break_lines(graph_break: BreakRow) -> Iterator[str]:
     yield f"The host reads {reads}; planned once that is known: {after}."
 
 
-def _pass_table(passes: tuple[PassRow, ...]) -> Table:
-    table = Table(title="graph passes")
-    table.add_column("pass", overflow="fold")
-    table.add_column("hits", justify="right", no_wrap=True)
-    table.add_column("near misses", overflow="fold")
-    for row in passes:
-        if row.hits or row.misses:
-            cells = ([row.name], [str(len(row.hits))], _misses(row))
-            table.add_row(*(PlainText.stacked(*c) for c in cells))
-    return table
+def _pass_lines(passes: Sequence[PassRow]) -> Iterator[str]:
+    found = [row for row in passes if row.hits or row.misses]
+    if found:
+        yield from ("", "Graph passes", "")
+    for row in found:
+        yield from _wrapped(f"{row.name}: {counted(len(row.hits), 'hit')}")
+        yield from _labelled("near misses", _misses(row))
 
 
 def _misses(row: PassRow) -> Iterator[str]:

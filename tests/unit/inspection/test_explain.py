@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
 
 import clrt
 from clrt.tuning.records import find_record, new_record, save
@@ -52,8 +54,9 @@ def test_a_transformer_is_explained(model: clrt.Model) -> None:
 def test_it_prints_and_is_json(model: clrt.Model) -> None:
     found = model.explain(dict.fromkeys(NAMES, (1, 4)))
     text = str(found)
-    for wanted in ("input_ids=1x4", "FusedAttention", "graph passes", "merge_qkv", "memory"):
+    for wanted in ("input_ids=1x4", "FusedAttention", "Graph passes", "merge_qkv", "memory"):
         assert wanted in text
+    assert text.count("%name is") == text.count("predicted time is") == 1
     again = json.loads(json.dumps(found.to_dict()))
     assert again["launches"] == found.launches
     assert again["memory"]["device_bytes"] == found.memory.device_bytes
@@ -128,3 +131,24 @@ def test_the_record_is_named(
     found = model.explain(dict.fromkeys(NAMES, (2, 16)))
     uses = [k for r in found.rows for k in r.kernels if k.entry == "gemm_cpu"]
     assert {(u.tunables["T_MC"], u.record) for u in uses} == {(16, str(record))}
+
+
+@pytest.mark.parametrize("columns", ["300", "80", None])
+def test_lines_are_short_and_words_whole(
+    model: clrt.Model, monkeypatch: pytest.MonkeyPatch, columns: str | None
+) -> None:
+    """At most 100 columns wherever it is printed; names are never cut."""
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    found = model.explain(dict.fromkeys(NAMES, (1, 4)))
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 100
+    words = {word for line in lines for word in line.split()}
+    assert words >= {row.name for row in found.rows}
+    assert words >= {f"{name.split(': ')[0]}:" for row in found.rows for name in row.outputs}
+    target = io.StringIO()
+    Console(file=target, width=80).print(found)
+    shown = {word for line in target.getvalue().splitlines() for word in line.split()}
+    assert shown >= {row.name for row in found.rows}
