@@ -31,6 +31,7 @@ from clrt.cli.embed_files import (
     embed_files,
 )
 from clrt.cli.embed_images import ImageOption, embed_images
+from clrt.cli.images import KeepGoingOption
 from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
 from clrt.printing import PlainText
@@ -79,6 +80,7 @@ def embed(
     max_file_gb: FileLimitOption = LIMITS.file_bytes >> 30,
     ray: RayOption = None,
     image: ImageOption = None,
+    keep_going: KeepGoingOption = True,
 ) -> None:
     """Turn sentences, or images, into vectors."""
     inputs = renamed("--input", old_inputs or None, "--inputs", inputs or None)
@@ -106,8 +108,16 @@ def embed(
     options: dict[str, Any] = {"pooling": pooling, "max_length": max_length}
     words: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim}
     if image:
+        asked = len(image) + len(sentences)
         sentences, vectors, name = embed_images(
-            str(source), image, sentences, batch_size, normalize, device, options | words
+            str(source),
+            image,
+            sentences,
+            batch_size,
+            normalize,
+            device,
+            options | words,
+            keep_going,
         )
     else:
         with SentenceEncoder(source, device=device, **options) as encoder:
@@ -122,6 +132,8 @@ def embed(
             echo(line)
     elif output is None:
         stdout().print(summary(sentences, vectors))
+    if image and len(sentences) < asked:
+        raise typer.Exit(1)
 
 
 def _write(vectors: FloatArray, target: Path | None, device: str) -> None:

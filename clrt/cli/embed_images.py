@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from clrt.cli.console import say_error
 from clrt.cli.images import each_picture
 from clrt.errors import InputError
 
@@ -26,14 +27,18 @@ def embed_images(
     normalize: bool,
     device: str | None,
     others: Mapping[str, object],
+    keep_going: bool,
 ) -> tuple[list[str], NDArray[np.float32], str]:
-    """What was embedded, images first, its vectors, and the device.
+    """Returns what was embedded, images first, its vectors, and the device's name.
 
     Args:
+        keep_going: Leave out an image that cannot be read, and say so on standard error.
         others: By the names of their arguments, options that --image excludes.
 
     Raises:
         InputError: Such an option is given, or as `ImageEncoder`.
+        InputError: An image cannot be read, and `keep_going` is false.
+        Exit: None can be read, and there are no texts.
     """
     from clrt.vision.image_encoder import ImageEncoder
 
@@ -43,8 +48,21 @@ def embed_images(
             raise InputError(f"{option} does not go with --image; leave one of them out.")
     with ImageEncoder(model, device=device, batch_size=batch_size) as encoder:
         words = [encoder.encode_text(texts, normalize)] if texts else []
-        found = []
+        found, read = [], list[str]()
         for start in range(0, len(images), batch_size):
-            group = [p for _, p in each_picture(images[start : start + batch_size])]
-            found.append(encoder.encode_pictures(group, normalize))
-        return [*images, *texts], np.concatenate([*found, *words]), encoder.model.device.name
+            group = []
+            for path in images[start : start + batch_size]:
+                try:
+                    ((_, picture),) = each_picture([path])
+                except InputError as error:
+                    if not keep_going:
+                        raise
+                    say_error(str(error))
+                else:
+                    group.append(picture)
+                    read.append(path)
+            if group:
+                found.append(encoder.encode_pictures(group, normalize))
+        if not found and not words:
+            raise typer.Exit(1)
+        return [*read, *texts], np.concatenate([*found, *words]), encoder.model.device.name

@@ -14,11 +14,11 @@ from clrt.audio import Fallback, Transcriber
 from clrt.audio.subtitles import srt_entries, vtt_entries
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import TranscriptSegment
-from clrt.cli.console import echo, json_text
+from clrt.cli.console import echo, json_text, say_error
 from clrt.cli.generate import EXIT_INTERRUPTED
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.shapes import DeviceOption
-from clrt.errors import InputError
+from clrt.errors import InputError, UnsupportedError
 from clrt.files import check_targets, expanded, replacing
 
 
@@ -80,6 +80,10 @@ def transcribe(
     ] = None,
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going/--stop-at-error", help="Go on after a file that is no sound."),
+    ] = True,
 ) -> None:
     """Turn speech into text, by Whisper or a CTC model such as wav2vec2.
 
@@ -94,12 +98,22 @@ def transcribe(
     options["fallback"] = Fallback(temperatures, compression_ratio, logprob, no_speech)
     targets = _targets(files, output, form)
     with Transcriber(model, device=device) as transcriber:
+        failed = 0
         for file, target in zip(files, targets, strict=True):
-            with transcriber.stream(file, **options) as stream, ending_by_interrupt(stream):
-                first = f"{file}: " if len(files) > 1 and target is None else ""
-                _write(_pieces(stream, form, file, first, target is not None), target)
-                if stream.is_cancelled:
-                    raise typer.Exit(EXIT_INTERRUPTED)
+            first = f"{file}: " if len(files) > 1 and target is None else ""
+            try:
+                with transcriber.stream(file, **options) as stream, ending_by_interrupt(stream):
+                    _write(_pieces(stream, form, file, first, target is not None), target)
+                    if stream.is_cancelled:
+                        raise typer.Exit(EXIT_INTERRUPTED)
+            except (InputError, UnsupportedError) as error:  # the latter of other formats
+                if not keep_going:
+                    raise
+                is_named = len(files) == 1 or file in str(error)
+                say_error(str(error) if is_named else f"{file}: {error}")
+                failed += 1
+    if failed:
+        raise typer.Exit(1)
 
 
 def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:

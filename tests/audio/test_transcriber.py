@@ -120,6 +120,13 @@ def test_the_command(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, [*run, "no.wav"])
     assert missing.exit_code == 1
     assert "'no.wav' cannot be read" in missing.stderr
+    (tmp_path / "bad.wav").write_bytes(b"no sound at all")
+    mixed = [str(tmp_path / "bad.wav"), files[0], "no.wav", files[1]]
+    rest = CliRunner().invoke(app, [*run, *mixed])
+    assert (rest.exit_code, rest.stdout) == (1, both.stdout)
+    assert rest.stderr.count("Error: ") == 2 and "bad.wav" in rest.stderr
+    stopped = CliRunner().invoke(app, [*run, *mixed, "--stop-at-error"])
+    assert (stopped.exit_code, stopped.stdout) == (1, "") and "no.wav" not in stopped.stderr
 
 
 def test_lower_case_and_other_tokens(tmp_path: Path) -> None:

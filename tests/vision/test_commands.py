@@ -106,6 +106,14 @@ def test_embed_images_and_texts(one: bool, photos: list[str], tmp_path: Path) ->
     _run("embed", *images, "-m", folder, "-o", str(tmp_path / "v.npy"), "--batch-size", "1")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected[:2], atol=1e-6)
     assert "cosine similarity" in _run("embed", "a cat", *images, "-m", folder).stdout
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    mixed = ("embed", "a cat", "--image", str(broken), *images, "-m", folder, "--json")
+    result = _run(*mixed, code=1)
+    assert [line["text"] for line in _lines(result)] == [*photos, "a cat"]
+    assert result.stderr.count("Error: ") == 1 and "broken.png" in result.stderr
+    assert not _run(*mixed, "--stop-at-error", code=1).stdout
+    assert not _run("embed", "--image", str(broken), "-m", folder, code=1).stdout
 
 
 @pytest.mark.parametrize(
