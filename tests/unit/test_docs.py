@@ -24,7 +24,6 @@ from tests.generation.adapter_folders import small_adapter
 from tests.generation.checkpoints import noise
 from tests.generation.text_folders import END, write_encoder_decoder, write_texts
 from tests.models.fixtures import load_family
-from tests.models.onnx_text import parsed
 from tests.unit.pages import ROOT, blocks, program, run
 from tests.vision import small_models as small
 
@@ -35,17 +34,10 @@ RECIPES = sorted((DOCS / "recipes").glob("*.md"))
 TOUCHED = {"op": 2, "pass": 2, "kernel-variant": 3, "device": 1}
 
 
-CACHE = """
-    g (float[b, 64, 8] cache, float[b, 1, 8] rows, int64[b] at) => (float[b, 64, 8] next)
-    { next = TensorScatter(cache, rows, at) }
-"""
-
-
 @pytest.mark.lengthy
 def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
     """With the files that they name: the model of Getting started, a small BERT, images, …"""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
-    (tmp_path / "cache.onnx").write_bytes(parsed(CACHE, opset=24))
     small.clip(tmp_path / "clip", one=True)
     for name, make in (("vit", small.classifier), ("detr", small.detr)):
         make(tmp_path / name)
