@@ -109,43 +109,37 @@ def embed(
     words: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim}
     if image:
         asked = len(image) + len(sentences)
-        sentences, vectors, name = embed_images(
-            str(source),
-            image,
-            sentences,
-            batch_size,
-            normalize,
-            device,
-            options | words,
-            keep_going,
-        )
+        how = (batch_size, normalize, device, options | words, keep_going)
+        sentences, vectors, name = embed_images(str(source), image, sentences, *how)
     else:
         with SentenceEncoder(source, device=device, **options) as encoder:
             vectors = encoder.encode(
                 sentences, batch_size=batch_size, normalize_embeddings=normalize, **words
             )
             name = encoder.model.device.name
+    _show(sentences, vectors, output, as_json, name)
+    if image and len(sentences) < asked:
+        raise typer.Exit(1)
+
+
+def _show(
+    sentences: Sequence[str], vectors: FloatArray, output: Path | None, as_json: bool, device: str
+) -> None:
+    """Writes vectors where they are wanted: an .npy file or pipe, JSON lines, or a summary."""
+    if output == STDOUT:
+        typer.echo(npy_bytes(vectors), nl=False)
+    elif output is not None:
+        save_npy(output, vectors)
     if output is not None:
-        _write(vectors, target, name)
+        count, dimension = vectors.shape
+        place = "standard output" if output == STDOUT else output
+        size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
+        stderr().print(PlainText(f"{size} in {place} (made on {device})"), soft_wrap=True)
     if as_json:
         for line in json_lines(sentences, vectors):
             echo(line)
     elif output is None:
         stdout().print(summary(sentences, vectors))
-    if image and len(sentences) < asked:
-        raise typer.Exit(1)
-
-
-def _write(vectors: FloatArray, target: Path | None, device: str) -> None:
-    """Writes vectors to an .npy file, standard output if None, and says so on standard error."""
-    if target is None:
-        typer.echo(npy_bytes(vectors), nl=False)
-    else:
-        save_npy(target, vectors)
-    count, dimension = vectors.shape
-    place = "standard output" if target is None else target
-    size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
-    stderr().print(PlainText(f"{size} in {place} (made on {device})"), soft_wrap=True)
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -315,9 +316,12 @@ def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
 
 
 def test_why_a_folder_makes_no_encoder(tmp_path: Path) -> None:
-    folder = tiny.make_folder(tmp_path, pooling_mode_weightedmean_tokens=True)
+    folder = tiny.make_folder(tmp_path)
+    listed = json.loads((folder / "modules.json").read_text("utf-8"))
+    listed.append({"path": "2_CNN", "type": "sentence_transformers.models.CNN"})
+    (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
     settings, trouble = read_encoder(folder)
-    assert settings is None and "weightedmean" in (trouble or "")
+    assert settings is None and "Transformer -> Pooling -> CNN" in (trouble or "")
     settings, trouble = read_encoder(model_folder())
     assert settings is not None and trouble is None
 
