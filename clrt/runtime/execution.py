@@ -34,7 +34,7 @@ class StepRecorder(Protocol):
         """Runs every step, in order, and waits for the last."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Execution:
     """One run of a bound plan, from `start` to `finish`.
 

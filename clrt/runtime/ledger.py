@@ -36,7 +36,8 @@ class Ledger:
     def __init__(self, limit: int | None = None, name: str = "") -> None:
         self.limit, self.name = limit, name
         self._sizes: dict[ref[TrackedBuffer], int] = {}
-        self._claims: list[tuple[Claimant, int]] = []
+        # Weak: a run's results are the caller's alone once it has ended.
+        self._claims: list[tuple[ref[Claimant], int]] = []
 
     @property
     def nbytes(self) -> int:
@@ -48,13 +49,13 @@ class Ledger:
         """Bytes that nobody has or is about to allocate; below 0 where that is over the limit."""
         if self.limit is None:
             return math.inf
-        self._claims = [claim for claim in self._claims if claim[0].is_allocating]
+        self._claims = [c for c in self._claims if (run := c[0]()) and run.is_allocating]
         return self.limit - self.nbytes - sum(nbytes for _, nbytes in self._claims)
 
     def claim(self, run: Claimant, nbytes: int) -> None:
         """Counts what a run is about to allocate, until it has or has ended."""
         if self.limit is not None and nbytes:
-            self._claims = [*self._claims, (run, nbytes)]
+            self._claims = [*self._claims, (ref(run), nbytes)]
 
     def check(self, nbytes: int) -> None:
         """Whether a further buffer may be made.

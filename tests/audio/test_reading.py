@@ -121,7 +121,7 @@ def test_a_format_whose_sizes_disagree() -> None:
 )
 def test_other_files_need_soundfile(source: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(UnsupportedError, match=r"no WAV file of PCM or floats.*'clrt\[audio\]'"):
+    with pytest.raises(UnsupportedError, match=r"no WAV file of PCM or floats.*its extra 'audio'"):
         read_audio(source, to=16_000)
 
 

@@ -156,9 +156,10 @@ def test_context(tmp_path: Path) -> None:
     folder = folder_of("phi3_long", tmp_path)
     default, short = (read_folder(folder, context)[0] for context in (None, 32))
     assert (default.context, short.context) == (128, 32)
-    one, other = default.rotary_of(0), short.rotary_of(0)
-    assert one is not None and other is not None
-    assert (one.frequencies[1:] < other.frequencies[1:]).all()
+    both, one = default.rotary_of(0), short.rotary_of(0)
+    assert both is not None and both.long is not None and one is not None
+    assert (both.long[1:] < both.frequencies[1:]).all()
+    np.testing.assert_array_equal(one.frequencies, both.frequencies)
 
 
 def test_no_more_places_than_have_embeddings(tmp_path: Path) -> None:
