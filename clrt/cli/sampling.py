@@ -40,7 +40,9 @@ SystemOption = Annotated[str | None, typer.Option(help="The system's message, th
 
 
 def _option(kind: Any, text: str) -> Any:
-    return Annotated[kind, typer.Option(help=text)]
+    # The type that typer shows of a list is so wide that names of options are cut in 80 columns.
+    metavar = "<str>" if kind == list[str] | None else None
+    return Annotated[kind, typer.Option(help=text, metavar=metavar)]
 
 
 _NUMBER, _COUNT = float | None, int | None

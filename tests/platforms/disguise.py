@@ -14,6 +14,7 @@ import io
 import mmap
 import os
 import platform
+import shutil
 import signal
 import sys
 import tempfile
@@ -47,12 +48,22 @@ def disguise(system: str) -> None:
     platform.machine = lambda: machine
     for module in _NO_MODULES[system].split():
         sys.modules[module] = None  # type: ignore[assignment]
+    shutil.disk_usage = _usage_by(os.statvfs)  # it asks the system that it was imported on
     for function in _NO_FUNCTIONS[system].split():
         if hasattr(os, function):
             delattr(os, function)
     _hide_folders()
     if system == "win32":
         _as_windows()
+
+
+def _usage_by(statvfs: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def usage(path: Any) -> Any:
+        found = statvfs(path)
+        total, free = (n * found.f_frsize for n in (found.f_blocks, found.f_bavail))
+        return shutil._ntuple_diskusage(total, total - free, free)
+
+    return usage
 
 
 def _hide_folders() -> None:
