@@ -148,7 +148,7 @@ def _kib_field(path: str, name: str) -> int:
     return next(int(x.split()[1]) << 10 for x in lines if x.startswith(f"{name}:"))
 
 
-_held = 0
+_held = _highest = 0
 _reported = MOST_BYTES
 
 
@@ -171,8 +171,11 @@ def pytest_runtest_setup() -> None:
 @pytest.hookimpl(trylast=True)  # the fixtures of the test come first, and are gone
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Fails the test with which a process came to hold too much."""
-    global _reported
-    if (peak := _peak_bytes() - _shared_bytes()) > _reported:
+    global _reported, _highest
+    if (highest := _peak_bytes()) <= _highest:
+        return  # of an earlier test, and what it mapped may be gone
+    _highest = highest
+    if (peak := highest - _shared_bytes()) > _reported:
         _reported = peak + LEFT_BYTES
         large = item.get_closest_marker("memory")
         most = MOST_BYTES if large is None else large.args[0] << 20
