@@ -36,7 +36,7 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """What rows and files may have, since a few bytes may unpack to any size.
+    """Maximum sizes of rows and files; a few compressed bytes may unpack to any size.
 
     Attributes:
         row_bytes: Longest line or text in bytes.

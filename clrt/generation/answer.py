@@ -77,7 +77,7 @@ class Answer:
         self._begin()
 
     def _begin(self) -> None:
-        """What follows the tokens is at the start of the answer."""
+        """Resets stops, text and rule to the start of the answer; the tokens stay."""
         sampling = self.sampler.sampling
         self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
         self.text = self.text.anew()

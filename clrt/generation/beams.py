@@ -178,7 +178,7 @@ class BeamSearch:
         self._beams = going
 
     def _mean(self, score: float, length: int) -> float:
-        """What a text of that many tokens counts with."""
+        """Returns the score of a text of `length` tokens, divided by the length penalty."""
         return float(score / length**self.sampling.length_penalty)
 
     def _is_over(self, best: float, length: int) -> bool:

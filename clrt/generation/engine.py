@@ -114,7 +114,7 @@ class Engine(EngineMemory):
 
     @property
     def sequences(self) -> tuple[CachedSequence, ...]:
-        """Those that are open."""
+        """The open sequences."""
         return tuple(self._open)
 
     def begin_anew(self, kept: Sequence[CachedSequence] = ()) -> None:

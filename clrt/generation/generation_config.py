@@ -19,7 +19,7 @@ _USUAL_TOP_K = 50
 
 
 class Key(NamedTuple):
-    """What clrt does with a key of generation_config.json.
+    """How clrt treats a key of generation_config.json.
 
     Attributes:
         treatment: "option" for a field of `Sampling` of that name, "read" if another part of clrt
@@ -81,10 +81,10 @@ KEYS: Mapping[str, Key] = {
 
 
 class ProposedOptions(NamedTuple):
-    """What the files of a model propose for texts.
+    """Sampling options that a model's own files propose.
 
     Attributes:
-        file: That has it.
+        file: File that proposes them.
         options: Fields of `Sampling`, not yet checked.
         refusal: Why clrt does not follow it, and the remedy; "" if it does.
     """
@@ -111,7 +111,7 @@ def read_proposed(folder: Path) -> ProposedOptions:
 
 
 def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
-    """What an object with the keys of generation_config.json proposes.
+    """Returns the sampling options that a parsed generation_config.json proposes.
 
     Raises:
         ModelError: `do_sample` is no flag.

@@ -157,7 +157,7 @@ class WhisperSpeech:
     def _hear_together(
         self, courses: Sequence[Course], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """What the next window of each sound says; one call at a time has the engine."""
+        """Returns the segments of each sound's next window; one call at a time has the engine."""
         call = ActiveCall()
         try:
             self._turns.take(call)
@@ -177,7 +177,7 @@ class WhisperSpeech:
     def _hear_windows(
         self, courses: Sequence[Course], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """What the next window of each sound says."""
+        """Returns the segments of each sound's next window, in the order of `courses`."""
         sources = [self._engine.read(course.frames) for course in courses]
         try:
             unknown = [k for k, course in enumerate(courses) if not course.language]

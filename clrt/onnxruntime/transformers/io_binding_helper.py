@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from clrt.ir.dtypes import DType
 from clrt.onnxruntime.exceptions import InvalidArgument
 from clrt.onnxruntime.session import InferenceSession
-from clrt.onnxruntime.types import dtype_of_type
+from clrt.onnxruntime.types import NodeArg, dtype_of_type
 
 # NumPy has no such numbers of its own; as in ONNX Runtime there is no answer for them.
 _NOT_NUMPY = frozenset(("bfloat16", "int4", "uint4", "int2", "uint2"))
@@ -23,18 +24,12 @@ class TypeHelper:
     @staticmethod
     def get_input_type(ort_session: InferenceSession, name: str) -> str:
         """Returns the type of an input, such as "tensor(float)"."""
-        for arg in ort_session.get_inputs():
-            if arg.name == name:
-                return arg.type
-        raise ValueError(f"input name {name} not found")
+        return _type_of(ort_session.get_inputs(), "input", name)
 
     @staticmethod
     def get_output_type(ort_session: InferenceSession, name: str) -> str:
         """Returns the type of an output, such as "tensor(float)"."""
-        for arg in ort_session.get_outputs():
-            if arg.name == name:
-                return arg.type
-        raise ValueError(f"output name {name} not found")
+        return _type_of(ort_session.get_outputs(), "output", name)
 
     @staticmethod
     def ort_type_to_numpy_type(ort_type: str) -> type:
@@ -94,6 +89,18 @@ _ORT_NAMES = {"float32": "float", "float64": "double"}
 
 def _types(session: InferenceSession) -> dict[str, str]:
     return {arg.name: arg.type for arg in (*session.get_inputs(), *session.get_outputs())}
+
+
+def _type_of(args: Sequence[NodeArg], kind: str, name: str) -> str:
+    """Returns the type of the argument `name`; `kind` says in the error which arguments `args` are.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    for arg in args:
+        if arg.name == name:
+            return arg.type
+    raise ValueError(f"{kind} name {name} not found")
 
 
 def _dtype(ort_type: str) -> DType:
