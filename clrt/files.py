@@ -94,14 +94,14 @@ def staged(path: Path) -> Iterator[Path]:
             # The file itself comes last: what lies beside it is there by then.
             for made in sorted(folder.iterdir(), key=lambda one: one.name == path.name):
                 goal = final if made.name == path.name else final.parent / made.name
-                _replace(str(made), str(goal))
+                _replace(made, goal)
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _replace(temporary: str, final: str) -> None:
+def _replace(temporary: Path, final: Path) -> None:
     if sys.platform == "win32":
         _replace_unused(temporary, final)
     else:
