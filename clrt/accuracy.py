@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
-from clrt.ir.op import Array
 
-
-def difference(actual: Array, expected: Array) -> tuple[float, float]:
+def difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest finite element expected.
 
     Infinities and NaN at the same places are equal. Infinities and NaN elsewhere, and other shapes,

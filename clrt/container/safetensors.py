@@ -22,8 +22,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import ModelError
-from clrt.kernels.spec import ALIGNMENT_BYTES
 
 Array = NDArray[Any]
 

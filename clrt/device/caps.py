@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 
+# Alignment of tensor starts in bytes (two cache lines); pointer-cast vector loads require it.
+ALIGNMENT_BYTES = 128
+
 
 @dataclass(frozen=True, order=True)
 class MatrixShape:

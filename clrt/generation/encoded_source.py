@@ -13,8 +13,8 @@ from clrt.errors import InputError
 from clrt.generation.page_pool import NOTHING
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.op import Array
-from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.page_form import PAGE
+from clrt.util.math import ceil_div
 
 Given: TypeAlias = "Sequence[int] | Array"
 """Tokens; or frames, float32 `[frames, features]`."""

@@ -36,11 +36,11 @@ from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
 from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
+from clrt.util.math import ceil_div
 
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
 

@@ -10,10 +10,10 @@ from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.step_parts import CachedSequence
 from clrt.importer.language.decoder import Decoder
-from clrt.kernels.spec import ceil_div
 from clrt.model import Model
 from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.ledger import BUDGET
+from clrt.util.math import ceil_div
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512

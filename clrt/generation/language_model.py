@@ -30,11 +30,11 @@ from clrt.importer.language.source import WeightSource
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, StackedElements
-from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
 from clrt.runtime.devices import start_drivers
 from clrt.sources import is_compiled
+from clrt.util.math import ceil_div
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

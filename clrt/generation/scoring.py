@@ -18,7 +18,7 @@ from clrt.generation.prompts import encoded
 from clrt.generation.reading import GivenText, PlaceRows, read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
-from clrt.kernels.spec import clamp
+from clrt.ir.traced import clamp
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -237,6 +237,12 @@ def pure(function: _Function) -> _Function:
     return cast(_Function, traced)
 
 
+@pure  # a trace that took one branch of a bound would hold on one side of it only
+def clamp(number: int, least: int, most: int) -> int:
+    """Returns `number` limited to `least` ... `most`; `least` wins if the bounds contradict."""
+    return max(least, min(most, number))
+
+
 def _as_int(number: Traced) -> int:
     return cast(int, number)
 

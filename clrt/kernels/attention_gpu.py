@@ -9,11 +9,12 @@ from typing import Any
 from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
-from clrt.ir.traced import pure
-from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, clamp, launch, round_up
+from clrt.ir.traced import clamp, pure
+from clrt.kernels.spec import KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 # T_LANES, T_LINES: work-items of a group, along the keys and along the rows.
 GPU = tuned(

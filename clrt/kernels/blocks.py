@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.panels import Panels
-from clrt.kernels.spec import Packed, ceil_div, round_up
+from clrt.kernels.spec import Packed
+from clrt.util.math import ceil_div, round_up
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 _BLOCKS = 16  # outer indices of a work-group, at most
 

@@ -21,10 +21,11 @@ from clrt.kernels.gemm_gpu import (
 )
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Epilogue, Product
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 # As of gemm_gpu; powers of two. T_SIDE: of a work-group, small for simulators.
 CONV = tuned(

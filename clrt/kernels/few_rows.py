@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from clrt.ir.code import Code
 from clrt.ir.graph import Value
+from clrt.ir.traced import clamp
 from clrt.kernels.gemm_cpu import CPU, pack_b
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, clamp, launch, round_up
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 MOST_ROWS = 8
 """Of A, up to which the kernel is taken."""

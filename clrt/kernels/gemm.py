@@ -9,6 +9,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
+from clrt.ir.traced import clamp
 from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
@@ -17,7 +18,7 @@ from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
 from clrt.kernels.gemm_unit import GPU_UNIT, emit_unit, reject_unit
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional, round_up
+from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -29,6 +30,7 @@ from clrt.kernels.variant import (
     reject_but_float32,
     reject_float64,
 )
+from clrt.util.math import ceil_div, round_up
 
 EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 

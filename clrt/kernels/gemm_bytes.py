@@ -13,20 +13,13 @@ from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.ir.traced import clamp
 from clrt.kernels.gemm import LEVELS
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import (
-    KernelSpec,
-    Launch,
-    Packed,
-    ceil_div,
-    clamp,
-    launch,
-    optional,
-    round_up,
-)
+from clrt.kernels.spec import KernelSpec, Launch, Packed, launch, optional
 from clrt.kernels.tiles import is_whole
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 WIDTH = 32
 """Columns of a panel."""

@@ -23,16 +23,15 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     TensorRows,
-    ceil_div,
     launch,
     pieces_per_group,
-    round_up,
     unused,
 )
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 CPU = tuned(
     "gemm_cpu",

@@ -13,10 +13,11 @@ from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
-from clrt.kernels.spec import OCTET, KernelSpec, Launch, Scratch, ceil_div, launch
+from clrt.kernels.spec import OCTET, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 # T_RM, T_RN: of the largest tile; smaller ones are halves of it.
 GPU = tuned(

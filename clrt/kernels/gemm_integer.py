@@ -17,10 +17,11 @@ from clrt.kernels.gemm_cpu import pack_b
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product, merge
 from clrt.kernels.quantized import BlockWalk, dequantize_launch
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, launch, round_up
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, launch
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 CPU = tuned(
     "gemm_integer_cpu",

@@ -10,9 +10,10 @@ from clrt.ir.code import Define
 from clrt.kernels.gemm_cpu import CPU, GemmKernel, stand_ins
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.row_norm import RowNorm
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, unused
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, unused
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 
 @dataclass(frozen=True)

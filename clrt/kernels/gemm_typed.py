@@ -7,10 +7,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import GemmShares, pack_b
 from clrt.kernels.product import Product, copy_a, merge
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tiles import width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_float64
+from clrt.util.math import ceil_div
 
 CPU = tuned(
     "gemm_typed_cpu",

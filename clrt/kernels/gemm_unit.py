@@ -28,10 +28,11 @@ from clrt.kernels.gemm_gpu import (
     tile_launches,
 )
 from clrt.kernels.product import Epilogue, Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 # T_M, T_N: rows and columns of the largest tile. T_ITEMS, T_SPLIT_ITEMS: work-items of a group,
 # of numbers that the unit takes as they are and of those that are split.

@@ -9,9 +9,10 @@ from typing import Any
 from clrt.device import requires
 from clrt.ir.code import Define
 from clrt.ir.traced import pure
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 # What a lane has at least of a row; less would wait for the others more than it computes.
 _ELEMENTS = 4

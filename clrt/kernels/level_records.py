@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.op import Array
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType
 from clrt.kernels.levels import WIDTH, records_layout
-from clrt.kernels.spec import ceil_div
+from clrt.util.math import ceil_div
 
 _SIGN = np.uint8(0x80)
 # By type, what of a block's bytes differs in records: levels of signed bytes have the top bit

@@ -14,17 +14,8 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.gguf_blocks import BlockType
 from clrt.kernels.levels import PACKED_TYPES
-from clrt.kernels.spec import (
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Packed,
-    RowPacking,
-    Scratch,
-    ceil_div,
-    launch,
-    round_up,
-)
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.util.math import ceil_div, round_up
 
 # Of a row: the loads of neighbouring work-items begin together.
 _ALIGNMENT = 16

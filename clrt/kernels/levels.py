@@ -12,16 +12,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.gguf_blocks import BlockType, Levels
-from clrt.kernels.spec import (
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Packed,
-    RowPacking,
-    Scratch,
-    ceil_div,
-    launch,
-)
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.util.math import ceil_div
 
 WIDTH = 32
 """Columns of a panel."""

@@ -15,9 +15,9 @@ from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.dtypes import HALVES
 from clrt.kernels.product import Product
-from clrt.kernels.spec import ceil_div, round_up
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import width
+from clrt.util.math import ceil_div, round_up
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
 _LANES = 16  # of the vectors that parts are made from

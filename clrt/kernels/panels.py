@@ -11,17 +11,8 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import (
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Packed,
-    RowPacking,
-    Scratch,
-    ceil_div,
-    launch,
-    round_up,
-)
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.util.math import ceil_div, round_up
 
 PACKED_ROWS = 64
 """Of K, to a work-item of the kernel that packs."""

@@ -13,8 +13,9 @@ from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, Packed, ceil_div, launch, optional
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, Packed, launch, optional
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
 
 _PAIRS = (DType.INT4, DType.UINT4)
 _ELEMS = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
@@ -15,14 +15,14 @@ from clrt.ir.code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.traced import is_traced, pure
+from clrt.ir.traced import clamp, is_traced
 from clrt.kernels.signature import Access, KernelSignature, Param, read_signature
 from clrt.kernels.source import read_source
 
 Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 
-# Of where a tensor starts: one cache line pair; vector loads through pointer casts rely on it.
-ALIGNMENT_BYTES = 128
+# Size limit of a buffer that kernels index: offsets of elements, which may be bytes, are int32.
+INDEXED_BYTES = 1 << 31
 _GROUPS_PER_UNIT = 8
 
 
@@ -383,17 +383,9 @@ def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     return clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), 1, most)
 
 
-@pure  # else a trace would hold on one side of a bound only
-def clamp(number: int, least: int, most: int) -> int:
-    """The nearest number that is at most `most` and, first of all, at least `least`."""
-    return max(least, min(most, number))
-
-
-def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up."""
-    return -(-a // b)
-
-
-def round_up(a: int, b: int) -> int:
-    """The least multiple of b that is at least a."""
-    return ceil_div(a, b) * b
+def numbered_arguments(launch: Launch) -> Iterator[tuple[int, Arg]]:
+    """Yields each argument of a launch with its index among the kernel's: a buffer takes two."""
+    index = 0
+    for arg in launch.args:
+        yield index, arg
+        index += 2 if isinstance(arg, BufferArg) else 1

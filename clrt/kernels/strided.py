@@ -12,23 +12,21 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
-from clrt.ir.traced import pure
+from clrt.ir.traced import clamp, pure
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
     TensorRows,
-    ceil_div,
-    clamp,
     launch,
     numbered,
     pieces_per_group,
-    round_up,
     unused,
 )
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div, round_up
 
 MAX_RANK = 6
 TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)

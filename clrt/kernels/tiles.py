@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from clrt.ir.graph import Value
 from clrt.kernels.product import Product
-from clrt.kernels.spec import round_up
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
+from clrt.util.math import round_up
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import OutOfMemoryError
-from clrt.kernels.spec import ALIGNMENT_BYTES
+from clrt.kernels.spec import INDEXED_BYTES
 from clrt.plan.slab import Lifetime, Slab
-
-# Kernels take offsets of elements, which may be bytes, as 32-bit integers.
-INDEXED_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from itertools import islice
 from math import prod
 from typing import Any
 
+from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.parts import TensorPart
-from clrt.kernels.spec import ALIGNMENT_BYTES, OCTET, BufferArg, Launch, i32
+from clrt.kernels.spec import OCTET, BufferArg, Launch, i32
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
 from clrt.plan.fuse_launches import by_edges

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from clrt.ir.traced import Trace, is_traced
-from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, Packed, Status
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Status, numbered_arguments
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
-
-
-def numbered_arguments(launch: Launch) -> Iterator[tuple[int, Arg]]:
-    """The arguments of a launch and where they start among the kernel's: a buffer takes two."""
-    index = 0
-    for arg in launch.args:
-        yield index, arg
-        index += 2 if isinstance(arg, BufferArg) else 1
 
 
 @dataclass(frozen=True)

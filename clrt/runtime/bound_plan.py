@@ -15,15 +15,15 @@ import numpy as np
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.source import splittable_axes
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status, numbered_arguments
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import SizedPlan
-from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import Lane, TrackedBuffer
 from clrt.runtime.driver import cl
+from clrt.runtime.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.pace import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
-from clrt.runtime.patcher import Enqueue, Patcher, scalar_setter, to_sizes
+from clrt.runtime.patcher import Enqueue, Patcher
 from clrt.runtime.session import Session
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights

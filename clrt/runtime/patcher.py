@@ -10,6 +10,7 @@ import numpy as np
 from clrt.plan.template import SizedPlan
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
+from clrt.runtime.kernel_calls import scalar_setter, to_sizes
 
 
 class Enqueue(NamedTuple):
@@ -38,17 +39,6 @@ class Enqueue(NamedTuple):
             offset[axis], size[axis] = start, min(step, self.global_size[axis] - start)
             found.append((tuple(offset), tuple(size)))
         return found
-
-
-def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
-    """Sets a number: set_arg tries every other kind of argument before, 6 us each."""
-    setter: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
-    return setter
-
-
-def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
-    """The global size rounded up to whole work-groups."""
-    return tuple([-(-g // s) * s for g, s in zip(global_size, local_size, strict=True)])
 
 
 class Patcher:

@@ -7,14 +7,21 @@ from collections.abc import Callable
 import numpy as np
 
 from clrt.ir.op import Array, DerivedElements, StackedElements, StoredElements
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch
-from clrt.plan.arena import INDEXED_BYTES
-from clrt.plan.words import numbered_arguments
+from clrt.kernels.spec import (
+    INDEXED_BYTES,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Packed,
+    RowPacking,
+    Scratch,
+    numbered_arguments,
+)
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
+from clrt.runtime.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.ledger import BUDGET, Ledger
 from clrt.runtime.pages import drop_pages
-from clrt.runtime.patcher import scalar_setter, to_sizes
 from clrt.runtime.session import Session
 
 # A smaller weight is packed by the host before the program for it is there.

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from clrt import knobs
+from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dtypes import DType, native
 from clrt.ir.mapped import is_mapped
 from clrt.ir.op import Array
-from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, check_process, cl, new_context

@@ -13,12 +13,12 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.kernels.spec import round_up
 from clrt.model import Model, load
 from clrt.ops.vision.resize_image import ResizeImage
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.session import session_for
 from clrt.runtime.tensors import DeviceTensor
+from clrt.util.math import round_up
 from clrt.vision.configs import RGB
 from clrt.vision.filters import axis_table, downwards_first
 from clrt.vision.frames import Frame

@@ -13,7 +13,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import ClrtError, PlanError
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from clrt.plan.contract import HOST_ONLY, Contract
@@ -25,6 +25,7 @@ from clrt.plan.traffic import touched, traffic
 from clrt.signature import bind_dims
 from clrt.tuning.records import record_for
 from clrt.units import format_bytes
+from clrt.util.math import ceil_div
 
 from .profiles import Profile
 

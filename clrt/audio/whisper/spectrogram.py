@@ -11,10 +11,10 @@ import numpy as np
 from clrt.audio.graphs import BLOCKS
 from clrt.audio.presets import FRAME_STEP, LogMel
 from clrt.audio.wav import FloatArray
-from clrt.kernels.spec import ceil_div
 from clrt.limits import check_host
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
+from clrt.util.math import ceil_div
 
 # Below the loudest moment by so many decades there is silence.
 _RANGE = 8.0

@@ -19,10 +19,11 @@ from clrt.calls import ActiveCall, Turns
 from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import Engine
 from clrt.ir.dtypes import DType
-from clrt.kernels.spec import ceil_div, clamp
+from clrt.ir.traced import clamp
 from clrt.model import Model
 from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo, choose_device
+from clrt.util.math import ceil_div
 
 # Sounds that go on together, and what the cache then holds of what they sound like.
 _MOST_TOGETHER, _TOGETHER_BYTES = 8, 1 << 30

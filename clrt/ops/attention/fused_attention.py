@@ -18,7 +18,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.attention_gpu import Attended, emit_gpu
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
@@ -28,6 +28,7 @@ from clrt.ops.movement.movement import index_t
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned(
     "fused_attention_cpu",

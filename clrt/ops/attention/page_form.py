@@ -11,7 +11,7 @@ from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.levels import ROW_TAIL, WIDTH, rounded_rows
-from clrt.kernels.spec import ceil_div
+from clrt.util.math import ceil_div
 
 # Places of a page. A multiple of every vector's lanes; small, since a sequence leaves part of its
 # last page empty, and pages are what sequences with one beginning share.

@@ -17,17 +17,9 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.traced import clamp
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import (
-    Counter,
-    KernelSpec,
-    Launch,
-    ceil_div,
-    clamp,
-    launch,
-    optional,
-    unused,
-)
+from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unused
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -36,6 +28,7 @@ from clrt.ops.attention.pages import SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned(
     "paged_attention_cpu",

@@ -22,13 +22,7 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import GemmShares, emit_cpu
 from clrt.kernels.panels import Panels
-from clrt.kernels.spec import (
-    KernelSpec,
-    Launch,
-    ceil_div,
-    launch,
-    pieces_per_group,
-)
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -38,6 +32,7 @@ from clrt.ops.conv.lines import product_of_lines
 from clrt.ops.conv.row_products import geometry, launch_rows, product_of, window_of, zeros
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 # Windows of a depthwise tile are found once, and kept in private memory.
 MAX_DEPTHWISE_TAPS = 128

@@ -17,16 +17,7 @@ from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import (
-    BufferArg,
-    KernelSpec,
-    Launch,
-    ceil_div,
-    i32,
-    launch,
-    optional,
-    pieces_per_group,
-)
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32, launch, optional, pieces_per_group
 from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
@@ -34,6 +25,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.movement import elements, fresh_dim, fresh_dims, length
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import check_windows
+from clrt.util.math import ceil_div
 
 MAX_AXES = 3
 _ITEM_ELEMS = 16384  # of a work-item of a CPU, each read

@@ -22,7 +22,7 @@ from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
@@ -43,6 +43,7 @@ from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import AutoPad, WindowPool
+from clrt.util.math import ceil_div, round_up
 
 _AXES = 3
 DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)

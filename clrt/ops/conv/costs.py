@@ -12,7 +12,7 @@ from math import prod
 
 from clrt.ir.graph import Node
 from clrt.kernels.cost import Speed, Work
-from clrt.kernels.spec import round_up
+from clrt.util.math import round_up
 
 DIRECT_CPU = Speed(0.04, 0.5)
 DIRECT_GPU = Speed(0.15, 0.5)

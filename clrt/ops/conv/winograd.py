@@ -16,8 +16,9 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.rates import rates_of
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
+from clrt.ir.traced import clamp
 from clrt.kernels.panels import Panels
-from clrt.kernels.spec import Launch, Packed, ceil_div, clamp, round_up
+from clrt.kernels.spec import Launch, Packed
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
@@ -25,6 +26,7 @@ from clrt.kernels.variant import Lowering, reject_but_float32
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.conv.row_products import launch_rows, product_of, zeros
 from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.util.math import ceil_div, round_up
 
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
 # Along an axis of which the model does not tell the size.

@@ -6,9 +6,9 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.kernels.spec import ceil_div
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.movement.gather import Gather
+from clrt.util.math import ceil_div
 
 SAMPLER_INPUTS = ("settings", "limits", "history", "allowed", "bias_ids", "bias_values")
 """The inputs that `sample_next` makes."""

@@ -16,6 +16,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import WIDENED, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.traced import clamp
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import (
     BufferArg,
@@ -23,12 +24,9 @@ from clrt.kernels.spec import (
     Launch,
     Scratch,
     Status,
-    ceil_div,
-    clamp,
     launch,
     optional,
     pieces_per_group,
-    round_up,
 )
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
@@ -39,6 +37,7 @@ from clrt.ops.generation.sampling import draw_row
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div, round_up
 
 # Buckets of the histogram, which also holds the chunks, and the tokens of a chunk.
 _BUCKETS, _FEW_BUCKETS, _DIGITS = 1024, 512, 256

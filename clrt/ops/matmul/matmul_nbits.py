@@ -23,7 +23,7 @@ from clrt.kernels.gguf_blocks import Levels
 from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import DotWeights, fits_half, rounded_rows
 from clrt.kernels.product import MatrixView, Product
-from clrt.kernels.spec import BufferArg, Launch, ceil_div, round_up
+from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
@@ -32,6 +32,7 @@ from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div, round_up
 
 DOT_BLOCK = 32
 """Places of K that kernels of 8-bit dot products take at once."""

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.levels import in_half
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, RejectReason, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -21,6 +21,7 @@ from clrt.ops.matmul.blocks import check_rows, dot_weights, level_rows, quantise
 from clrt.ops.movement.movement import index_t
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

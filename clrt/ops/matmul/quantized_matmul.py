@@ -21,7 +21,7 @@ from clrt.kernels.gguf_blocks import BlockType
 from clrt.kernels.levels import in_half, rounded_rows
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product
-from clrt.kernels.spec import BufferArg, Launch, Packed, round_up
+from clrt.kernels.spec import BufferArg, Launch, Packed
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
@@ -37,6 +37,7 @@ from clrt.ops.matmul.blocks import (
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue, multiply
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
+from clrt.util.math import round_up
 
 ROUNDED_BITS = 8
 """Of A, where the kernels of 8-bit dot products round it."""

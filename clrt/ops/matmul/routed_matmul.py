@@ -16,13 +16,14 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned(
     "routed_matmul_cpu",

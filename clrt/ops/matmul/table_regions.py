@@ -17,13 +17,14 @@ from clrt.kernels.fusion import (
 )
 from clrt.kernels.gemm_cpu import pack_b, packed_width
 from clrt.kernels.product import merge
-from clrt.kernels.spec import KernelSpec, Packed, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Packed, launch
 from clrt.kernels.variant import Lowering
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.product_regions import gemm_cpu_product
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.movement import index_t
 from clrt.ops.ranges import index_status
+from clrt.util.math import ceil_div
 
 _ELEMS = 256  # to a work-item
 

@@ -15,7 +15,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.parts import TensorPart
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -24,6 +24,7 @@ from clrt.ops.movement.movement import count, index_t
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 VECTOR_BYTES = 16
 CPU = tuned("gather_cpu", T_BYTES=16384)

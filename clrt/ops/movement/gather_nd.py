@@ -14,7 +14,8 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, numbered
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -30,6 +31,7 @@ from clrt.ops.movement.scatter_elements import (
 )
 from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 _LEAST_SPAN = 1024  # elements of a slice to a work-group of a CPU
 

@@ -17,7 +17,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import is_traced
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.util.math import ceil_div
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()

@@ -14,7 +14,8 @@ from clrt.ir.code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, clamp, launch, numbered
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered
 from clrt.kernels.strided import (
     axes,
     contiguous_strides,
@@ -36,6 +37,7 @@ from clrt.ops.movement.movement import (
     host_ints,
 )
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
 MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}

@@ -9,7 +9,8 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -17,6 +18,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.movement import count, index_t
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 _SOURCE = "movement/reverse_sequence.cl"
 _ITEM_ELEMS = 8192  # of a work-item of a CPU

@@ -10,13 +10,15 @@ from clrt.errors import ShapeError
 from clrt.ir.code import Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, need
 from clrt.ops.movement.movement import count, host_ints
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 _ITEM_ELEMS = 8192  # of a work-item of a CPU
 

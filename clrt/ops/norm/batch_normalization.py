@@ -18,19 +18,14 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import (
-    KernelSpec,
-    Launch,
-    ceil_div,
-    launch,
-    pieces_per_group,
-)
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 _ROWS = 64  # channels of a work-group, at most

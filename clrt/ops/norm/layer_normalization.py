@@ -20,7 +20,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.row_norm import RowNorm, norm_flops
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, optional
+from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Lowering,
@@ -34,6 +34,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.decompositions import Audience, decomposes
 from clrt.ops.pointwise.pointwise import Add, Mul
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
 GROUP = of_groups("layer_normalization_group", T_HELD=8)

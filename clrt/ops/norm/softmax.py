@@ -17,12 +17,13 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.group_rows import launch_rows, of_groups
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)

@@ -10,12 +10,14 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, round_up, unused
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import KernelSpec, Launch, launch, unused
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div, round_up
 
 TUNED = tuned("dynamic_quantize_linear", {"T_VW": (4, 8, 16)}, T_VW=8)
 _LEVELS = np.float32(255)

@@ -34,7 +34,6 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     TensorRows,
-    ceil_div,
     launch,
     number_inputs,
     numbered,
@@ -47,6 +46,7 @@ from clrt.ops.norm.layer_normalization import Normalization, row_norm
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
 

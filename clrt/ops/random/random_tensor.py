@@ -16,7 +16,7 @@ from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, f32, launch
+from clrt.kernels.spec import KernelSpec, Launch, f32, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
@@ -24,6 +24,7 @@ from clrt.ops.movement.movement import count
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 # A uniform number has no more bits than its dtype, lest it is rounded to 1.
 _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}

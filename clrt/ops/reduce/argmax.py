@@ -16,13 +16,14 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
 COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)

@@ -13,17 +13,10 @@ from clrt.errors import ShapeError
 from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ir.traced import clamp
 from clrt.kernels.columns import launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import (
-    KernelSpec,
-    Launch,
-    ceil_div,
-    clamp,
-    launch,
-    pieces_per_group,
-    round_up,
-)
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
@@ -31,6 +24,7 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import elements, host_ints
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div, round_up
 
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 _COLUMNS = 1024  # of a work-group, at most: the row before stays in the cache

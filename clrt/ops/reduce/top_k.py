@@ -14,13 +14,14 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import count, elements, fresh_dim
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 # Elements that one work-item sorts by insertion: more where it keeps only a few of them, since most
 # are then passed over.

@@ -14,12 +14,13 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.ops.vision.resize import cubic_weights
+from clrt.util.math import ceil_div
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Padding: TypeAlias = Literal["zeros", "border", "reflection"]

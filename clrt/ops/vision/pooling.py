@@ -19,7 +19,8 @@ from clrt.ir.dims import Dim, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, pieces_per_group
+from clrt.ir.traced import clamp
+from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.strided import axes, launch_grid
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -28,6 +29,7 @@ from clrt.ops.checks import checked_sizes, need
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 _AXES = 3
 # On CPUs: elements of a row that are in hand together, and steps that a work-item goes.

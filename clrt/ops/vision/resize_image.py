@@ -16,22 +16,14 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import (
-    Buffer,
-    KernelSpec,
-    Launch,
-    Status,
-    ceil_div,
-    i32,
-    launch,
-    pieces_per_group,
-)
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, Status, i32, launch, pieces_per_group
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
+from clrt.util.math import ceil_div
 
 # Fractional bits of the weights, as in Pillow for 8-bit channels.
 WEIGHT_BITS = 22

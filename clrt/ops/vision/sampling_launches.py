@@ -13,17 +13,10 @@ from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import (
-    Buffer,
-    KernelSpec,
-    Launch,
-    by_rows,
-    ceil_div,
-    launch,
-    pieces_per_group,
-)
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, by_rows, launch, pieces_per_group
 from clrt.kernels.variant import Lowering
 from clrt.ops.vision.sampling import AxisSampling, SamplingTables
+from clrt.util.math import ceil_div
 
 # Elements to a work-item of a CPU, and, where each has memory of its own, work-items to a core.
 _SHARE = 16384

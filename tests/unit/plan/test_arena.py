@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import ALIGNMENT_BYTES, DeviceCaps
 from clrt.errors import OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.ops.movement.transpose import Transpose
 from clrt.plan.arena import Arena, Interval, align, live_bytes, place, separate
 from clrt.plan.plan import make_plan

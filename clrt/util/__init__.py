@@ -1,0 +1,1 @@
+"""Helpers that know nothing of models: environment, host limits, files, text, integer math."""
