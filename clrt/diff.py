@@ -16,6 +16,7 @@ import numpy as np
 
 from clrt.accuracy import difference
 from clrt.errors import InputError, UnsupportedError
+from clrt.exporter.as_onnx import onnx_model
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -26,7 +27,7 @@ from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights
-from clrt.sources import is_compiled, onnx_model, read_graph
+from clrt.sources import is_compiled, read_graph
 
 Feeds: TypeAlias = "Mapping[str, Held]"
 

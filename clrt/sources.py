@@ -62,21 +62,6 @@ def onnx_file(source: str | Path) -> Path | None:
     return None
 
 
-def onnx_model(source: str | Path) -> Path | bytes:
-    """The model for other runtimes: its ONNX file, or as bytes what its graph is as ONNX.
-
-    Raises:
-        ModelError, UnsupportedError: It has no ONNX file, and cannot be read or exported.
-    """
-    file = None if is_compiled(source) else onnx_file(source)
-    if file is not None:
-        return file
-    with needing("Export to ONNX"):
-        from clrt.exporter.onnx_exporter import export_model
-
-    return bytes(export_model(read_graph(source)).SerializeToString())
-
-
 def model_files(source: Path) -> list[Path]:
     """The files that a model is read from, by their names."""
     if not source.is_dir():
@@ -106,7 +91,7 @@ def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
 
 
 def _import_folder(folder: Path) -> Graph:
-    from clrt.importer.huggingface import import_checkpoint
+    from clrt.importer.huggingface.checkpoint_graph import import_checkpoint
     from clrt.importer.sentence_folder import import_sentence_folder
 
     inner = _transformer_folder(folder)

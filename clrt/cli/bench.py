@@ -22,10 +22,10 @@ from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError, counted
+from clrt.exporter.as_onnx import onnx_model
 from clrt.ir.op import Array
 from clrt.model import load
 from clrt.printing import PlainText
-from clrt.sources import onnx_model
 from clrt.text.locate import find_model
 
 _TURNS = 5

@@ -68,7 +68,7 @@ def make_bert_base(work: Path) -> Path:
 
 def _export(folder: Path, target: Path) -> None:
     """Writes the graph that clrt builds of a checkpoint as one ONNX file."""
-    from clrt.sources import onnx_model
+    from clrt.exporter.as_onnx import onnx_model
 
     content = onnx_model(folder)
     assert isinstance(content, bytes)

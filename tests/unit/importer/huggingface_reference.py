@@ -12,7 +12,7 @@ import onnx
 import onnxruntime
 
 from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.huggingface import import_checkpoint
+from clrt.importer.huggingface.checkpoint_graph import import_checkpoint
 from tests.unit.importer.checkpoints import (
     CLASSIFIERS,
     HEADS,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clrt.importer.huggingface import import_checkpoint
+from clrt.importer.huggingface.checkpoint_graph import import_checkpoint
 from clrt.importer.huggingface.relative_places import relative_buckets
 from clrt.ir.verify import verify
 from clrt.ops.movement.transpose import Transpose

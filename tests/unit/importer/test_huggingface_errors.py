@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface import import_checkpoint
+from clrt.importer.huggingface.checkpoint_graph import import_checkpoint
 from tests.unit.importer.checkpoints import HIDDEN, make_config, make_tensors, shard, write
 
 
