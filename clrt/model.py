@@ -23,7 +23,6 @@ from clrt.ops.base import Held, shapes_of
 from clrt.passes.driver import PassReport
 from clrt.passes.prepare import optimize_for, prepare
 from clrt.pickling import Reloadable, recording
-from clrt.plan import memory as sizes
 from clrt.planned_model import PlannedModel
 from clrt.runs.request import RunRequest
 from clrt.runs.run import Run
@@ -36,6 +35,7 @@ from clrt.runtime.session import session_for
 from clrt.selftest.gate import ensure_right
 from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
+from clrt.units import parse_bytes
 
 if TYPE_CHECKING:
     from clrt.profiling.profile import Profile
@@ -99,7 +99,7 @@ def load(
     info = choose_device(device)
     if cores is not None:
         info = with_cores(info, cores)
-    limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
     folder = None if cache_dir is None else expanded(cache_dir)
     if isinstance(source, (str, Path)):
         source = expanded(source)

@@ -19,7 +19,7 @@ from clrt.runs.runner import Runner
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import Signature, shape_of
-from clrt.units import format_shapes
+from clrt.units import format_shapes, parse_bytes
 
 if TYPE_CHECKING:
     from clrt.inspection.explain import Explanation
@@ -88,7 +88,7 @@ class PlannedModel:
             InputError: Axis 0 of the inputs is fixed.
         """
         planner, given = self._runner.planner, self._shapes(shapes)
-        limit = planner.limit if memory_limit is None else sizes.parse_bytes(memory_limit)
+        limit = planner.limit if memory_limit is None else parse_bytes(memory_limit)
         smallest = planner.at_batch(given)(1)
         if (batch := planner.fitting_batch(given, limit)) > 0:
             return batch

@@ -1,8 +1,11 @@
-"""Bytes, FLOPs, times and shapes as text."""
+"""Bytes, FLOPs, times and shapes as text; bytes from text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+
+from clrt.errors import InputError
+from clrt.knobs import bytes_of
 
 
 def format_bytes(count: int) -> str:
@@ -32,3 +35,16 @@ def format_seconds(seconds: float) -> str:
 def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
     """Shapes as the command line takes them: input_ids=8x128,mask=8x128."""
     return ",".join(f"{name}={'x'.join(map(str, s))}" for name, s in shapes.items())
+
+
+def parse_bytes(limit: int | str) -> int:
+    """Returns a number of bytes from an int, or from text such as "2GiB", "512 MiB" or "1.5e9".
+
+    Raises:
+        InputError: It is neither, or not above 0.
+    """
+    try:
+        return bytes_of(str(limit))
+    except ValueError:
+        message = f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'."
+        raise InputError(message) from None

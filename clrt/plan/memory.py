@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
-from clrt import knobs
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
@@ -190,16 +189,3 @@ def _remedy(fitting: int | None) -> str:
     if fitting is None:
         return ""
     return f"A batch of {fitting} would fit." if fitting else "Not even a batch of 1 fits."
-
-
-def parse_bytes(limit: int | str) -> int:
-    """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
-
-    Raises:
-        InputError: It is neither, or not above 0.
-    """
-    try:
-        return knobs.bytes_of(str(limit))
-    except ValueError:
-        message = f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'."
-        raise InputError(message) from None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.plan.memory import parse_bytes
 from clrt.runtime.ledger import BUDGET
+from clrt.units import parse_bytes
 
 
 def set_memory_budget(budget: int | str | None) -> None:

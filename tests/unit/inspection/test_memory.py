@@ -9,8 +9,8 @@ from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
-from clrt.plan.memory import Memory, at_batch, largest_batch, out_of_memory, parse_bytes
-from clrt.units import format_bytes, format_flops, format_shapes
+from clrt.plan.memory import Memory, at_batch, largest_batch, out_of_memory
+from clrt.units import format_bytes, format_flops, format_shapes, parse_bytes
 
 
 @pytest.mark.parametrize(
