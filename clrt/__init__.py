@@ -10,7 +10,6 @@ __version__ = "0.1.0"
 
 from typing import TYPE_CHECKING
 
-from clrt.collector import import_module
 from clrt.errors import (
     CancelledError,
     ClrtError,
@@ -27,6 +26,8 @@ from clrt.errors import (
     UnsupportedError,
     needing,
 )
+from clrt.util.gc_control import import_module
+from clrt.util.moved import find_moved
 
 if TYPE_CHECKING:
     from clrt.audio.transcriber import Transcriber
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
     from clrt.generation.options import Sampling
     from clrt.generation.result import GeneratedText
     from clrt.generation.text_generator import TextGenerator
-    from clrt.model import Model, load
-    from clrt.picker import DeviceChoice, pick_device
-    from clrt.runs.run import Run
-    from clrt.runs.state import State
-    from clrt.runtime.devices import DeviceInfo, devices
-    from clrt.runtime.memory_budget import set_memory_budget
-    from clrt.runtime.placing import from_dlpack, tensor
-    from clrt.runtime.tensors import DeviceTensor
-    from clrt.signature import TensorSpec
+    from clrt.runtime.execution.run import Run
+    from clrt.runtime.execution.signature import TensorSpec
+    from clrt.runtime.execution.state import State
+    from clrt.runtime.model.model import Model, load
+    from clrt.runtime.opencl.devices import DeviceInfo, devices
+    from clrt.runtime.opencl.memory_budget import set_memory_budget
+    from clrt.runtime.opencl.placing import from_dlpack, tensor
+    from clrt.runtime.opencl.tensors import DeviceTensor
     from clrt.text.cross_encoder import CrossEncoder
     from clrt.text.sentence_encoder import SentenceEncoder
     from clrt.text.sparse_encoder import SparseEncoder
     from clrt.text.sparse_vectors import SparseVectors
+    from clrt.tools.device_choice import DeviceChoice, pick_device
 
 __all__ = [
     "CancelledError",
@@ -90,27 +91,29 @@ __all__ = [
 _HOMES = {
     "Chat": "clrt.generation.chat",
     "CrossEncoder": "clrt.text.cross_encoder",
-    "DeviceChoice": "clrt.picker",
-    "DeviceInfo": "clrt.runtime.devices",
-    "DeviceTensor": "clrt.runtime.tensors",
+    "DeviceChoice": "clrt.tools.device_choice",
+    "DeviceInfo": "clrt.runtime.opencl.devices",
+    "DeviceTensor": "clrt.runtime.opencl.tensors",
     "GeneratedText": "clrt.generation.result",
-    "Model": "clrt.model",
-    "Run": "clrt.runs.run",
+    "Model": "clrt.runtime.model.model",
+    "Run": "clrt.runtime.execution.run",
     "Sampling": "clrt.generation.options",
     "SentenceEncoder": "clrt.text.sentence_encoder",
     "SparseEncoder": "clrt.text.sparse_encoder",
     "SparseVectors": "clrt.text.sparse_vectors",
-    "State": "clrt.runs.state",
-    "TensorSpec": "clrt.signature",
+    "State": "clrt.runtime.execution.state",
+    "TensorSpec": "clrt.runtime.execution.signature",
     "TextGenerator": "clrt.generation.text_generator",
     "Transcriber": "clrt.audio.transcriber",
-    "devices": "clrt.runtime.devices",
-    "from_dlpack": "clrt.runtime.placing",
-    "load": "clrt.model",
-    "pick_device": "clrt.picker",
-    "set_memory_budget": "clrt.runtime.memory_budget",
-    "tensor": "clrt.runtime.placing",
+    "devices": "clrt.runtime.opencl.devices",
+    "from_dlpack": "clrt.runtime.opencl.placing",
+    "load": "clrt.runtime.model.model",
+    "pick_device": "clrt.tools.device_choice",
+    "set_memory_budget": "clrt.runtime.opencl.memory_budget",
+    "tensor": "clrt.runtime.opencl.placing",
 }
+
+find_moved()
 
 
 def __getattr__(name: str) -> object:

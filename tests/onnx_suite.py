@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx.backend.test.case.test_case import TestCase
 
-from clrt.files import replacing
+from clrt.util.files import replacing
 
 
 @cache

@@ -12,12 +12,12 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.tuning_records import record_for
 from clrt.plan.arena import align
 from clrt.plan.plan import Plan, make_plan, tenants
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep
 from clrt.plan.template import PlanTemplate, SizedPlan, trace_plan
-from clrt.tuning.records import record_for
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
 

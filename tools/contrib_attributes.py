@@ -1,8 +1,8 @@
 """Writes the attributes of ops that ONNX has no schema for, as ONNX Runtime declares them.
 
-clrt.importer.onnx_attributes checks models against the file. Usage:
+clrt.models.onnx.attributes checks models against the file. Usage:
 
-    python tools/contrib_attributes.py clrt/importer/contrib_attributes.json
+    python tools/contrib_attributes.py clrt/models/onnx/contrib_attributes.json
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import onnx
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-import clrt.decompositions  # noqa: F401
+import clrt.ops.decompositions.import_rules  # noqa: F401
 from clrt.ops import REGISTRY
-from clrt.ops.decompositions import imported_ops
+from clrt.ops.decompositions.registry import imported_ops
 
 # Ops of old exporters that ONNX Runtime does not declare.
 _OTHERS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clrt.functional import common
 from clrt.functional.operators import function_of, names_in
-from clrt.importer.onnx_operators import Attribute, Formal, OpForm, op_forms
+from clrt.models.onnx.operators import Attribute, Formal, OpForm, op_forms
 
 TARGET = Path(__file__).parents[1] / "clrt/functional/typed.pyi"
 HEAD = '''\
@@ -28,7 +28,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 _Host: TypeAlias = Array | np.generic | bool | int | float | str | Sequence[Any]
 _Operand: TypeAlias = _Host | DeviceTensor

@@ -25,8 +25,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from clrt.device.caps import DeviceCaps
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
+from clrt.models.onnx.importer import import_model
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from clrt.plan.plan import Plan, make_plan

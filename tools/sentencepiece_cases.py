@@ -1,4 +1,4 @@
-"""Makes `tests/unit/text/data/sentencepiece.json`: two small models and what they answer.
+"""Makes `sentencepiece.json` of `tests/unit/models/tokenizers`: two models and what they answer.
 
     python tools/sentencepiece_cases.py
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.unit.text.awkward import TEXTS
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "tests" / "unit" / "text" / "data" / "sentencepiece.json"
+DATA = ROOT / "tests" / "unit" / "models" / "tokenizers" / "data" / "sentencepiece.json"
 CORPUS = ROOT / "tests" / "models" / "data" / "sentences.json"
 # Some of what NFKC does, in the code points of a rule file; the whole table is 240 kB.
 RULES = {"\t": " ", "\n": " ", "\r": " ", "\u00a0": " ", "\u3000": " ", "ﬁ": "fi", "①": "1"}

@@ -11,9 +11,9 @@ from typing import Any
 from clrt.audio.presets import FilterBank, LogMel, Preset, Waveform
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.files import expanded
-from clrt.importer.huggingface.model_files import file_exists, read_object, read_optional
-from clrt.sources import is_compiled
+from clrt.models.huggingface.model_files import file_exists, read_object, read_optional
+from clrt.models.sources import is_compiled
+from clrt.util.files import expanded
 
 _PRESETS: Mapping[str, type[LogMel] | type[Waveform] | type[FilterBank]] = {
     "WhisperFeatureExtractor": LogMel,

@@ -16,10 +16,10 @@ from clrt.audio.streams import Sound
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.errors import InputError, ModelError, ShapeError, counted
-from clrt.files import expanded
-from clrt.importer.huggingface.model_files import read_object, read_optional
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo
+from clrt.models.huggingface.model_files import read_object, read_optional
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.files import expanded
 
 
 @dataclass(frozen=True)

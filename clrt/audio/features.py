@@ -10,9 +10,9 @@ from typing import Any
 from clrt.audio.config import read_preset
 from clrt.audio.presets import Preset
 from clrt.audio.streams import Sound, read_audio, sounds_of
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.placing import tensor
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
+from clrt.runtime.opencl.placing import tensor
 
 
 class Features:

@@ -20,9 +20,9 @@ from clrt.audio.wav import (
     read_header,
 )
 from clrt.errors import InputError, needing
-from clrt.files import expanded
 from clrt.ir.dtypes import native
-from clrt.limits import check_host
+from clrt.util.files import expanded
+from clrt.util.host_limits import check_host
 
 Sound: TypeAlias = Any
 """A path, the bytes of a file, or an array [samples] or [channels, samples]; float or int16."""

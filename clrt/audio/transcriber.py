@@ -16,9 +16,9 @@ from clrt.audio.streams import Sound, is_batch, sounds_of
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript
 from clrt.errors import InputError, needing
-from clrt.files import expanded
-from clrt.model import Model
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import Model
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.files import expanded
 
 if TYPE_CHECKING:
     from clrt.audio.whisper.speech import WhisperSpeech
@@ -175,5 +175,5 @@ def _found(source: str | Path) -> Path:
     if os.path.exists(path):  # where Path's raises, False
         return path
     with needing("A model by its name"):
-        from clrt.text.locate import find_model
+        from clrt.models.locate import find_model
     return find_model(source, organisation=_ORGANISATION)

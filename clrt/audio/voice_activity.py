@@ -12,8 +12,8 @@ import numpy as np
 from clrt.audio.chunks import Chunks
 from clrt.audio.streams import Sound
 from clrt.errors import InputError, ModelError
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
 
 # Samples a second that the models are made for: samples of a chunk, and of the end of the chunk
 # before, which they see in front of it.

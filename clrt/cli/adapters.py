@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clrt.files import expanded
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.util.files import expanded
 
 LoraOption = Annotated[
     list[str] | None,

@@ -20,13 +20,13 @@ from clrt.cli.bench_generate import bench_generate
 from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
-from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError, counted
-from clrt.exporter.as_onnx import onnx_model
 from clrt.ir.op import Array
-from clrt.model import load
-from clrt.printing import PlainText
-from clrt.text.locate import find_model
+from clrt.models.as_onnx import onnx_model
+from clrt.models.locate import find_model
+from clrt.runtime.model.model import load
+from clrt.tools.convert import apart
+from clrt.util.table_text import PlainText
 
 _TURNS = 5
 # Warm-up runs at the start of a turn, not counted: threads wake up, the other runtime's rest.

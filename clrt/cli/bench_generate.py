@@ -16,7 +16,7 @@ from clrt.cli.console import echo_json, stderr, stdout
 from clrt.cli.sampling import open_generator
 from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
-from clrt.printing import PlainText
+from clrt.util.table_text import PlainText
 
 _PROMPTS = 128, 512
 _CONTEXTS = 128, 1024

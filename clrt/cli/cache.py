@@ -11,8 +11,8 @@ import typer
 
 from clrt.cli.console import echo, echo_json
 from clrt.errors import InputError, counted
-from clrt.knobs import cache_dir
-from clrt.units import format_bytes
+from clrt.util.env_vars import cache_dir
+from clrt.util.formatting import format_bytes
 
 # What clrt writes into its folder, which CLRT_CACHE_DIR may have put among other files.
 _MADE = ("*.clbin", "devices/*.json", "self-tests/*.json", "pocl/**/*")

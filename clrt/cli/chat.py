@@ -28,7 +28,7 @@ from clrt.errors import ClrtError, InputError, counted
 from clrt.generation.chat import Chat
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
-from clrt.printing import PlainText
+from clrt.util.table_text import PlainText
 
 # Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
 _MOST_TOKENS = 2048

@@ -14,7 +14,7 @@ import typer
 
 import clrt
 from clrt.errors import CONTROLS, ClrtError, InputError, visible
-from clrt.printing import PlainText, SafeConsole, fitting, output_encoding, table_width
+from clrt.util.table_text import PlainText, SafeConsole, fitting, output_encoding, table_width
 
 Args = ParamSpec("Args")
 Value = TypeVar("Value")

@@ -23,8 +23,23 @@ from clrt.cli.convert_report import (
 )
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
-from clrt.container.compiled import SUFFIX, read_extras
-from clrt.converter import (
+from clrt.errors import InputError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ir.text import print_graph
+from clrt.kernels.index_range import MAX_ELEMS
+from clrt.models.compiled import SUFFIX, read_extras
+from clrt.models.locate import find_model
+from clrt.models.onnx.export.exporter import save_model
+from clrt.models.onnx.export.written_check import check_written
+from clrt.models.sources import is_compiled, model_files
+from clrt.passes.shrink_weights import MIN_ELEMS
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import choose_device, devices
+from clrt.runtime.opencl.session import session_for
+from clrt.text.any_model import run_once
+from clrt.text.feeds import calibration_feeds, unseen_feeds
+from clrt.tools.convert import (
     Calibration,
     Converted,
     Options,
@@ -33,25 +48,10 @@ from clrt.converter import (
     read_encoder,
     write,
 )
-from clrt.errors import InputError
-from clrt.exporter.onnx_exporter import save_model
-from clrt.exporter.written_check import check_written
-from clrt.files import check_targets, expanded, replacing, staged
-from clrt.ir.dtypes import DType
-from clrt.ir.op import Array
-from clrt.ir.text import print_graph
-from clrt.kernels.index_range import MAX_ELEMS
-from clrt.knobs import whole_number
-from clrt.model import Model, load
-from clrt.passes.shrink_weights import MIN_ELEMS
-from clrt.printing import PlainText
-from clrt.runtime.devices import choose_device, devices
-from clrt.runtime.session import session_for
-from clrt.sources import is_compiled, model_files
-from clrt.text.any_model import run_once
-from clrt.text.feeds import calibration_feeds, unseen_feeds
-from clrt.text.locate import find_model
-from clrt.units import format_shapes
+from clrt.util.env_vars import whole_number
+from clrt.util.files import check_targets, expanded, replacing, staged
+from clrt.util.formatting import format_shapes
+from clrt.util.table_text import PlainText
 from clrt.vision.companions import companions_for_compiled
 
 

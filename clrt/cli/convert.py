@@ -14,7 +14,7 @@ from clrt.cli.conversion import Conversion, Precision, Quantize, Request, Target
 from clrt.cli.convert_language import convert_language_model, is_language_model
 from clrt.cli.shapes import DeviceOption, ModelArgument
 from clrt.errors import InputError
-from clrt.files import expanded
+from clrt.util.files import expanded
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "

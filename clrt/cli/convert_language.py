@@ -10,16 +10,16 @@ from clrt.audio.config import is_whisper
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.adapters import given_adapters
 from clrt.cli.console import echo
-from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, ModelError, needing
-from clrt.files import check_targets, expanded
 from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
-from clrt.importer.huggingface.model_files import read_object
-from clrt.importer.language.families import FAMILIES, WHOLES
-from clrt.importer.language.whisper import MODEL_TYPE
-from clrt.units import format_bytes
+from clrt.models.compiled import SUFFIX
+from clrt.models.decoders.families import FAMILIES, WHOLES
+from clrt.models.decoders.whisper import MODEL_TYPE
+from clrt.models.huggingface.model_files import read_object
+from clrt.util.files import check_targets, expanded
+from clrt.util.formatting import format_bytes
 
 # Classes of transformers that give the next token.
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -58,7 +58,7 @@ def _has_decoder(folder: Path) -> bool:
     if file is None or not (folder_of(file) / "tokenizer.json").is_file():
         return False
     with needing("An ONNX model"):
-        from clrt.importer.language.onnx import takes_past
+        from clrt.models.decoders.onnx import takes_past
     return takes_past(file)
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.table import Table
 
 from clrt.cli.console import stderr, stdout
-from clrt.converter import Converted, Difference
 from clrt.errors import counted
 from clrt.passes.shrink_weights import Shrunk
-from clrt.printing import PlainText
-from clrt.signature import listed_symbols, symbol_places
-from clrt.units import format_bytes
+from clrt.runtime.execution.signature import listed_symbols, symbol_places
+from clrt.tools.convert import Converted, Difference
+from clrt.util.formatting import format_bytes
+from clrt.util.table_text import PlainText
 
 _SHOWN_WEIGHTS = 8
 

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from clrt.cli.console import echo_json, say_error, stderr, stdout
 from clrt.errors import counted
-from clrt.printing import PlainText
-from clrt.runtime.devices import DeviceInfo, no_device_text
-from clrt.runtime.devices import devices as find_devices
-from clrt.runtime.icd import load_failure
-from clrt.units import format_bytes
+from clrt.runtime.opencl.devices import DeviceInfo, no_device_text
+from clrt.runtime.opencl.devices import devices as find_devices
+from clrt.runtime.opencl.icd import load_failure
+from clrt.util.formatting import format_bytes
+from clrt.util.table_text import PlainText
 
 
 def devices(

@@ -14,11 +14,11 @@ from rich.table import Table
 from clrt.cli.console import EXIT_DIFFERS, renamed, stdout
 from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
-from clrt.diff import OTHERS, Deviation, Diff
 from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType
-from clrt.printing import PlainText
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.tools.diff import OTHERS, Deviation, Diff
+from clrt.util.table_text import PlainText
 
 _MAX_ORIGINS = 2
 _MAX_NAMES = 8

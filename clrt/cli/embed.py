@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from clrt.batch.job import ROWS_PER_PART
-from clrt.batch.options import EmbedOptions
-from clrt.batch.split import LIMITS, ReadLimits
 from clrt.cli.console import STDOUT, echo, json_text, renamed, stderr, stdout
 from clrt.cli.embed_files import (
     ColumnOption,
@@ -33,11 +30,14 @@ from clrt.cli.embed_files import (
 from clrt.cli.embed_images import ImageOption, embed_images
 from clrt.cli.images import KeepGoingOption
 from clrt.errors import InputError, counted
-from clrt.files import check_targets, replacing
-from clrt.printing import PlainText
-from clrt.sources import model_files
+from clrt.models.locate import find_model
+from clrt.models.sources import model_files
 from clrt.text import SentenceEncoder
-from clrt.text.locate import find_model
+from clrt.text.jobs.job import ROWS_PER_PART
+from clrt.text.jobs.options import EmbedOptions
+from clrt.text.jobs.split import LIMITS, ReadLimits
+from clrt.util.files import check_targets, replacing
+from clrt.util.table_text import PlainText
 
 FloatArray = NDArray[np.float32]
 _SHOWN_NUMBERS = 4

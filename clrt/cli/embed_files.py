@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from clrt.batch.job import EmbedJob, start_job
-from clrt.batch.options import EmbedOptions
-from clrt.batch.parts import make_parts
 from clrt.cli.console import STDOUT, stderr
 from clrt.errors import InputError, counted
-from clrt.files import expanded
-from clrt.printing import PlainText
+from clrt.text.jobs.job import EmbedJob, start_job
+from clrt.text.jobs.options import EmbedOptions
+from clrt.text.jobs.parts import make_parts
+from clrt.util.files import expanded
+from clrt.util.table_text import PlainText
 
 InputsOption = Annotated[
     list[str] | None,

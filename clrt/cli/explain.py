@@ -14,8 +14,8 @@ from clrt.cli.shapes import (
     default_shapes,
     parse_shapes,
 )
-from clrt.model import load
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.runtime.model.model import load
 
 
 def explain(

@@ -29,7 +29,7 @@ from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
-from clrt.printing import PlainText
+from clrt.util.table_text import PlainText
 
 EXIT_INTERRUPTED = 130
 

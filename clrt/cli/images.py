@@ -13,8 +13,8 @@ from rich.table import Table
 
 from clrt.cli.console import echo_json, say_error, stdout
 from clrt.errors import InputError
-from clrt.files import check_targets, expanded
-from clrt.printing import PlainText
+from clrt.util.files import check_targets, expanded
+from clrt.util.table_text import PlainText
 from clrt.vision.pictures import Picture, pictures
 
 ImagesArgument = Annotated[list[str], typer.Argument(help="Image files.", show_default=False)]

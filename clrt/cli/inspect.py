@@ -23,16 +23,16 @@ from clrt.cli.shapes import (
     parse_shapes,
 )
 from clrt.errors import ClrtError, InputError, UnsupportedError, counted
-from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
-from clrt.inspection.explain import Explanation
 from clrt.ir.graph import Graph
-from clrt.model import Model, load
+from clrt.models.locate import find_model
+from clrt.models.onnx.info import FileInfo, Parameters, op_name, read_info
+from clrt.models.sources import is_compiled, onnx_file, read_graph
 from clrt.ops.base import all_graphs
-from clrt.printing import PlainText
-from clrt.signature import symbol_places
-from clrt.sources import is_compiled, onnx_file, read_graph
-from clrt.text.locate import find_model
-from clrt.units import format_bytes, format_flops, format_shapes
+from clrt.runtime.execution.signature import symbol_places
+from clrt.runtime.inspection.explain import Explanation
+from clrt.runtime.model.model import Model, load
+from clrt.util.formatting import format_bytes, format_flops, format_shapes
+from clrt.util.table_text import PlainText
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -10,11 +10,11 @@ import typer
 from clrt.cli.console import PAGE_SUFFIXES, echo, stderr
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
-from clrt.files import check_targets
-from clrt.model import load
-from clrt.printing import PlainText
-from clrt.sources import model_files
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.models.sources import model_files
+from clrt.runtime.model.model import load
+from clrt.util.files import check_targets
+from clrt.util.table_text import PlainText
 
 
 def profile(

@@ -10,11 +10,11 @@ import typer
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.shapes import DeviceOption
-from clrt.device_report import report_device as make_report
-from clrt.files import check_targets, replacing
-from clrt.printing import PlainText
-from clrt.runtime.devices import choose_device
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.devices import choose_device
+from clrt.runtime.opencl.session import session_for
+from clrt.tools.device_report import report_device as make_report
+from clrt.util.files import check_targets, replacing
+from clrt.util.table_text import PlainText
 
 _WHERE = (
     "Attach it to a new issue of the project's issue tracker. It says nothing of you, this "

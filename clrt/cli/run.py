@@ -13,12 +13,12 @@ from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import read_feeds
 from clrt.cli.shapes import DeviceOption, ModelArgument
 from clrt.errors import InputError
-from clrt.files import check_targets, replacing
 from clrt.ir.op import Array
-from clrt.model import load
-from clrt.printing import PlainText
-from clrt.sources import model_files
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.models.sources import model_files
+from clrt.runtime.model.model import load
+from clrt.util.files import check_targets, replacing
+from clrt.util.table_text import PlainText
 
 
 def run(

@@ -15,10 +15,10 @@ from clrt.ir.dtypes import DType, native
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
 from clrt.kernels.index_range import MAX_ELEMS
-from clrt.model import Model
 from clrt.ops.base import Op
 from clrt.ops.movement.gather import Gather
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
+from clrt.runtime.model.model import Model
 
 # Below the size of the vocabularies of text.
 _IDS = 100

@@ -11,10 +11,10 @@ import typer
 
 from clrt.cli.adapters import given_adapters
 from clrt.errors import InputError
-from clrt.files import expanded, read_regular
 from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
+from clrt.util.files import expanded, read_regular
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -9,9 +9,9 @@ import typer
 
 from clrt.errors import InputError
 from clrt.ir.dims import Dim, Expr, is_symbol, numbers_of, substitute
-from clrt.knobs import whole_number
-from clrt.model import Model
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
+from clrt.runtime.model.model import Model
+from clrt.util.env_vars import whole_number
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 

@@ -19,7 +19,7 @@ from clrt.cli.generate import EXIT_INTERRUPTED
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError, UnsupportedError
-from clrt.files import check_targets, expanded, replacing
+from clrt.util.files import check_targets, expanded, replacing
 
 
 class Form(str, Enum):

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.shapes import DeviceOption, ShapesOption, default_shapes, parse_shapes
-from clrt.model import load
-from clrt.printing import PlainText
-from clrt.text.locate import find_model
-from clrt.tuner import Tuned, Tuner, encoder_layer
-from clrt.tuning.records import new_record, save, writable_file
+from clrt.kernels.tuning_records import new_record, save, writable_file
+from clrt.models.locate import find_model
+from clrt.runtime.model.model import load
+from clrt.tools.tune import Tuned, Tuner, encoder_layer
+from clrt.util.table_text import PlainText
 
 
 def tune(

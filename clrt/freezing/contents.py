@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 
 import clrt
 from clrt.errors import InputError
-from clrt.runtime.icd import INTEL_FOLDER, intel_library
+from clrt.runtime.opencl.icd import INTEL_FOLDER, intel_library
 
 # Packages whose modules are found by the names in a folder.
-SEARCHED = ("clrt.ops", "clrt.decompositions")
+SEARCHED = ("clrt.ops",)
 # Modules that are imported when a name of clrt is first used.
 LATER = tuple(sorted(set(clrt._HOMES.values())))
 # Packages with files beside their modules.
@@ -23,7 +23,7 @@ DATA = ("clrt", "kernels_cl")
 # pyopencl's files, less its .icd files: the ICD loader would load what one names, wherever that is
 # on the machine of the user. PoCL's own comes with PoCL.
 PYOPENCL_DATA = ("pyopencl:*.cl", "pyopencl:*.h")
-# Where `clrt.runtime.linker` looks for `ld`.
+# Where `clrt.runtime.opencl.linker` looks for `ld`.
 LINKER_FOLDER = "clrt/shipped/linker"
 POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"

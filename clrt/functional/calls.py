@@ -16,17 +16,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from clrt import knobs
 from clrt.errors import DeviceError, UnsupportedError
 from clrt.functional.operands import dtype_of, tensors_in
 from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.model import Model, load
 from clrt.ops.base import Held
-from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
+from clrt.runtime.opencl.tensors import DeviceTensor
+from clrt.util import env_vars as knobs
 
 # Models that are kept; each has an arena for its largest call.
 MOST_MODELS = 256

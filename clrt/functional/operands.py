@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.errors import InputError, counted
-from clrt.importer.onnx_operators import Formal, OpForm
-from clrt.importer.onnx_single import with_texts
 from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
+from clrt.models.onnx.operators import Formal, OpForm
+from clrt.models.onnx.single_op import with_texts
 from clrt.ops.base import Held
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 # Of a number of Python that no array beside it gives a dtype, best first: ONNX's names.
 _DEFAULTS: Mapping[str, Sequence[str]] = {

@@ -14,8 +14,8 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.functional.calls import Operation, results_of
 from clrt.functional.operands import settled_inputs
-from clrt.importer.onnx_operators import OWN_DOMAIN, Attribute, Formal, OpForm, op_forms
-from clrt.importer.onnx_single import settled_attributes, single_graph
+from clrt.models.onnx.operators import OWN_DOMAIN, Attribute, Formal, OpForm, op_forms
+from clrt.models.onnx.single_op import settled_attributes, single_graph
 from clrt.ops import REGISTRY
 
 # Domains of ONNX by the names that they have here.

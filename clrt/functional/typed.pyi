@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 _Host: TypeAlias = Array | np.generic | bool | int | float | str | Sequence[Any]
 _Operand: TypeAlias = _Host | DeviceTensor

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from clrt.errors import InputError
-from clrt.files import expanded
+from clrt.util.files import expanded
 
 AdapterPath: TypeAlias = "str | Path"
 Adapters: TypeAlias = "AdapterPath | Sequence[AdapterPath | tuple[AdapterPath, float]]"

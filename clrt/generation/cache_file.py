@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from clrt.container.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.errors import InputError, ModelError
-from clrt.files import replacing
+from clrt.formats.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.generation.engine import CHUNK
 from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.step_parts import StepPart
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
+from clrt.util.files import replacing
 
 _FORMAT = "clrt-cache"
 _ANGLES = "angles"

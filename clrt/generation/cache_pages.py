@@ -13,10 +13,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.pages import SLABS
-from clrt.runs.state import State
-from clrt.runtime.rows import read_rows, write_rows
-from clrt.runtime.session import Session
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.execution.state import State
+from clrt.runtime.opencl.rows import read_rows, write_rows
+from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 # The first slab has room for a context divided by this, but for so many pages at least and at most.
 _FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64

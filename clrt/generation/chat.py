@@ -9,9 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from clrt.calls import ActiveCall
 from clrt.errors import InputError
-from clrt.files import expanded, read_regular, replacing
 from clrt.generation.answer import Answer
 from clrt.generation.language import LanguageModel
 from clrt.generation.messages import plain_messages
@@ -19,6 +17,8 @@ from clrt.generation.prompts import encoded, rendered, tokens_of
 from clrt.generation.request import GenerateRequest
 from clrt.generation.result import GeneratedText
 from clrt.generation.streaming import Ending, GeneratedStream
+from clrt.util.active_calls import ActiveCall
+from clrt.util.files import expanded, read_regular, replacing
 
 if TYPE_CHECKING:
     from clrt.generation.text_generator import TextGenerator

@@ -9,7 +9,7 @@ from typing import Any
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.messages import plain_data, plain_messages, plain_tools
-from clrt.importer.huggingface.model_files import file_exists, path_in, read_optional, read_text
+from clrt.models.huggingface.model_files import file_exists, path_in, read_optional, read_text
 
 _LONGEST_SAYING = 1000
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

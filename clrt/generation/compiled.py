@@ -8,24 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clrt.container.compiled import (
+from clrt.errors import ClrtError, InputError, ModelError, needing
+from clrt.formats.safetensors import damaged
+from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.language import LanguageModel
+from clrt.generation.options import Sampling
+from clrt.ir.graph import Graph
+from clrt.models.compiled import (
     CompiledModel,
     extras_of,
     open_compiled,
     read_extras,
     write_compiled,
 )
-from clrt.container.safetensors import damaged
-from clrt.errors import ClrtError, InputError, ModelError, needing
-from clrt.generation.chat_template import ChatTemplate
-from clrt.generation.language import LanguageModel
-from clrt.generation.options import Sampling
-from clrt.importer.language.decoder import Decoder
-from clrt.ir.graph import Graph
-from clrt.model import Model, load
+from clrt.models.decoders.decoder import Decoder
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.pages import SLABS
 from clrt.plan.packed import packed_weights
+from clrt.runtime.model.model import Model, load
 
 _EXTRA = "generation"
 # What of a decoder is not in the graph.
@@ -82,7 +82,7 @@ def write_decoder(
     """Writes the graph of a decoder; its weights lie as the device of the process wants them.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it.
+        graph: As `clrt.models.decoders.graph` builds it.
         name: Of what the file has besides.
         extras: This.
 
@@ -132,7 +132,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         InputError: The file has another context or cache than asked for.
     """
     with needing("Text generation"):
-        from clrt.text.checked_tokenizer import load_tokenizer
+        from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
     header = open_compiled(path)
     found = extras_of(header).get(_EXTRA)
     if not isinstance(found, dict):

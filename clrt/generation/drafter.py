@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.files import expanded
 from clrt.generation.answer import Answer
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.language import LanguageModel
@@ -19,6 +18,7 @@ from clrt.generation.pace import StepCosts
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.step_parts import CachedSequence, StepPart
 from clrt.ops.attention.page_form import PAGE
+from clrt.util.files import expanded
 
 # A text's prompt is read once that takes no more than this share of the time since it was asked
 # for: so an answer that is short is not late by it.

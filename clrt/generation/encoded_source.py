@@ -11,8 +11,8 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.generation.page_pool import NOTHING
-from clrt.importer.language.decoder import Decoder
 from clrt.ir.op import Array
+from clrt.models.decoders.decoder import Decoder
 from clrt.ops.attention.page_form import PAGE
 from clrt.util.math import ceil_div
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clrt.container.safetensors import Header
 from clrt.errors import InputError, OutOfMemoryError
+from clrt.formats.safetensors import Header
 from clrt.generation.cache_pages import CachePages
 from clrt.generation.encoded_source import (
     NOWHERE,
@@ -32,14 +32,14 @@ from clrt.generation.step_parts import (
     step_inputs,
     texts_of,
 )
-from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.model import Model, load
+from clrt.models.decoders.decoder import Decoder
 from clrt.ops.attention.page_form import PAGE
-from clrt.runtime.devices import DeviceInfo
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.math import ceil_div
 
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
@@ -66,7 +66,7 @@ class Engine(EngineMemory):
         computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or the header of its file.
+        graph: As `clrt.models.decoders.graph` builds it, or the header of its file.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
         long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short

@@ -9,10 +9,10 @@ from clrt.generation.encoded_source import EncodedSource, longest_shapes
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.step_parts import CachedSequence
-from clrt.importer.language.decoder import Decoder
-from clrt.model import Model
+from clrt.models.decoders.decoder import Decoder
 from clrt.ops.attention.page_form import PAGE
-from clrt.runtime.ledger import BUDGET
+from clrt.runtime.model.model import Model
+from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.math import ceil_div
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.

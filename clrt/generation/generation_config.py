@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from clrt.errors import ModelError
-from clrt.importer.huggingface.model_files import read_optional
+from clrt.models.huggingface.model_files import read_optional
 
 GENERATION_CONFIG, GENAI_CONFIG = "generation_config.json", "genai_config.json"
 # What transformers picks among where a folder that samples does not say.

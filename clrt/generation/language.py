@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clrt.container.safetensors import Header
 from clrt.errors import InputError, UnsupportedError
+from clrt.formats.safetensors import Header
 from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.encoded_source import source_of
 from clrt.generation.engine import check_length
 from clrt.generation.options import Sampling
 from clrt.generation.tool_calls import CallFormat
-from clrt.importer.language.decoder import Decoder
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.models.decoders.decoder import Decoder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,7 +29,7 @@ class LanguageModel:
 
     Attributes:
         name: What messages call it.
-        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled file of it.
+        graph: As `clrt.models.decoders.graph` builds it, or the header of a compiled file of it.
         decoder: What the graph was built from.
         fingerprint: Tells models apart whose caches differ.
         context: The most tokens of a sequence.

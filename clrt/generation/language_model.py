@@ -9,37 +9,37 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
-from clrt.files import check_link
+from clrt.formats.gguf.file import find_gguf, read_gguf
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
 from clrt.generation.generation_config import read_proposed
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
-from clrt.importer.huggingface.model_files import file_exists, read_text
-from clrt.importer.language.adapters.adapted import AdaptedWeights, open_adapter
-from clrt.importer.language.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
-from clrt.importer.language.adapters.peft_config import CONFIG as ADAPTER_CONFIG
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.gguf import read_gguf_decoder
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
-from clrt.importer.language.source import WeightSource
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, StackedElements
+from clrt.models.decoders.adapters.adapted import AdaptedWeights, open_adapter
+from clrt.models.decoders.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
+from clrt.models.decoders.adapters.peft_config import CONFIG as ADAPTER_CONFIG
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.gguf import read_gguf_decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.decoders.source import WeightSource
+from clrt.models.huggingface.model_files import file_exists, read_text
+from clrt.models.sources import is_compiled
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
-from clrt.runtime.devices import start_drivers
-from clrt.sources import is_compiled
+from clrt.runtime.opencl.devices import start_drivers
+from clrt.util.files import check_link
 from clrt.util.math import ceil_div
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from clrt.text.gguf_tokenizer import GgufTokenizer
+    from clrt.models.tokenizers.gguf_tokenizer import GgufTokenizer
 
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
 """How a cache may hold its numbers."""
@@ -222,7 +222,7 @@ def _read_gguf_model(
     path: Path, context: int | None, cache: str, adapters: AdapterPaths
 ) -> LanguageModel:
     with needing("Text generation"):
-        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+        from clrt.models.tokenizers.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
     file = read_gguf(path)
     if file.metadata.text("general.type", "model") == "adapter":
         raise ModelError(
@@ -282,7 +282,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
         ModelError: The file is missing or damaged.
     """
     with needing("Text generation"):
-        from clrt.text.checked_tokenizer import load_tokenizer
+        from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
     text = read_text(file)
     tokenizer = load_tokenizer(text, file).library
     tokenizer.no_truncation()

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, needing
-from clrt.importer.huggingface.model_files import file_exists, path_in, read_optional
-from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.paging.page_decoder import page_decoder
+from clrt.models.decoders.paging.visibility import MOST_KEYS
+from clrt.models.huggingface.model_files import file_exists, path_in, read_optional
 from clrt.ops.blaming import Blaming
-from clrt.passes.paging.page_decoder import page_decoder
-from clrt.passes.paging.visibility import MOST_KEYS
 
 GENAI = "genai_config.json"
 _FILES = ("model.onnx", "onnx/model.onnx")
@@ -65,7 +65,7 @@ def read_onnx_decoder(
     Raises:
         ModelError: A file is missing or damaged.
         UnsupportedError: It is no decoder that is given its past, or does what has no form over
-            pages (`clrt.passes.paging`).
+            pages (`clrt.models.decoders.paging`).
         InputError: Nothing says how many tokens a text may have.
     """
     file = find_onnx(source)
@@ -73,7 +73,7 @@ def read_onnx_decoder(
         raise ModelError(f"'{source}' has no ONNX file; give the path of one.")
     folder = folder_of(file)
     with needing("An ONNX model"):
-        from clrt.importer.language.onnx import import_decoder
+        from clrt.models.decoders.onnx import import_decoder
     with Blaming(f"'{file}'"):
         graph, names = import_decoder(file, _head_size(folder))
         told = _first(folder, ("context_length",), _CONTEXTS)

@@ -9,8 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clrt.container.gguf_metadata import Metadata
 from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.formats.gguf.metadata import Metadata
 from clrt.generation.generation_config import (
     GENAI_CONFIG,
     GENERATION_CONFIG,
@@ -19,7 +19,7 @@ from clrt.generation.generation_config import (
     read_proposed,
 )
 from clrt.generation.pace import MOST_GUESSES
-from clrt.importer.huggingface.model_files import read_optional
+from clrt.models.huggingface.model_files import read_optional
 
 
 class _Numbers(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.runtime.session import Session
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 # At first, at most.
 _COLUMNS = 4096

@@ -109,7 +109,7 @@ def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
         InputError: It is not valid Unicode.
     """
     text = valid_text(text, "The prompt")
-    from clrt.text.checked_tokenizer import CheckedTokenizer
+    from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer
 
     return list(CheckedTokenizer(tokenizer).encode(text, add_special_tokens=special).ids)
 

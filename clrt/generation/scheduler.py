@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clrt.calls import LOOK_S, ActiveCall, Turns
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
 from clrt.generation.answer import Answer
 from clrt.generation.answer_steps import AnswerSteps, fail, sequence_of
@@ -17,6 +16,7 @@ from clrt.generation.speculation import Speculation
 from clrt.generation.step_parts import CachedSequence
 from clrt.ir.op import Array
 from clrt.ops.attention.page_form import PAGE
+from clrt.util.active_calls import LOOK_S, ActiveCall, Turns
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
-from clrt.files import expanded
 from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.answer import Answer
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
@@ -26,7 +25,8 @@ from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.generation.text_measures import TextMeasures, as_asked
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.files import expanded
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

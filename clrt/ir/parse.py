@@ -19,7 +19,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
-from clrt.limits import text_array
+from clrt.util.host_limits import text_array
 
 _TOKEN = re.compile(
     r"""\s*(?:

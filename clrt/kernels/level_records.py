@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, BlockType
 from clrt.ir.op import Array
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType
 from clrt.kernels.levels import WIDTH, records_layout
 from clrt.util.math import ceil_div
 

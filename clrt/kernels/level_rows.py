@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from clrt.formats.gguf.block_types import BlockType
 from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.gguf_blocks import BlockType
 from clrt.kernels.levels import PACKED_TYPES
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
 from clrt.util.math import ceil_div, round_up

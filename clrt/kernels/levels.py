@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clrt.formats.gguf.block_types import BlockType, Levels
 from clrt.ir.code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.gguf_blocks import BlockType, Levels
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
 from clrt.util.math import ceil_div
 

@@ -12,7 +12,7 @@ from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException
 from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, at_address
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 if TYPE_CHECKING:
     from clrt.onnxruntime.session import InferenceSession

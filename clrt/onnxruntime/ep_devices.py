@@ -11,7 +11,7 @@ from clrt.errors import warn_user
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import Fail, InvalidArgument
 from clrt.onnxruntime.providers import CLRT, CPU, GPUS, ProviderChoice
-from clrt.runtime.devices import DeviceInfo, choose_device, devices
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 
 _CPU: dict[str, dict[str, str]] = {CPU: {}}
 # Devices that a delegate may select at most, as ONNX Runtime tells it.

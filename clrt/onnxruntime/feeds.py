@@ -13,8 +13,8 @@ from clrt.ir.op import Array
 from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException, WrongSizes
 from clrt.onnxruntime.types import NodeArg, array_type, dtype_of_type, tensor_type
 from clrt.onnxruntime.values import OrtValue
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 Check: TypeAlias = Callable[[Any], Any]
 _FIX = "Please fix either the inputs/outputs or the model."

@@ -9,9 +9,8 @@ from threading import RLock
 from typing import Any
 
 from clrt.errors import ClrtError
-from clrt.exporter.onnx_exporter import save_model
-from clrt.importer.onnx_file import FileValue, OnnxFile
-from clrt.model import Model, load
+from clrt.models.onnx.export.exporter import save_model
+from clrt.models.onnx.file import FileValue, OnnxFile
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import (
     InvalidArgument,
@@ -23,7 +22,8 @@ from clrt.onnxruntime.exceptions import (
 from clrt.onnxruntime.options import LOG, SessionOptions
 from clrt.onnxruntime.types import ModelMetadata, NodeArg, array_type
 from clrt.passes.pipeline import optimize
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
 
 # Where the name of ONNX Runtime's own format stands in a file of it.
 _ORT_FORMAT = b"ORTM"

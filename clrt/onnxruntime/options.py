@@ -25,7 +25,7 @@ from clrt.onnxruntime.ep_devices import (
 from clrt.onnxruntime.exceptions import Fail, RuntimeException, WrongType
 from clrt.onnxruntime.providers import ProviderChoice
 from clrt.onnxruntime.values import OrtValue
-from clrt.runs.run import Run
+from clrt.runtime.execution.run import Run
 
 LOG = logging.getLogger("clrt.onnxruntime")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from clrt.errors import DeviceError, warn_user
 from clrt.onnxruntime.exceptions import InvalidArgument
-from clrt.runtime.devices import DeviceInfo, choose_device, devices
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 
 CPU = "CPUExecutionProvider"
 CLRT = "ClrtExecutionProvider"

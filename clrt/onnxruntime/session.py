@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from clrt.errors import ClrtError, DeviceError, ShapeError, warn_user
-from clrt.model import Model
 from clrt.onnxruntime.binding import IOBinding
 from clrt.onnxruntime.exceptions import (
     InvalidArgument,
@@ -26,8 +25,9 @@ from clrt.onnxruntime.options import LOG, RunOptions, SessionOptions
 from clrt.onnxruntime.providers import Providers, choose
 from clrt.onnxruntime.trace import SessionTrace
 from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
-from clrt.runtime.cores import with_cores
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import Model
+from clrt.runtime.opencl.cores import with_cores
+from clrt.runtime.opencl.devices import DeviceInfo
 
 _ASYNC_THREADS = 2
 AsyncCallback = Callable[[list[Any], Any, str], object]

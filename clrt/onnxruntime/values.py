@@ -21,8 +21,8 @@ from clrt.onnxruntime.exceptions import (
 )
 from clrt.onnxruntime.providers import GPU_TYPES, device_of_type
 from clrt.onnxruntime.types import array_type, dtype_of_type, element_type, tensor_type
-from clrt.runtime.session import session_for
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.tensors import DeviceTensor
 
 _SPARSE = "clrt has no sparse tensors; pass the dense array, which runs of ONNX Runtime take too."
 

@@ -7,7 +7,13 @@ import pkgutil
 
 from clrt.ops.registry import REGISTRY
 
-for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+# Rules of decompositions are loaded by those who ask for them.
+_RULES = f"{__name__}.decompositions"
+
+for _entry in pkgutil.iter_modules(__path__, f"{__name__}."):
+    if _entry.name != _RULES:
+        _module = importlib.import_module(_entry.name)
+        for _inner in pkgutil.walk_packages(getattr(_module, "__path__", ()), f"{_entry.name}."):
+            importlib.import_module(_inner.name)
 
 __all__ = ["REGISTRY"]

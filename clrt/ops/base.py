@@ -24,7 +24,7 @@ from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
 from clrt.ir.traced import is_traced
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.variant import Variant
-from clrt.limits import check_texts
+from clrt.util.host_limits import check_texts
 
 Types = Sequence[TensorType | None]
 

@@ -14,17 +14,17 @@ from collections.abc import Container, Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from clrt import knobs
 from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, told_by
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
-from clrt.limits import FoldBudget
 from clrt.ops.base import Op, all_graphs
 from clrt.passes.report import PassRecord, PassReport
 from clrt.passes.worklist import Worklist
+from clrt.util import env_vars as knobs
+from clrt.util.host_limits import FoldBudget
 
 MAX_SWEEPS = 64
 # Reads the worklist as passes do.

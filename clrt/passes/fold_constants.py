@@ -12,12 +12,12 @@ from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
-from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.fuse_rounding import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name
+from clrt.util.host_limits import MAX_STEPWISE_BYTES
 
 # A larger result is computed at each run unless it is no larger than what it is made from.
 MAX_FOLDED_BYTES = 16 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
-from clrt.ops.decompositions import Audience, decompose, of_class
+from clrt.ops.decompositions.registry import Audience, decompose, of_class
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 

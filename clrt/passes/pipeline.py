@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.collector import without_full_collections
 from clrt.ir.graph import Graph
-from clrt.limits import FoldBudget
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
@@ -37,6 +35,8 @@ from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
 from clrt.passes.widen_floats import WidenFloats
+from clrt.util.gc_control import without_full_collections
+from clrt.util.host_limits import FoldBudget
 
 MAX_ROUNDS = 6
 

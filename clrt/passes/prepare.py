@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from clrt.collector import without_full_collections
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
@@ -37,6 +36,7 @@ from clrt.passes.round_activations import RoundActivations
 from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.sub_pixels import UseSubPixels
 from clrt.passes.widen_lines import WidenLines
+from clrt.util.gc_control import without_full_collections
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 

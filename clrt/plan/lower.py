@@ -5,9 +5,9 @@ from __future__ import annotations
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Node
 from clrt.kernels.variant import Lowering, by_cost
-from clrt.limits import check_host
 from clrt.ops.base import Op
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep
+from clrt.util.host_limits import check_host
 
 
 def lower(node: Node, ctx: Lowering) -> PlanStep:

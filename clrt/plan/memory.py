@@ -12,7 +12,7 @@ from clrt.ir.graph import Value
 from clrt.ops.base import Op, all_graphs
 from clrt.plan.plan import LEAST_BUFFER_BYTES, Plan
 from clrt.plan.specialise import GraphBreak
-from clrt.units import format_bytes
+from clrt.util.formatting import format_bytes
 
 
 @dataclass(frozen=True)

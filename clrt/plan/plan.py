@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 
-from clrt.collector import without_collector
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, reworded
 from clrt.ir.graph import Graph, Value
@@ -23,6 +22,7 @@ from clrt.plan.lower import lower
 from clrt.plan.parts import PartNote, place_parts
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
 from clrt.plan.traffic import traffic
+from clrt.util.gc_control import without_collector
 
 # The smallest buffer that is made.
 LEAST_BUFFER_BYTES = 4

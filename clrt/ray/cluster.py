@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clrt.batch.extras import need
-from clrt.batch.job import EmbedJob
-from clrt.batch.options import EmbedOptions, model_digest
-from clrt.batch.parts import PartMaker
 from clrt.errors import ClrtError, DeviceError, InputError
-from clrt.knobs import whole_number
 from clrt.ray.resources import device_for_actor
+from clrt.text.jobs.extras import need
+from clrt.text.jobs.job import EmbedJob
+from clrt.text.jobs.options import EmbedOptions, model_digest
+from clrt.text.jobs.parts import PartMaker
+from clrt.util.env_vars import whole_number
 
 _MOST_BLOCKS = 5000
 _PATIENCE_S = 10

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.batch.options import EmbedOptions, text_problem
 from clrt.errors import InputError
 from clrt.ray.resources import device_for_actor
+from clrt.text.jobs.options import EmbedOptions, text_problem
 
 Batch = Mapping[str, NDArray[Any]]
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.model import load
 from clrt.ray.embed import Batch, column_of
 from clrt.ray.resources import device_for_actor
+from clrt.runtime.model.model import load
 
 
 class Predict:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from clrt import knobs
 from clrt.errors import DeviceError
-from clrt.knobs import whole_number
-from clrt.runtime.devices import DeviceInfo, choose_device, devices
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
+from clrt.util import env_vars as knobs
+from clrt.util.env_vars import whole_number
 
 
 def device_for_actor(device: str | int | None = None) -> str | int | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from clrt.container.compiled import SUFFIX
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface.model_files import file_exists, read_optional
-from clrt.sources import onnx_file
-from clrt.text.json_values import as_object, positive_number
+from clrt.models.compiled import SUFFIX
+from clrt.models.huggingface.json_values import as_object, positive_number
+from clrt.models.huggingface.model_files import file_exists, read_optional
+from clrt.models.sources import onnx_file
 from clrt.text.modules import Modules, class_of
 from clrt.text.settings import read_settings
 from clrt.text.stages import VectorStage, read_stages, stages_of

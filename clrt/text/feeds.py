@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.config import read_any_config
 from clrt.text.pooling import MASK
 from clrt.text.tokenize import TextTokenizer, Tokens, pad

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.importer.huggingface.model_files import file_exists, path_in, read_json, read_optional
+from clrt.models.huggingface.model_files import file_exists, path_in, read_json, read_optional
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum", "weightedmean", "lasttoken")
 

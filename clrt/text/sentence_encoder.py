@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
+from clrt.models.locate import find_model
 from clrt.text.arrays import to_tensor
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.embedder import Embedder
 from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
-from clrt.text.locate import find_model
 from clrt.text.pooling import RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.quantize import check_precision, quantize_embeddings
 from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, last_size, positive

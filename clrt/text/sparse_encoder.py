@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.model import load
+from clrt.models.locate import find_model
+from clrt.runtime.model.model import load
 from clrt.text.config import SparseConfig, read_sparse_config
 from clrt.text.embedder import Embedder
 from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
-from clrt.text.locate import find_model
 from clrt.text.pooling import MASK, RESULT
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.splade import LOGITS, splade_graph

@@ -6,7 +6,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.named_builder import NamedBuilder, floats, ints
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.pooling import MASK, RESULT
 
 LOGITS = "logits"

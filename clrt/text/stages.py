@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface.checkpoint import Checkpoint
-from clrt.importer.huggingface.model_files import read_optional
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.models.huggingface.checkpoint import Checkpoint
+from clrt.models.huggingface.json_values import positive_number
+from clrt.models.huggingface.model_files import read_optional
 from clrt.ops.named_builder import NamedBuilder, floats, ints
-from clrt.text.json_values import positive_number
 
 # Under the length of a vector that is divided by it: torch's `normalize`.
 _LEAST_LENGTH = 1e-12

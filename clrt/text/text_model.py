@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, ModelError
-from clrt.model import Model, load
-from clrt.pickling import Rebuilt
-from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.model.pickling import Rebuilt
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.text.arrays import to_tensor
 from clrt.text.config import TextConfig
 from clrt.text.feeds import INPUTS, Feeds, fixed_dims, model_feeds

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
 
 from clrt.errors import InputError, ModelError, counted
-from clrt.importer.huggingface.model_files import file_exists, read_text
-from clrt.text.checked_tokenizer import CheckedTokenizer, load_tokenizer
+from clrt.models.huggingface.model_files import file_exists, read_text
+from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer, load_tokenizer
 from clrt.text.config import TextConfig
 
 IntArray = NDArray[np.int64]

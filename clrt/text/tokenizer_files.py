@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import ModelError
-from clrt.importer.huggingface.model_files import read_optional
-from clrt.text.json_values import as_object, token_text
+from clrt.models.huggingface.json_values import as_object, token_text
+from clrt.models.huggingface.model_files import read_optional
 
 TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 """Arguments of the tokenizers library's AddedToken."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clrt.container.compiled import SUFFIX, read_extras
 from clrt.errors import ClrtError, ModelError
-from clrt.importer.huggingface.model_files import file_exists, read_object
+from clrt.models.compiled import SUFFIX, read_extras
+from clrt.models.huggingface.model_files import file_exists, read_object
 from clrt.vision.presets import NAME, is_known_kind
 
 _EXTRA = "vision"

@@ -14,8 +14,8 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.model import Model, load
 from clrt.ops.vision.non_max_suppression import NonMaxSuppression
+from clrt.runtime.model.model import Model, load
 from clrt.vision.boxes import BoxHead, QueryHead, Things, as_corners, box_head, query_head
 from clrt.vision.frames import Frame
 from clrt.vision.image_model import ImageModel

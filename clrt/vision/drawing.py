@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import needing
-from clrt.files import replacing
 from clrt.ir.op import Array
+from clrt.util.files import replacing
 from clrt.vision.detector import Detection
 from clrt.vision.segmenter import colour_of
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, needing
-from clrt.files import check_link
-from clrt.importer.huggingface.model_files import file_exists, read_optional
 from clrt.ir.op import Array
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo
+from clrt.models.huggingface.model_files import file_exists, read_optional
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.files import check_link
 from clrt.vision.companions import beside
 from clrt.vision.image_model import ImageModel, model_path
 from clrt.vision.pictures import ImageLike, Picture

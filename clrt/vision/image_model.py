@@ -11,12 +11,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from clrt.errors import InputError, ModelError, needing
-from clrt.files import expanded
 from clrt.ir.op import Array
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo
-from clrt.signature import TensorSpec
-from clrt.sources import onnx_file
+from clrt.models.sources import onnx_file
+from clrt.runtime.execution.signature import TensorSpec
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.files import expanded
 from clrt.vision.companions import read_companions
 from clrt.vision.configs import labels_of
 from clrt.vision.exports import Export, read_export
@@ -49,7 +49,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
     if path.suffix or path.is_absolute():
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
     with needing("A model by its name"):
-        from clrt.text.locate import find_model
+        from clrt.models.locate import find_model
 
     return find_model(str(source), organisation="")  # images have no usual one
 

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from clrt import knobs
 from clrt.errors import ClrtError, InputError, needing
-from clrt.files import expanded, read_regular
 from clrt.ir.op import Array
-from clrt.limits import check_host
+from clrt.util import env_vars as knobs
+from clrt.util.files import expanded, read_regular
+from clrt.util.host_limits import check_host
 
 # A path, the bytes of a file, an image of Pillow, or uint8 [H, W], [H, W, 1], [H, W, 3] or
 # [H, W, 4], whose fourth channel is left out.

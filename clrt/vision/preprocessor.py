@@ -11,8 +11,8 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
+from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.vision.configs import RGB
 from clrt.vision.filters import filter_name
 from clrt.vision.frames import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from clrt.errors import InputError
-from clrt.files import expanded
-from clrt.importer.huggingface.model_files import read_object
+from clrt.models.huggingface.model_files import read_object
+from clrt.util.files import expanded
 from clrt.vision.configs import RGB
 
 NAME = "preprocessor_config.json"

@@ -13,11 +13,11 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.model import Model, load
 from clrt.ops.vision.resize_image import ResizeImage
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.session import session_for
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.math import round_up
 from clrt.vision.configs import RGB
 from clrt.vision.filters import axis_table, downwards_first

@@ -14,10 +14,10 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.model import Model, load
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.pointwise import Add, Mul, Sub
 from clrt.ops.reduce.argmax import ArgMax
+from clrt.runtime.model.model import Model, load
 from clrt.vision.boxes import check_task
 from clrt.vision.frames import Frame
 from clrt.vision.image_model import ImageModel

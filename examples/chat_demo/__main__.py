@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 import clrt
-from clrt import knobs
-from clrt.files import make_cache_folder
+from clrt.util import env_vars as knobs
+from clrt.util.files import make_cache_folder
 
 from .builder import make_tokenizer, train, write_folder
 from .network import Geometry

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.container.safetensors import Table
+from clrt.formats.safetensors import Table
 
 from .network import EPSILON, THETA, Adam, Geometry, Pass, Weights, new_weights
 from .texts import Fact, lines

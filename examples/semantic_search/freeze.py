@@ -27,7 +27,7 @@ def main() -> None:
     """Makes dist/semantic-search."""
     import PyInstaller.__main__
 
-    from clrt.text.locate import find_model
+    from clrt.models.locate import find_model
 
     from .encoder import DEFAULT_MODEL
 

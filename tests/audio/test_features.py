@@ -14,7 +14,7 @@ import clrt
 from clrt.audio import Features
 from clrt.audio.mel import hertz_to_mel, mel_to_hertz, slaney_filters
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.audio.sounds import RATE, Doubles, pcm16, signal, wav_bytes
 from tests.harness import SWEEP
 from tests.models.onnx_text import DEVICES, parsed

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from clrt.audio import CtcVocabulary, Transcriber
 from clrt.cli.main import app
 from clrt.errors import InputError, ModelError
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.audio.sounds import RATE, pcm16, signal, wav_bytes
 from tests.models.onnx_text import DEVICES
 

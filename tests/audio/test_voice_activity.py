@@ -14,7 +14,7 @@ import pytest
 from clrt.audio import Segment, SpeechThresholds, VoiceActivity
 from clrt.audio.voice_activity import SegmentFinder
 from clrt.errors import InputError, ModelError
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.audio.sounds import pcm16, signal, wav_bytes
 from tests.models.onnx_text import DEVICES, parsed
 

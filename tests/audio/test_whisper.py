@@ -21,7 +21,7 @@ from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.generation.engine import Engine, StepPart
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.audio.oracle_whispers import CASES, ENGLISH, FEATURES, LOGITS, SECONDS, SILENT
 from tests.audio.whisper_folders import (
     DATA,

@@ -15,8 +15,8 @@ from clrt.audio import Fallback, Transcriber, Transcript, TranscriptSegment
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.convert import app as convert
 from clrt.cli.main import app
-from clrt.container.compiled import read_extras
 from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.models.compiled import read_extras
 from tests.audio.sounds import pcm16, wav_bytes
 from tests.audio.whisper_folders import sound, write_whisper
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.batch.corpus import make_model
+from tests.unit.text.jobs.corpus import make_model
 
 # Nodes start slowly on a machine that has other work.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")

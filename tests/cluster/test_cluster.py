@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import clrt
-from clrt.batch.job import start_job
-from clrt.batch.options import EmbedOptions
 from clrt.ray.cluster import make_parts_on_ray
+from clrt.text.jobs.job import start_job
+from clrt.text.jobs.options import EmbedOptions
 from tests.conftest import _kib_field
-from tests.unit.batch.corpus import make_texts, write_lines, write_parquet
 from tests.unit.pages import ROOT
+from tests.unit.text.jobs.corpus import make_texts, write_lines, write_parquet
 
 ray = pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.memory(8192)]

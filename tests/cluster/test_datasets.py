@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.container.compiled import CompiledModel, write_compiled
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.sources import read_graph
 from clrt.passes.pipeline import optimize
 from clrt.ray import Embed, Predict
-from clrt.sources import read_graph
 from tests.models.onnx_text import parsed
-from tests.unit.batch.corpus import make_texts
+from tests.unit.text.jobs.corpus import make_texts
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from onnx.backend.test.case.test_case import TestCase
 
 import clrt
 from clrt.errors import ClrtError, HostFallbackWarning
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.onnx_suite import cases_of
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")

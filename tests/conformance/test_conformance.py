@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.conformance.report import Results, write_report
 from tests.conformance.suite import cases, run_case
 from tests.harness import SWEEP, all_devices

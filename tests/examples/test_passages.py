@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from clrt.text.locate import find_model
+from clrt.models.locate import find_model
 from examples.semantic_search.passages import MOST_TOKENS, count_tokens, split_passages
 from tests.examples.test_extract import GERMAN, JAPANESE, RUSSIAN
 

@@ -5,8 +5,8 @@ import os
 import sys
 
 import clrt
-from clrt.runtime.devices import choose_device
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.devices import choose_device
+from clrt.runtime.opencl.session import session_for
 
 
 def main() -> None:

@@ -11,21 +11,21 @@ import numpy as np
 import onnx
 import pytest
 
-from clrt.decompositions.microsoft.nchwc import NCHWC
 from clrt.errors import ClrtError, UnsupportedError
 from clrt.functional import calls
 from clrt.functional.operators import DOMAINS, function_of, names_in
-from clrt.importer.onnx_functions import schema_of
-from clrt.importer.onnx_operators import OWN_DOMAIN, OpForm, op_forms
-from clrt.importer.onnx_read import normal_domain
 from clrt.ir.graph import Graph
 from clrt.ir.op import IrOp, TensorType
+from clrt.models.onnx.functions import schema_of
+from clrt.models.onnx.operators import OWN_DOMAIN, OpForm, op_forms
+from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.decompositions import imported_ops
+from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
+from clrt.ops.decompositions.registry import imported_ops
 from clrt.ops.evaluate import evaluate
 from clrt.ops.matmul.quantized_matmul import ROUNDED_BITS, QuantizedMatMul
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.conformance import suite
 from tests.harness import quick_device, tolerance
 from tests.ops.onnx_cases import attribute

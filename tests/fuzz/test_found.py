@@ -8,7 +8,7 @@ import pytest
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
 from clrt.passes.driver import infer_types
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.fuzz.test_graphs import check
 from tests.harness import all_devices
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import clrt
 from clrt.errors import HostFallbackWarning, InputError, UnsupportedError
-from clrt.exporter.onnx_exporter import export_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.sources import Source
 from clrt.ops.evaluate import evaluate
-from clrt.runtime.devices import DeviceInfo
-from clrt.sources import Source
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.fuzz.graphs import Case, graphs
 from tests.fuzz.loops import in_a_loop
 from tests.harness import SWEEP

@@ -13,12 +13,12 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from clrt.importer.language.adapters.base import GGUF_NAMES
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.gguf_architectures import ARCHITECTURES
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
-from clrt.importer.language.source import QuantisedRows, WeightSource
+from clrt.models.decoders.adapters.base import GGUF_NAMES
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.decoders.source import QuantisedRows, WeightSource
 from tests.generation.checkpoints import Array, load_json, write_folder
 
 # What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,

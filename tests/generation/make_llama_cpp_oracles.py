@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from clrt.container.gguf import read_gguf
+from clrt.formats.gguf.file import read_gguf
 from tests.generation.adapter_folders import write_gguf_adapter
 from tests.generation.checkpoints import DATA, Array, tokens
 from tests.generation.gguf_decoders import CASES, PLACES, QUANTISED, UNANSWERED, case_file

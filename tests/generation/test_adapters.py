@@ -12,18 +12,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import clrt
-from clrt.container.gguf import read_gguf
-from clrt.importer.language.adapters.adapted import AdaptedWeights, open_adapter
-from clrt.importer.language.adapters.base import adapted_folder, adapted_gguf
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.families import FAMILIES
-from clrt.importer.language.gguf import read_gguf_decoder
-from clrt.importer.language.gguf_architectures import ARCHITECTURES
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
-from clrt.importer.language.source import QuantisedRows
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
-from clrt.kernels.gguf_pack import pack_q8_0
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
+from clrt.formats.gguf.encode import pack_q8_0
+from clrt.formats.gguf.file import read_gguf
+from clrt.models.decoders.adapters.adapted import AdaptedWeights, open_adapter
+from clrt.models.decoders.adapters.base import adapted_folder, adapted_gguf
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.families import FAMILIES
+from clrt.models.decoders.gguf import read_gguf_decoder
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.decoders.source import QuantisedRows
 from tests.generation.adapter_folders import (
     load_adapters,
     small_adapter,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clrt.generation.text_generator import TextGenerator
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.text_folders import pages_in_use, write_texts
 from tests.harness import all_devices, name_of, quick_device
 from tests.interrupting import TIMES, interrupted, lines_of, sampled

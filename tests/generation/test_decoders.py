@@ -11,10 +11,10 @@ import pytest
 import clrt
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler, sampler_inputs
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
 from clrt.ops.attention.pages import SLABS
 from clrt.passes.pipeline import optimize
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder

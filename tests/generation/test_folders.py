@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.importer.huggingface.checkpoint import Checkpoint
-from clrt.importer.language.config import read_decoder
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.families import FAMILIES
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.huggingface import read_folder
+from clrt.models.decoders.config import read_decoder
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.families import FAMILIES
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.huggingface.checkpoint import Checkpoint
 from tests.generation.checkpoints import Array, load_json, write_folder
 
 CASES = load_json()

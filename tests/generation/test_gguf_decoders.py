@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.container.gguf import read_gguf
 from clrt.device.caps import DeviceCaps
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
+from clrt.formats.gguf.file import read_gguf
 from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.step_parts import StepPart
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.gguf import read_gguf_decoder
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.dtypes import DType
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.tuned import TUNED
-from clrt.runs import plans
-from clrt.runtime.devices import DeviceInfo
-from clrt.tuning.records import record_for
+from clrt.kernels.tuning_records import record_for
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.gguf import read_gguf_decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.source import QuantisedRows, WeightSource
+from clrt.runtime.execution import plans
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS, VOCABULARY

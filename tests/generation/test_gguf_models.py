@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clrt.container.gguf import GgufFile, read_gguf
-from clrt.container.gguf_metadata import Metadata
 from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.formats.gguf.file import GgufFile, read_gguf
+from clrt.formats.gguf.metadata import Metadata
 from clrt.generation.language_model import read_language_model
 from clrt.generation.options import Sampling
 from clrt.generation.text_generator import TextGenerator
-from clrt.importer.language.gguf import read_gguf_decoder
-from clrt.importer.language.gguf_architectures import ARCHITECTURES
-from clrt.importer.language.graph import decoder_graph
+from clrt.models.decoders.gguf import read_gguf_decoder
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.graph import decoder_graph
 from tests.generation.checkpoints import Array, write_folder
 from tests.generation.gguf_decoders import CASES, case_file, convert
 from tests.generation.oracle_decoders import VOCABULARY

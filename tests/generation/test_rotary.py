@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface.config_values import ConfigValues
-from clrt.importer.language.decoder import FULL, SLIDING, Rotary
-from clrt.importer.language.rotary import read_rotary
+from clrt.models.decoders.decoder import FULL, SLIDING, Rotary
+from clrt.models.decoders.rotary import read_rotary
+from clrt.models.huggingface.config_values import ConfigValues
 from tests.generation.checkpoints import DATA
 from tests.generation.oracle_decoders import ROTARIES, ROTARY_HEAD, ROTARY_PLACES
 

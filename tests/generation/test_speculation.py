@@ -17,7 +17,7 @@ import clrt
 from clrt.generation.engine import Engine
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.test_faults import failing
 from tests.generation.text_folders import (

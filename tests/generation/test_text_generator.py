@@ -14,7 +14,7 @@ import pytest
 
 import clrt
 from clrt.generation.text_generator import TextGenerator
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.session import session_for
 from tests.generation.oracle_texts import CONTEXT, GREEDY, PROMPTS, VOCABULARY
 from tests.generation.text_folders import (
     TEXTS,

@@ -12,7 +12,7 @@ from onnx import parser
 import clrt
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import clrt
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

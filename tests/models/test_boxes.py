@@ -9,7 +9,7 @@ import pytest
 import clrt
 from clrt.ir.op import Array
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, parsed
 
 MODEL = """g (float[b, n, 4] boxes, float[b, c, n] scores{more}) => (int64[k, 3] kept)

@@ -12,8 +12,8 @@ import pytest
 import clrt
 from clrt.errors import ModelError
 from clrt.ir.graph import Graph
-from clrt.runs.branches import Branches
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.execution.branches import Branches
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 # As voice detectors have it: a sampling rate chooses the net, in whose midst a cache is chosen.

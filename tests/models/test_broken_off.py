@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.interrupting import TIMES, interrupted, lines_of, sampled
 from tests.models.onnx_text import parsed

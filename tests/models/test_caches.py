@@ -17,7 +17,7 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)

@@ -11,8 +11,8 @@ import pytest
 import clrt
 from clrt.ops.control import chunks
 from clrt.ops.control.control_flow import Loop
-from clrt.runs.task import Task
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.execution.task import Task
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 # Its condition is computed, and holds until a sum passes a limit; rows are stacked.

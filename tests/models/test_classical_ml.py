@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 import clrt
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING

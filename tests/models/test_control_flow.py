@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 import clrt
 from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ops.control import unrolling
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 

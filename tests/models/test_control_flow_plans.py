@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 
 import clrt
-import clrt.runs.plans as plans_module
+import clrt.runtime.execution.plans as plans_module
 from clrt.ops.control.control_flow import Loop
-from clrt.runtime.bound_plan import BoundPlan
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.execution import Execution
+from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.execution import Execution
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
 

@@ -22,13 +22,13 @@ import clrt
 from clrt.cli import conversion, convert_report
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
-from clrt.converter import Difference, read_encoder
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
+from clrt.models.sources import onnx_file
 from clrt.passes.shrink_weights import Shrunk
-from clrt.runtime.devices import DeviceInfo, devices
-from clrt.runtime.execution import Execution
-from clrt.sources import onnx_file
+from clrt.runtime.execution.execution import Execution
+from clrt.runtime.opencl.devices import DeviceInfo, devices
+from clrt.tools.convert import Difference, read_encoder
 from tests.harness import SWEEP, all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import model_folder

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64

@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.session import session_for
 from tests.harness import all_devices, quick_device
 from tests.models.onnx_text import parsed
 

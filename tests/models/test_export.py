@@ -10,9 +10,9 @@ import onnxruntime
 import pytest
 
 import clrt
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.op import Array
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.onnx.importer import import_model
 from clrt.passes.pipeline import optimize
 from tests.models.fixtures import family_names, load_family, load_minilm
 from tests.models.oracle import LIMIT, expected, model_folder, relative_error, text_feeds

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of
 from tests.models.onnx_text import normal, parsed
 from tests.models.oracle import outputs_of, relative_error, session_of

@@ -9,9 +9,9 @@ import pytest
 
 import clrt
 from clrt.cli.samples import sample_inputs
-from clrt.converter import Options, convert
 from clrt.errors import InputError
-from clrt.signature import symbol_places
+from clrt.runtime.execution.signature import symbol_places
+from clrt.tools.convert import Options, convert
 from tests.harness import all_devices
 from tests.models.fixtures import family_names, load_family
 

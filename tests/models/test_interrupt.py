@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime import bound_plan, execution, pace
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.execution import bound_plan, execution, pace
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed
 
@@ -173,7 +173,7 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
 def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clrt.runs.runner._CLOSE_S", 0.01)
+    monkeypatch.setattr("clrt.runtime.execution.runner._CLOSE_S", 0.01)
     model = clrt.load(chain(), device=device.index)
     feed = feeds(5)
     model.run(feed)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runs import plans as plans_module
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.programs import _KEPT
-from clrt.runtime.session import session_for
+from clrt.runtime.execution import plans as plans_module
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.programs import _KEPT
+from clrt.runtime.opencl.session import session_for
 from tests.conftest import let_go
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed

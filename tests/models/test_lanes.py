@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runs.task import Task
-from clrt.runtime import bound_plan, pace
-from clrt.runtime.connection import Connection
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.driver import cl
-from clrt.runtime.execution import Execution
+from clrt.runtime.execution import bound_plan, pace
+from clrt.runtime.execution.execution import Execution
+from clrt.runtime.execution.task import Task
+from clrt.runtime.opencl.connection import Connection
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.driver import cl
 from tests.models.onnx_text import DEVICES, parsed
 from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds

@@ -10,7 +10,7 @@ import pytest
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 from tests.models.oracle import outputs_of, session_of
 

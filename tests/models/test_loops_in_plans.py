@@ -10,8 +10,8 @@ import clrt
 from clrt.ops.control import unrolling
 from clrt.ops.control.control_flow import Loop
 from clrt.plan.steps import launches_of
-from clrt.runs import plans
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.execution import plans
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
 # As tf2onnx writes a recurrent cell: a counter is carried, and a row may be masked.

@@ -14,14 +14,14 @@ from onnx import TensorProto, helper
 import clrt
 from clrt.cli.bench import largest_difference
 from clrt.cli.shapes import default_shapes
-from clrt.converter import Options, compare, convert, write
 from clrt.errors import InputError, ModelError, ShapeError, UnsupportedError
-from clrt.exporter.onnx_exporter import export_model
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.sources import read_graph
 from clrt.ops import REGISTRY
-from clrt.runtime.devices import DeviceInfo
-from clrt.sources import read_graph
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.tools.convert import Options, compare, convert, write
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.ledger import Ledger
-from clrt.runtime.session import Session
+from clrt.runtime.opencl.ledger import Ledger
+from clrt.runtime.opencl.session import Session
 from tests.models.fixtures import load_family
 from tests.models.oracle import text_feeds
 

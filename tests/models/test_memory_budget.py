@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime import ledger
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.ledger import BUDGET, Ledger
+from clrt.runtime.opencl import ledger
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed
 

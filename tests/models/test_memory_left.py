@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from clrt.converter import Options, convert, write
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.tools.convert import Options, convert, write
 from tests.harness import all_devices
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 
 import clrt
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.huggingface.checkpoint_graph import import_checkpoint
+from clrt.models.encoders.checkpoint_graph import import_checkpoint
+from clrt.models.onnx.export.exporter import export_model
 from tests.harness import all_devices, name_of
 from tests.models.fixtures import load_minilm, minilm_names
 from tests.models.oracle import (

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.oracle import expected
 

@@ -14,13 +14,13 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import BufferArg
+from clrt.kernels.tuning_records import record_for
+from clrt.models.sources import read_graph
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import Region
-from clrt.sources import read_graph
-from clrt.tuning.records import record_for
 from tests.models.fixtures import load_family, load_minilm
 from tests.models.oracle import model_folder
 

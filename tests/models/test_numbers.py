@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
 MODEL = """g (float[n, 40] x, float[40, 40] w) => (float[n, 40] y)

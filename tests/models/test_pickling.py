@@ -15,10 +15,10 @@ import onnx
 import pytest
 
 import clrt
-from clrt import pickling
-from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import DeviceError, ModelError
-from clrt.sources import read_graph
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.sources import read_graph
+from clrt.runtime.model import pickling
 from tests.harness import quick_device
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import parsed

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import clrt
-from clrt.profiling.timings import KernelTime
-from clrt.runtime import peaks
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl import peaks
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.profiling.timings import KernelTime
 from tests.harness import all_devices
 
 ROWS = np.ones((2, 64), np.float32)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.profiling.profile import Profile
+from clrt.runtime.profiling.profile import Profile
 from tests.models.test_profile import ROWS, counted_model
-from tests.unit.profiling import made_up
+from tests.unit.runtime.profiling import made_up
 
 BROWSERS = ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome")
 FLAGS = (

@@ -21,7 +21,7 @@ from onnxruntime.quantization import (
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import LIMIT, expected, relative_error, text_feeds

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime import bound_plan
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.execution import bound_plan
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, normal, parsed
 from tests.models.test_interrupt import chain
 from tests.models.test_interrupt import feeds as chain_feeds

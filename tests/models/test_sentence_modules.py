@@ -15,13 +15,13 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import clrt
-from clrt.converter import Options, convert, read_encoder, write
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.language.sequence import sequence_graph
 from clrt.ir.dtypes import DType
-from clrt.model import load
+from clrt.models.decoders.sequence import sequence_graph
 from clrt.ops.named_builder import NamedBuilder
+from clrt.runtime.model.model import load
 from clrt.text.stages import VectorStage, read_stages, stages_of
+from clrt.tools.convert import Options, convert, read_encoder, write
 from tests.generation.checkpoints import load_json, noise, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 from tests.generation.test_decoders import LOGITS

@@ -6,10 +6,10 @@ import pytest
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
+from clrt.models.sources import read_graph
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
-from clrt.signature import symbol_places
-from clrt.sources import read_graph
+from clrt.runtime.execution.signature import symbol_places
 from tests.models.decoders import decoder
 from tests.models.fixtures import family_names, load_family, load_minilm, minilm_names
 from tests.models.oracle import model_folder

@@ -11,8 +11,8 @@ import pytest
 
 import clrt
 from clrt.errors import DeviceError, InputError
-from clrt.runtime import driver
-from clrt.worker import Worker
+from clrt.runtime.model.worker import Worker
+from clrt.runtime.opencl import driver
 from tests.harness import quick_device
 from tests.models.onnx_text import parsed
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from tests.unit.importer import checkpoints
+from tests.unit.models.encoders import checkpoints
 
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 WORDS = [

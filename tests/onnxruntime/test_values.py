@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 import clrt.onnxruntime as ort
 from clrt.onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented, RuntimeException
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.opencl.tensors import DeviceTensor
 from tests.models.onnx_text import normal
 from tests.onnxruntime.side_by_side import agree, same, session
 

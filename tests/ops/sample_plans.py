@@ -9,10 +9,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.kernels.tuned import TUNED
+from clrt.kernels.tuning_records import record_for
 from clrt.ops.base import Op
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
-from clrt.tuning.records import record_for
 from tests.ops.samples import Sample
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import MatrixShape
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.matrix_unit import host_dots
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.matrix_unit import host_dots
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import samples
 from tests.ops.test_ops import check, feeds_of

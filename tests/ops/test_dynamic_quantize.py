@@ -8,7 +8,7 @@ import pytest
 
 from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import samples
 from tests.ops.test_ops import check, feeds_of

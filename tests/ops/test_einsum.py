@@ -8,12 +8,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import clrt
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.models.onnx.importer import import_model
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph
 
 # Equations whose labels all have a size of their own; "=" makes an axis of one element.

@@ -40,7 +40,7 @@ from clrt.ops.pointwise.variadic import MAX_OPERANDS, Max, Mean, Min, Sum
 from clrt.ops.reduce.reduce import ReduceMean
 from clrt.passes.pipeline import optimize
 from clrt.plan.specialise import specialise
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import plan_graph, quick_device, run_graph, run_plan, sample_graph
 from tests.ops.samples import Sample, samples
 from tests.ops.test_ops import DEVICES

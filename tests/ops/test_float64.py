@@ -9,7 +9,7 @@ import pytest
 
 from clrt.errors import ShapeError
 from clrt.ops.base import Op
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP, plan_graph, quick_device, run_graph, sample_graph, tolerance
 from tests.ops.samples import Sample, samples
 from tests.ops.test_ops import DEVICES, ON_DEVICE, WHOLE, check, feeds_of

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul

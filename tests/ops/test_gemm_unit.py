@@ -21,8 +21,8 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
-from clrt.runtime import gpu_units
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl import gpu_units
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP, all_devices, name_of, quick_device, run_plan, tolerance
 from tests.ops.test_split_product import RESIDUAL, Build, floats, planned
 

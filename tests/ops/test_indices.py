@@ -33,7 +33,7 @@ from clrt.ops.vision.max_roi_pool import MaxRoiPool
 from clrt.ops.vision.resize_image import ResizeImage
 from clrt.ops.vision.roi_align import RoiAlign
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph
 from tests.ops.samples import Sample
 from tests.ops.samples.matmul.quantized_matmul import quantised

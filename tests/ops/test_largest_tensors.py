@@ -29,8 +29,8 @@ from clrt.ops.tensor.constant_of_shape import ConstantOfShape
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
-from clrt.runtime.driver import cl
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.session import session_for
 from tests.harness import quick_device
 from tests.ops.gpu_kernels import GPU
 

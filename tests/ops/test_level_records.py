@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clrt.container.compiled import CompiledModel, read_compiled, write_compiled
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import StoredElements, TensorType
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.layouts import packed_shape, restoring
+from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
 from clrt.ops.matmul.blocks import dot_weights
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 

@@ -10,7 +10,7 @@ from clrt.ir.op import Array
 from clrt.ops.matmul.matmul_integer import MatMulInteger
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_plan
 from tests.ops.test_split_product import Build, planned
 

@@ -17,7 +17,7 @@ from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_plan, tolerance
 from tests.ops.test_split_product import (
     CPU,

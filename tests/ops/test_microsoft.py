@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper, parser
 import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 from tests.ops.test_microsoft_quantised import Case, check
 

@@ -15,7 +15,7 @@ import pytest
 import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import name_of, quick_device
 from tests.ops.test_microsoft_quantised import Case
 

@@ -12,12 +12,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import clrt
-from clrt.decompositions.microsoft.nchwc import NCHWC
 from clrt.errors import UnsupportedError
-from clrt.importer import onnx_nchwc
-from clrt.importer.onnx_nchwc import block_of
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.models.onnx import nchwc as onnx_nchwc
+from clrt.models.onnx.nchwc import block_of
+from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 RNG = np.random.default_rng(31)

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 
 RNG = np.random.default_rng(5)

@@ -12,11 +12,11 @@ import pytest
 
 import clrt
 from clrt.errors import ClrtError, InputError, ModelError, ShapeError, UnsupportedError
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.op import Array
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.onnx.importer import import_model
 from clrt.ops import REGISTRY
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 from tests.ops.test_microsoft_quantised import Case, check
 

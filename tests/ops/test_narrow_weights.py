@@ -9,10 +9,10 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Step, TensorType
-from clrt.model import load
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.pointwise.pointwise import Add
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import load
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

@@ -20,7 +20,7 @@ from clrt.kernels.strided import copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.runtime.devices import devices
+from clrt.runtime.opencl.devices import devices
 from tests.harness import all_devices, run_graph, sample_graph
 from tests.ops.samples import Sample
 

@@ -38,7 +38,7 @@ from clrt.ops.text.strings import StringNormalizer
 from clrt.ops.vision.pooling import MaxPool
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import (
     all_devices,
     name_of,

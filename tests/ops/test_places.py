@@ -30,7 +30,7 @@ from clrt.ops.vision.pooling import MaxPool
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import samples
 from tests.ops.test_ops import SMALL, check, feeds_of

@@ -13,7 +13,7 @@ from clrt.ir.op import Array
 from clrt.ops.random.multinomial import Multinomial
 from clrt.ops.random.philox import words
 from clrt.ops.random.random_tensor import RandomNormal, RandomUniform
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

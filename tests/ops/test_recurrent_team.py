@@ -15,7 +15,7 @@ from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.rnn import RNN
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import Sample, samples
 from tests.ops.samples.recurrent.recurrent import sample_inputs

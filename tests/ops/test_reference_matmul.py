@@ -26,7 +26,7 @@ from clrt.ops.pointwise.pointwise import Add, Gelu, Mul
 from clrt.plan.plan import Plan, lifetimes, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, sample_graph, tolerance
 from tests.ops.onnx_cases import Case, cases
 from tests.ops.samples import Sample

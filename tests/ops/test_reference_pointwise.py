@@ -10,7 +10,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.pointwise import Div
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases
 from tests.ops.samples import Sample

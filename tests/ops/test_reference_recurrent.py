@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
 from tests.ops.onnx_cases import Case, cases
 

@@ -18,7 +18,7 @@ from clrt.ops.pointwise.fused import Fused
 from clrt.ops.pointwise.pointwise import Add, Mul, Relu
 from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, tolerance
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)

@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, TensorType
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import PACKED_TYPES, DotWeights
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
 from clrt.ops.matmul.blocks import dot_weights, level_rows
-from clrt.runtime import row_packing
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.session import session_for
-from clrt.runtime.weights import Weights
+from clrt.runtime.opencl import row_packing
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.weights import Weights
 from tests.ops.test_split_product import DEVICES
 
 rng = np.random.default_rng(23)
@@ -37,7 +37,7 @@ def packed_there(source: Packed, device: DeviceInfo) -> Array:
     buffer = row_packing.pack(source, session, Weights(session).kernel)
     made = np.empty(source.nbytes, np.uint8)
     if buffer.host is None:
-        from clrt.runtime.driver import cl
+        from clrt.runtime.opencl.driver import cl
 
         cl.enqueue_copy(session.queue, made, buffer)
     else:

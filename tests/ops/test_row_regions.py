@@ -15,7 +15,7 @@ from clrt.ops.matmul.row_regions import MOST_ROWS
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.pointwise import Add, Mul
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.ops.samples.matmul.quantized_matmul import quantised
 from tests.ops.test_split_product import DEVICES, Build, check, floats
 

@@ -11,7 +11,7 @@ from clrt.errors import NumberError
 from clrt.ir.op import Array
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.generation.sampling import kept_weights
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, name_of, plan_graph, run_graph, run_plan, sample_graph
 from tests.ops.samples import Sample
 from tests.ops.samples.generation.sample_tokens import request

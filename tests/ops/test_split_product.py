@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.inspection.explain import flops_of
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.kernels.tuning_records import record_for
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -25,8 +25,8 @@ from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic
-from clrt.runtime.devices import DeviceInfo
-from clrt.tuning.records import record_for
+from clrt.runtime.inspection.explain import flops_of
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_plan, tolerance
 from tests.ops.test_ops import SMALL
 

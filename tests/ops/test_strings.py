@@ -13,7 +13,7 @@ import clrt
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
-from clrt.sources import read_graph
+from clrt.models.sources import read_graph
 
 STRING = TensorProto.STRING
 TEXTS = np.array(

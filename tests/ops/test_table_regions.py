@@ -10,7 +10,7 @@ from clrt.ir.dtypes import DType
 from clrt.kernels.spec import BufferArg, Packed
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.gather import Gather
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.ops.test_split_product import DEVICES, Build, check, floats, planned
 
 

@@ -8,7 +8,7 @@ import pytest
 from clrt.ops.conv import winograd
 from clrt.ops.conv.channels_last import ChannelsLastConv
 from clrt.plan.steps import launches_of
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import run_graph, sample_graph
 from tests.ops.samples import Sample
 from tests.ops.test_ops import DEVICES, SMALL, feeds_of

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
+from clrt.models.onnx.importer import import_model
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize

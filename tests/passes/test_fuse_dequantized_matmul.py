@@ -16,7 +16,7 @@ from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.passes.driver import infer_types
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.pipeline import optimize
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph
 from tests.passes.helpers import apply
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from clrt.importer.onnx_importer import import_model
+from clrt.models.onnx.importer import import_model
 from clrt.ops.evaluate import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.driver import Pass

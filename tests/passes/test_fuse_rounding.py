@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import VNNI_INT8, DeviceCaps
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.onnx.importer import import_model
 from clrt.ops.evaluate import evaluate
 from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul
@@ -26,7 +26,7 @@ from clrt.passes.driver import infer_types
 from clrt.passes.fuse_rounding import FuseRoundedMatmul, FuseRounding
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph
 from tests.passes.helpers import apply, assert_same_results, random_inputs
 

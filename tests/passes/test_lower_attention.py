@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.models.onnx.importer import import_model
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 

@@ -11,11 +11,11 @@ import pytest
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.models.decoders.io_names import DecoderNames, PastPair
+from clrt.models.decoders.paging.page_decoder import page_decoder
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.attention.pages import SLABS
 from clrt.ops.evaluate import evaluate
-from clrt.ops.generation.past_names import DecoderNames, PastPair
-from clrt.passes.paging.page_decoder import page_decoder
 from tests.passes.helpers import graph_of
 
 NAMES = DecoderNames(

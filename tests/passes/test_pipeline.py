@@ -14,9 +14,9 @@ import onnx
 import pytest
 
 from clrt.errors import UnsupportedError
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.models.onnx.importer import import_model
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 from tests.models import fixtures

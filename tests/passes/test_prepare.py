@@ -9,9 +9,9 @@ import pytest
 
 import clrt
 from clrt.device.caps import DeviceCaps
-from clrt.exporter.onnx_exporter import save_model
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.models.onnx.export.exporter import save_model
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import PREPARE, prepare

@@ -44,7 +44,7 @@ def main(system: str, folder: Path, device: str) -> None:
 
 def _find_intel_runtime() -> None:
     """Drivers are those of Linux: Intel's runtime is where pip puts it there."""
-    from clrt.runtime import icd
+    from clrt.runtime.opencl import icd
 
     library = Path(sys.prefix, "lib", "libintelocl.so")
     icd.intel_library = lambda: library if library.is_file() else None
@@ -126,12 +126,12 @@ def _convert(folder: Path) -> tuple[int, str]:
 
 def caches(folder: Path) -> None:
     """Compiled programs are written and found again; tuning records are, too."""
+    from clrt.kernels import tuning_records as records
     from clrt.kernels.spec import KernelSpec
-    from clrt.knobs import DEVICE
-    from clrt.runtime.devices import choose_device
-    from clrt.runtime.driver import cl
-    from clrt.runtime.programs import ProgramCache
-    from clrt.tuning import records
+    from clrt.runtime.opencl.devices import choose_device
+    from clrt.runtime.opencl.driver import cl
+    from clrt.runtime.opencl.programs import ProgramCache
+    from clrt.util.env_vars import DEVICE
 
     device = choose_device(DEVICE.get())
     builds = []

@@ -16,17 +16,17 @@ import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
-from clrt import files
 from clrt.cli import convert, main
 from clrt.cli.console import stdout
 from clrt.cli.embed import json_lines
 from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, InputError
-from clrt.importer import onnx_nchwc
-from clrt.printing import table_text
-from clrt.runtime import devices, icd, matrix_unit, pocl
-from clrt.runtime.devices import choose_device
+from clrt.models.onnx import nchwc as onnx_nchwc
+from clrt.runtime.opencl import devices, icd, matrix_unit, pocl
+from clrt.runtime.opencl.devices import choose_device
+from clrt.util import files
+from clrt.util.table_text import table_text
 
 SYSTEMS = ("win32", "darwin", "linux")
 

@@ -15,7 +15,7 @@ import pytest
 
 import clrt
 from tests.harness import quick_device
-from tests.unit.importer.checkpoints import make_config, make_tensors, write
+from tests.unit.models.encoders.checkpoints import make_config, make_tensors, write
 from tests.unit.text import tiny
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs what Linux tells of files")

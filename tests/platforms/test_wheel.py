@@ -53,7 +53,11 @@ def test_it_holds_all_files_of_the_package(wheel: Path) -> None:
         if path.is_file() and path.suffix != ".pyc"
     }
     assert held == there
-    assert {"kernels_cl/common/math.clh", "clrt/py.typed", "clrt/profiling/page.html"} <= held
+    assert {
+        "kernels_cl/common/math.clh",
+        "clrt/py.typed",
+        "clrt/runtime/profiling/page.html",
+    } <= held
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, numpy_helper
 
 from clrt.errors import ClrtError
-from clrt.exporter.onnx_exporter import export_model
+from clrt.models.onnx.export.exporter import export_model
 from clrt.ops import REGISTRY
 from tests.harness import sample_graph
 from tests.ops.onnx_cases import node_tests

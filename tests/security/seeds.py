@@ -11,14 +11,14 @@ import numpy as np
 import onnx
 from onnx import parser
 
-from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import ClrtError
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.onnx.export.exporter import export_model
+from clrt.models.onnx.importer import import_model
 from clrt.ops import REGISTRY
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.container.compiled import CompiledModel, read_compiled, write_compiled
-from clrt.container.safetensors import read_header
 from clrt.errors import ModelError, OutOfMemoryError, ShapeError
+from clrt.formats.safetensors import read_header
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
 from clrt.ir.parse import parse_graph
 from clrt.kernels.panels import Panels
+from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
 from clrt.ops import REGISTRY
 from clrt.ops.ml.decision_trees import DecisionTrees
 from clrt.text.config import read_config

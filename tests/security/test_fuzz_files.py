@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clrt.runtime.devices import devices
+from clrt.runtime.opencl.devices import devices
 from tests.security import fuzz_files
 from tests.security.fuzz_files import KINDS, Ending, chosen, end_of, endings, keep
 

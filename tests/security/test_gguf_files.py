@@ -12,10 +12,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from clrt.container.gguf import GgufFile, read_gguf
 from clrt.errors import ClrtError
+from clrt.formats.gguf.file import GgufFile, read_gguf
 from tests.security.mutation_values import INTS, flipped
-from tests.unit.container.gguf_files import file_of, pair, record, text, write_small
+from tests.unit.formats.gguf_files import file_of, pair, record, text, write_small
 
 _COUNT = int(os.environ.get("CLRT_FUZZ_FILES", "3000"))
 # What a file of a few kilobytes may take.

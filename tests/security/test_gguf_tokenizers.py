@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clrt.container.gguf import read_gguf
 from clrt.errors import ClrtError
-from clrt.text import gguf_vocabulary
-from clrt.text.gguf_tokenizer import read_tokenizer
+from clrt.formats.gguf.file import read_gguf
+from clrt.models.tokenizers import gguf_vocabulary
+from clrt.models.tokenizers.gguf_tokenizer import read_tokenizer
 from tests.security.mutation_values import flipped
+from tests.unit.models.tokenizers.gguf_vocabularies import CASES, write
 from tests.unit.text.awkward import TEXTS
-from tests.unit.text.gguf_vocabularies import CASES, write
 
 _COUNT = int(os.environ.get("CLRT_FUZZ_FILES", "1500")) // 4
 CHARSMAP = base64.b64decode(CASES["t5"]["charsmap"])

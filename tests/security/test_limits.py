@@ -20,9 +20,9 @@ import pytest
 
 import clrt
 from clrt.errors import UnsupportedError
+from clrt.models.sources import read_graph
 from clrt.ops.text.strings import RegexFullMatch
 from clrt.passes.pipeline import optimize
-from clrt.sources import read_graph
 from tests.security.small_files import (
     BOOL,
     CASES,

@@ -15,19 +15,19 @@ import clrt
 from clrt.audio import Features
 from clrt.audio.ctc import CtcVocabulary
 from clrt.errors import ModelError
-from clrt.files import check_link, stays_below
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.language_model import read_tokenizer
 from clrt.generation.options import Sampling, eos_tokens
-from clrt.importer.huggingface.checkpoint import Checkpoint
-from clrt.importer.huggingface.config import read_config as read_encoder_config
-from clrt.importer.huggingface.model_files import MAX_BYTES, path_in, read_json
-from clrt.importer.language.adapters.peft_config import PeftConfig
-from clrt.importer.language.config import read_decoder
-from clrt.importer.language.whisper import read_whisper
-from clrt.sources import onnx_file
+from clrt.models.decoders.adapters.peft_config import PeftConfig
+from clrt.models.decoders.config import read_decoder
+from clrt.models.decoders.whisper import read_whisper
+from clrt.models.encoders.config import read_config as read_encoder_config
+from clrt.models.huggingface.checkpoint import Checkpoint
+from clrt.models.huggingface.model_files import MAX_BYTES, path_in, read_json
+from clrt.models.sources import onnx_file
 from clrt.text.config import read_any_config, read_config
 from clrt.text.tokenize import TextTokenizer
+from clrt.util.files import check_link, stays_below
 from clrt.vision import Classifier, Detector, ImageEncoder, Preprocessor, Segmenter
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="pipes and links of POSIX")

@@ -15,9 +15,13 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from clrt.errors import ClrtError, InputError, ModelError
-from clrt.text import checked_tokenizer
-from clrt.text.checked_tokenizer import CheckedTokenizer, check_tokenizer, load_tokenizer
-from clrt.text.gguf_splits import SPLIT_RULES
+from clrt.models.tokenizers import checked_tokenizer
+from clrt.models.tokenizers.checked_tokenizer import (
+    CheckedTokenizer,
+    check_tokenizer,
+    load_tokenizer,
+)
+from clrt.models.tokenizers.gguf_splits import SPLIT_RULES
 
 FILE = Path("tokenizer.json")
 BIG = 1 << 40

@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import clrt
-from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import ModelError
-from clrt.runtime.devices import DeviceInfo
-from clrt.sources import read_graph
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.sources import read_graph
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.security.mutate_compiled import TakenApart
 

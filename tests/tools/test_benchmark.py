@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from clrt.importer.onnx_importer import import_model
+from clrt.models.onnx.importer import import_model
 from tools.benchmark.conv_nets import conv_nets
 from tools.benchmark.convolutions import (
     TimedConvolution,

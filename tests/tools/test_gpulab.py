@@ -13,7 +13,7 @@ import pytest
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
-from clrt.model import load
+from clrt.runtime.model.model import load
 from tests.harness import quick_device
 from tests.ops import gpu_kernels
 

@@ -11,7 +11,7 @@ from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch
-from clrt.sources import read_graph
+from clrt.models.sources import read_graph
 from tests.models.onnx_text import parsed
 from tools.gpus.aims import AIMS, Aim
 from tools.gpus.checks import idle_faults, idle_launches, long_loops, slow_loops, steps_of

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 import clrt
-from clrt import knobs
 from clrt.cli.main import COMMANDS
 from clrt.device.quirks import QUIRKS
+from clrt.util import env_vars as knobs
 from tests.audio.whisper_folders import write_whisper
 from tests.generation.adapter_folders import small_adapter
 from tests.generation.checkpoints import noise

@@ -39,11 +39,13 @@ def test_help_and_version_load_no_command() -> None:
     run = "from clrt.cli.main import app\ntry:\n    app([{}])\nexcept SystemExit as end:\n"
     for option in ("'--help'", "'--version'", ""):
         found = _modules(run.format(option) + "    assert not end.code")
-        assert not {"onnx", "tokenizers", "pyopencl", "numpy", "clrt.model"} & set(found)
+        assert not {"onnx", "tokenizers", "pyopencl", "numpy", "clrt.runtime.model.model"} & set(
+            found
+        )
 
 
 def _write_relu(path: Path) -> None:
-    from clrt.container.compiled import CompiledModel, write_compiled
+    from clrt.models.compiled import CompiledModel, write_compiled
     from tests.passes.helpers import graph_of
 
     write_compiled(CompiledModel(graph_of("%y: float32[2] = Relu(%x)", "%x: float32[2]")), path, "")
@@ -53,16 +55,16 @@ def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write_relu(path)
     found = _modules(f"import clrt\nclrt.load({str(path)!r}, device='cpu').run([-1.0, 2.0])")
-    assert "clrt.model" in found
+    assert "clrt.runtime.model.model" in found
     assert not {"onnx", "tokenizers", "rich", "typer", "tqdm"} & set(found)
 
 
 def test_a_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
-    from tests.unit.importer.checkpoints import make_config, make_tensors, write
+    from tests.unit.models.encoders.checkpoints import make_config, make_tensors, write
 
     write(tmp_path, make_config("bert"), make_tensors("bert"))
     found = _modules(f"import clrt\nclrt.load({str(tmp_path)!r}, device='cpu')")
-    assert "clrt.importer.huggingface" in found
+    assert "clrt.models.encoders" in found
     assert not {"onnx", "google.protobuf", "tokenizers"} & set(found)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clrt.runtime.pages import drop_code, mapped_files
+from clrt.runtime.opencl.pages import drop_code, mapped_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

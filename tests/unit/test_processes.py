@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clrt.ops.pointwise.pointwise import Relu
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.session import session_for
 from tests import conftest
 from tests.harness import quick_device, run_graph, sample_graph
 from tests.ops.samples import Sample

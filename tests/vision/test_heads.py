@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clrt.converter import Options, convert, write
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.op import Array
-from clrt.model import load
+from clrt.runtime.model.model import load
+from clrt.tools.convert import Options, convert, write
 from clrt.vision import Classifier, Detector, ImageEncoder, Segmenter
 from clrt.vision.boxes import BoxHead, QueryHead, Things, box_head, query_head
 from clrt.vision.exports import read_export

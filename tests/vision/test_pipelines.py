@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from clrt.cli.convert import app as convert
-from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
-from clrt.model import load
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.runtime.model.model import load
 from clrt.vision import Classifier, Detection, Detector, ImageEncoder, Preprocessor, Segmenter
 from clrt.vision.drawing import with_boxes
 from clrt.vision.image_model import ImageModel

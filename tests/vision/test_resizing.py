@@ -19,8 +19,8 @@ from PIL.PngImagePlugin import PngImageFile
 import clrt
 from clrt.errors import InputError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.session import session_for
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.session import session_for
 from clrt.vision import Preprocessor
 from clrt.vision.filters import NAMES, downwards_first
 from clrt.vision.pictures import pictures

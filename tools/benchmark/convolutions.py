@@ -123,8 +123,8 @@ def convolution_rows(
 
 def _time_net(lab: Lab, model: bytes) -> tuple[float, list[TimedConvolution]]:
     """The GFLOP/s of the best product now, and the net's convolutions in their order."""
-    from clrt.runtime.execution import Execution
-    from clrt.runtime.profiler import PlanRun, Recorder
+    from clrt.runtime.execution.execution import Execution
+    from clrt.runtime.execution.profiler import PlanRun, Recorder
 
     loaded = lab.load(model)
     bound = lab.bind(loaded, {"x": (1, 3, 224, 224)})
@@ -197,7 +197,7 @@ def _copy_s(lab: Lab, nbytes: int) -> float:
 def _time_copy(lab: Lab, nbytes: int) -> float:
     import pyopencl as cl
 
-    from clrt.runtime.peaks import kernel_copy
+    from clrt.runtime.opencl.peaks import kernel_copy
 
     session = lab.session
     queue = cl.CommandQueue(

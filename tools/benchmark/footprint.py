@@ -118,7 +118,7 @@ def _start(
         os.environ[variable] = str(Path(caches) / variable.lower())
     begin = time.perf_counter()
     import clrt
-    from clrt.runtime.session import session_for
+    from clrt.runtime.opencl.session import session_for
 
     start = time.perf_counter()
     model = clrt.load(files.source, device=runtime.device, strict=True)

@@ -33,7 +33,7 @@ _SHORTEST_SENTENCE = 20
 
 def find_minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, in Hugging Face's cache or in the package that carries it."""
-    from clrt.text.locate import find_model
+    from clrt.models.locate import find_model
 
     return Path(find_model("all-MiniLM-L6-v2"))
 
@@ -68,7 +68,7 @@ def make_bert_base(work: Path) -> Path:
 
 def _export(folder: Path, target: Path) -> None:
     """Writes the graph that clrt builds of a checkpoint as one ONNX file."""
-    from clrt.exporter.as_onnx import onnx_model
+    from clrt.models.as_onnx import onnx_model
 
     content = onnx_model(folder)
     assert isinstance(content, bytes)

@@ -156,8 +156,8 @@ def measure_launches(
 def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, list[Timed]]:
     """A run with its copies, and its launches by the device's events; medians of a few runs."""
     from clrt.plan.traffic import traffic
-    from clrt.runtime.execution import Execution
-    from clrt.runtime.profiler import PlanRun, Recorder
+    from clrt.runtime.execution.execution import Execution
+    from clrt.runtime.execution.profiler import PlanRun, Recorder
 
     model = lab.model((MINILM, source), lambda: source)
     feeds = make_feeds([s.name for s in model.inputs], *shape)

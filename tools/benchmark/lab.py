@@ -36,8 +36,8 @@ class Lab:
     """
 
     def __init__(self, device: str) -> None:
-        from clrt.runtime.devices import choose_device
-        from clrt.runtime.session import session_for
+        from clrt.runtime.opencl.devices import choose_device
+        from clrt.runtime.opencl.session import session_for
 
         self.info = choose_device(device)
         self.session = session_for(self.info)
@@ -82,12 +82,12 @@ class Lab:
 
     def fill(self, bound: Any, feeds: dict[str, Any]) -> None:
         """Runs a plan once, so that what its launches find in the arena is of these inputs."""
-        from clrt.runtime.execution import Execution
+        from clrt.runtime.execution.execution import Execution
 
         Execution(bound, feeds, {}).run()
 
     def _without_unit(self) -> dict[str, dict[str, int]]:
-        from clrt.tuning.records import record_for
+        from clrt.kernels.tuning_records import record_for
 
         return {"gemm_cpu": {**record_for("gemm_cpu", self.info.caps), "T_UP": 0}}
 

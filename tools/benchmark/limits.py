@@ -141,7 +141,7 @@ def matmul_model(n: int, k: int) -> bytes:
 
 def fma_gflops(lab: Lab, seconds: float) -> float:
     """GFLOP/s of multiply-adds that touch no memory."""
-    from clrt.runtime.peaks import multiply_adds
+    from clrt.runtime.opencl.peaks import multiply_adds
 
     return _speed(lab, multiply_adds(lab.session), seconds)
 
@@ -149,7 +149,7 @@ def fma_gflops(lab: Lab, seconds: float) -> float:
 def _unit_gflops(lab: Lab, seconds: float) -> float:
     """GFLOP/s of float32 by a CPU's matrix unit, which touch no memory; 0 where there is none."""
     from clrt.device.caps import AMX_BFLOAT16
-    from clrt.runtime.peaks import unit_products
+    from clrt.runtime.opencl.peaks import unit_products
 
     has_unit = AMX_BFLOAT16 in lab.info.caps.matrix_shapes
     return _speed(lab, unit_products(lab.session), seconds) if has_unit else 0.0
@@ -157,14 +157,14 @@ def _unit_gflops(lab: Lab, seconds: float) -> float:
 
 def copy_gbs(lab: Lab, by_kernel: bool, seconds: float) -> float:
     """GB/s read plus GB/s written by a copy."""
-    from clrt.runtime.peaks import buffer_copy, kernel_copy
+    from clrt.runtime.opencl.peaks import buffer_copy, kernel_copy
 
     copy = kernel_copy if by_kernel else buffer_copy
     return _speed(lab, copy(lab.session, *_buffers(lab)), seconds)
 
 
 def _read_gbs(lab: Lab, seconds: float) -> float:
-    from clrt.runtime.peaks import kernel_read
+    from clrt.runtime.opencl.peaks import kernel_read
 
     return _speed(lab, kernel_read(lab.session, *_buffers(lab)), seconds)
 
@@ -176,6 +176,6 @@ def _speed(lab: Lab, probe: Any, seconds: float) -> float:
 
 @cache
 def _buffers(lab: Lab) -> tuple[Any, Any]:
-    from clrt.runtime.peaks import large_buffers
+    from clrt.runtime.opencl.peaks import large_buffers
 
     return large_buffers(lab.session)

@@ -81,7 +81,7 @@ def _rows(
 
 def largest_error(own: Arrays, peer: Arrays) -> float:
     """The largest difference of any output, over that output's largest element."""
-    from clrt.accuracy import difference
+    from clrt.util.accuracy import difference
 
     return max((difference(a, b)[1] for a, b in zip(own, peer, strict=True)), default=0.0)
 

@@ -36,9 +36,9 @@ def items() -> Iterator[Item]:
 
 def report(place: Place) -> Found:
     """What `clrt report-device` writes."""
-    from clrt.device_report import report_device
-    from clrt.runtime.devices import choose_device
-    from clrt.runtime.session import session_for
+    from clrt.runtime.opencl.devices import choose_device
+    from clrt.runtime.opencl.session import session_for
+    from clrt.tools.device_report import report_device
 
     return report_device(session_for(choose_device(place.device)))
 

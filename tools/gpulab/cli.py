@@ -80,7 +80,7 @@ def _device(request: str | None) -> tuple[int, Found]:
     """The index of the device, and what the findings hold for."""
     import clrt
     from clrt.errors import DeviceError
-    from clrt.runtime.devices import choose_device
+    from clrt.runtime.opencl.devices import choose_device
 
     try:
         info = choose_device(request or "gpu")

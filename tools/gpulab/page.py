@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from clrt.units import format_bytes
+from clrt.util.formatting import format_bytes
 
 from .products import KINDS
 

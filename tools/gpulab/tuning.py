@@ -15,7 +15,7 @@ from clrt.ir.graph import Graph
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.conv.conv import Conv
 from clrt.ops.matmul.matmul import MatMul
-from clrt.tuner import Tuner, encoder_layer
+from clrt.tools.tune import Tuner, encoder_layer
 
 from .state import Found, Item, Place
 
@@ -38,8 +38,8 @@ def items() -> Iterator[Item]:
 
 def tune(place: Place, name: str) -> Found:
     """The tunables before and after, and what they save; the better ones are kept."""
-    from clrt.model import load
-    from clrt.tuning.records import new_record, save
+    from clrt.kernels.tuning_records import new_record, save
+    from clrt.runtime.model.model import load
 
     case, before = CASES[name], place.found.get("tuning", {}).values()
     tuned = {kernel["kernel"] for run in before for kernel in run.get("kernels", ())}

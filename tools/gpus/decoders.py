@@ -12,14 +12,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from clrt.importer.language.config import read_decoder
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.source import QuantisedRows
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
+from clrt.models.decoders.config import read_decoder
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.source import QuantisedRows
 from clrt.ops.attention.pages import SLABS
 from clrt.plan.contract import Contract
 

@@ -14,6 +14,7 @@ from clrt.device.requires import Requires
 from clrt.errors import ClrtError, PlanError
 from clrt.ir.graph import Graph, Value
 from clrt.kernels.spec import KernelSpec, Launch
+from clrt.kernels.tuning_records import record_for
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from clrt.plan.contract import HOST_ONLY, Contract
@@ -22,9 +23,8 @@ from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import touched, traffic
-from clrt.signature import bind_dims
-from clrt.tuning.records import record_for
-from clrt.units import format_bytes
+from clrt.runtime.execution.signature import bind_dims
+from clrt.util.formatting import format_bytes
 from clrt.util.math import ceil_div
 
 from .profiles import Profile

@@ -10,17 +10,17 @@ from typing import Any
 from clrt.audio.config import preset_of, read_preset
 from clrt.audio.presets import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
-from clrt.container.compiled import extras_of, open_compiled
-from clrt.container.safetensors import Header, damaged
 from clrt.errors import ModelError
+from clrt.formats.safetensors import Header, damaged
 from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
-from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.whisper import MODEL_TYPE, read_whisper
 from clrt.ir.graph import Graph
+from clrt.models.compiled import extras_of, open_compiled
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
+from clrt.models.sources import is_compiled
 from clrt.ops.attention.page_form import PAGE
 from clrt.ops.blaming import Blaming
-from clrt.sources import is_compiled
 
 _EXTRA = "speech"
 _EXTRACTOR = "WhisperFeatureExtractor"

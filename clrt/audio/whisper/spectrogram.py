@@ -11,9 +11,9 @@ import numpy as np
 from clrt.audio.graphs import BLOCKS
 from clrt.audio.presets import FRAME_STEP, LogMel
 from clrt.audio.wav import FloatArray
-from clrt.limits import check_host
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.model.model import Model, load
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.host_limits import check_host
 from clrt.util.math import ceil_div
 
 # Below the loudest moment by so many decades there is silence.

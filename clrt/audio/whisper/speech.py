@@ -15,14 +15,14 @@ from clrt.audio.whisper.course import Course
 from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.windows import WindowReader
-from clrt.calls import ActiveCall, Turns
 from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import Engine
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import clamp
-from clrt.model import Model
 from clrt.ops.attention.page_form import PAGE
-from clrt.runtime.devices import DeviceInfo, choose_device
+from clrt.runtime.model.model import Model
+from clrt.runtime.opencl.devices import DeviceInfo, choose_device
+from clrt.util.active_calls import ActiveCall, Turns
 from clrt.util.math import ceil_div
 
 # Sounds that go on together, and what the cache then holds of what they sound like.

@@ -13,16 +13,16 @@ import numpy as np
 
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
 from clrt.audio.whisper.rules import TokenRules
-from clrt.container.safetensors import damaged
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
+from clrt.formats.safetensors import damaged
 from clrt.generation.language_model import read_tokenizer
 from clrt.generation.options import unfollowed_keys
-from clrt.importer.huggingface.model_files import read_optional
+from clrt.models.huggingface.model_files import read_optional
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from clrt.text.checked_tokenizer import CheckedTokenizer
+    from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer
 
 TASKS = ("transcribe", "translate")
 # Vocabularies of this size and more have a language more than those that know English alone.
@@ -94,7 +94,7 @@ class WhisperVocabulary:
             UnsupportedError: The package tokenizers is not installed.
         """
         with needing("Speech to text by Whisper"):
-            from clrt.text.checked_tokenizer import load_tokenizer
+            from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
         try:
             made = load_tokenizer(str(tokenizer), source).library
         except ModelError as error:
@@ -162,7 +162,7 @@ class WhisperVocabulary:
 
     @cached_property
     def _checked(self) -> CheckedTokenizer:
-        from clrt.text.checked_tokenizer import CheckedTokenizer
+        from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer
 
         return CheckedTokenizer(self.tokenizer)
 

@@ -14,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.attention.tensor_scatter import TensorScatter
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.movement import elements, fresh_dim
 from clrt.ops.movement.pad import Pad

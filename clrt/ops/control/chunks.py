@@ -17,7 +17,6 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.limits import check_iterations
 from clrt.ops.base import Held, HostContext, Op
 from clrt.ops.control.host_driven import (
     Iterations,
@@ -32,6 +31,7 @@ from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import Add, And, Where
 from clrt.ops.reduce.reduce import ReduceSum
+from clrt.util.host_limits import check_iterations
 
 if TYPE_CHECKING:
     from clrt.ops.control.control_flow import Loop

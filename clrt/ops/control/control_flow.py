@@ -34,7 +34,7 @@ from clrt.ops.control.host_driven import (
     truth,
     wider,
 )
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.movement.views import View

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.traced import is_traced
-from clrt.limits import allows_iterations
 from clrt.ops.checks import normalize_axis
 from clrt.ops.control.control_flow import Loop, Scan, counters
 from clrt.ops.control.counting import Counting
 from clrt.ops.control.hoisting import Hoisting
 from clrt.ops.control.host_driven import infer_known, sizes
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Squeeze, Unsqueeze
+from clrt.util.host_limits import allows_iterations
 
 # Of all copies together. To plan a node takes 0.2 ms, about what the host needs for an iteration:
 # so many are planned for the first run, and so many where the same shapes came several times.

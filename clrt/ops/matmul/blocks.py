@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dtypes import DType
-from clrt.ir.graph import Value
-from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.gguf_blocks import (
+from clrt.formats.gguf.block_types import (
     BLOCK_TYPES_BY_NAME,
     FACTORS,
     HALF_SCALES,
@@ -18,6 +15,9 @@ from clrt.kernels.gguf_blocks import (
     Coding,
     Levels,
 )
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.level_rows import LevelRows, pack_fields, stored_bits
 from clrt.kernels.levels import DotWeights
 

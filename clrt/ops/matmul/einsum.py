@@ -20,7 +20,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.movement import count
 from clrt.ops.movement.transpose import Transpose

@@ -11,6 +11,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
+from clrt.formats.gguf.block_types import Levels
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -19,7 +20,6 @@ from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gguf_blocks import Levels
 from clrt.kernels.level_rows import LevelRows
 from clrt.kernels.levels import DotWeights, fits_half, rounded_rows
 from clrt.kernels.product import MatrixView, Product

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.errors import ShapeError
+from clrt.formats.gguf.block_types import BlockType
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -17,7 +18,6 @@ from clrt.kernels import gemm
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gguf_blocks import BlockType
 from clrt.kernels.levels import in_half, rounded_rows
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product

@@ -31,7 +31,7 @@ from clrt.kernels.variant import (
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.pointwise.pointwise import Add, Mul
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div

@@ -14,13 +14,13 @@ from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
-from clrt.limits import check_texts
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.views import View
 from clrt.ops.pointwise.conversions import integer_cl, truncated
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
+from clrt.util.host_limits import check_texts
 
 FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
 _RoundMode: TypeAlias = Literal["up", "down", "nearest"]

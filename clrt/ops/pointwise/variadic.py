@@ -15,7 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy, OnnxNode
-from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.pointwise.elementwise import NumpyFunction, Pointwise
 from clrt.ops.pointwise.pointwise import Div, either
 from clrt.ops.registry import register

@@ -16,11 +16,11 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
-from clrt.limits import check_host
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.movement import count, data_of, fresh_dim
 from clrt.ops.registry import register
+from clrt.util.host_limits import check_host
 
 # Beyond any tensor; floats give more than that.
 _MOST = 2.0**62

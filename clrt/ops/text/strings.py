@@ -15,11 +15,11 @@ from clrt.errors import ModelError, ShapeError, UnsupportedError, install_comman
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.limits import check_texts, text_array
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.registry import register
+from clrt.util.host_limits import check_texts, text_array
 
 
 def text_input(inputs: Types, index: int, op: Op) -> TensorType:

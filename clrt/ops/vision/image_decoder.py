@@ -12,11 +12,11 @@ import numpy as np
 from clrt.errors import ClrtError, InputError, ShapeError, UnsupportedError, install_command
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.limits import check_host
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.movement import fresh_dims
 from clrt.ops.registry import register
+from clrt.util.host_limits import check_host
 
 # Those of the op. Pillow knows others, of which some run programs.
 _FILES = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")

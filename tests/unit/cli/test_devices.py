@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 from clrt.cli import app
 from clrt.cli import devices as command
 from clrt.device.caps import DeviceCaps
-from clrt.runtime.devices import DeviceInfo
-from clrt.units import format_bytes
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.util.formatting import format_bytes
 
 GPU = DeviceCaps(
     platform="Vendor",

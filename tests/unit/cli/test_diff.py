@@ -14,8 +14,8 @@ from clrt.cli import app
 from clrt.cli.console import EXIT_DIFFERS
 from clrt.cli.samples import sample_inputs
 from clrt.cli.shapes import one_shape
-from clrt.diff import Diff, OnnxRuntime, Reference
 from clrt.errors import InputError
+from clrt.tools.diff import Diff, OnnxRuntime, Reference
 from tests.models.fixtures import load_family
 
 NAME = "/model/encoder/layer.1/attention/output/LayerNorm/LayerNormalization_output_0"

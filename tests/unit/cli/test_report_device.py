@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clrt import device_report
 from clrt.cli import app
 from clrt.device.caps import DeviceCaps
-from clrt.device_report import shown_to_others
-from clrt.runtime.peaks import LaunchTimes, Peaks
-from clrt.selftest.cases import cases
-from clrt.selftest.checking import Outcome, check_device
-from clrt.tuning.records import new_record, save
+from clrt.kernels.tuning_records import new_record, save
+from clrt.runtime.opencl.peaks import LaunchTimes, Peaks
+from clrt.runtime.selftest.cases import cases
+from clrt.runtime.selftest.checking import Outcome, check_device
+from clrt.tools import device_report
+from clrt.tools.device_report import shown_to_others
 from tests.harness import quick_device
 
 

@@ -19,7 +19,7 @@ import clrt
 from clrt.cli import app
 from clrt.cli.main import COMMANDS
 from clrt.errors import UnsupportedError
-from clrt.runtime import devices as device_list
+from clrt.runtime.opencl import devices as device_list
 from tests.generation.text_folders import write_texts
 from tests.harness import quick_device
 from tests.unit.cli.language_models import write_model

@@ -22,7 +22,7 @@ from clrt.cli import app
 from clrt.cli.console import echo, json_text
 from clrt.cli.convert import app as convert
 from clrt.errors import CONTROLS, visible
-from clrt.printing import PlainText, SafeConsole
+from clrt.util.table_text import PlainText, SafeConsole
 from tests.harness import quick_device
 from tests.vision.small_models import classifier
 

@@ -13,7 +13,7 @@ from clrt.ops.attention.pages import PagedOp
 from clrt.ops.base import Op
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.pointwise.cast import Cast
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph, sample_graph, tolerance
 from tests.ops.samples import Sample, samples
 

@@ -7,13 +7,13 @@ from importlib.resources import files
 
 import pytest
 
-import clrt.model  # noqa: F401  (declares every group)
+import clrt.runtime.model.model  # noqa: F401  (declares every group)
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.gemm_cpu import GemmShares
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tiles import GemmTiles
+from clrt.kernels.tuning_records import check, new_record
 from clrt.kernels.variant import Lowering
-from clrt.tuning.records import check, new_record
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu")
 

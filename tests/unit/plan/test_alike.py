@@ -7,14 +7,14 @@ import pytest
 
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import DerivedElements, TensorType
+from clrt.models.sources import read_graph
 from clrt.ops.vision import sampling_launches
 from clrt.ops.vision.sampling import AxisSampling
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
 from clrt.plan.template import PlanTemplate, trace_plan
-from clrt.runs.templates import Templates
-from clrt.sources import read_graph
+from clrt.runtime.execution.templates import Templates
 from tests.models.onnx_text import parsed
 from tests.passes.helpers import graph_of
 from tests.plans import plan

@@ -11,7 +11,7 @@ import pytest
 import clrt
 import clrt.ray
 from clrt.errors import InputError
-from tests.unit.batch.corpus import HIDDEN, make_model, make_texts
+from tests.unit.text.jobs.corpus import HIDDEN, make_model, make_texts
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 
 import clrt.ray
-from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import InputError
+from clrt.models.compiled import CompiledModel, write_compiled
+from clrt.models.sources import read_graph
 from clrt.passes.pipeline import optimize
-from clrt.sources import read_graph
 from tests.models.onnx_text import parsed
 
 FREE = """g (float[n, 3] x, int32[n] k) => (float[n, 3] y, float[n] z)

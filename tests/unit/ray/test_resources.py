@@ -11,8 +11,8 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError
 from clrt.ray import resources
 from clrt.ray.cluster import ActorShare, share_of
-from clrt.runtime import devices as devices_module
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.opencl import devices as devices_module
+from clrt.runtime.opencl.devices import DeviceInfo
 
 
 def make(index: int, platform: str, kind: str = "gpu", usable: bool = True) -> DeviceInfo:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.base import Op
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
 from tests.unit.text import tiny
 
 Array = NDArray[Any]

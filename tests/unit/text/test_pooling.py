@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from clrt.ir.dtypes import DType
-from clrt.signature import TensorSpec
+from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.modules import POOLING_MODES
 from clrt.text.pooling import FIRST, MASK, RESULT, TOKENS, pooling_graph, pooling_masks
 from tests.unit.text.fakes import evaluate

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, FACTORS
 from clrt.ir.op import Array, Step
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, FACTORS
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.pointwise.pointwise import Add, Relu

@@ -1,1 +1,0 @@
-"""Files that hold models: safetensors, and compiled models on top of it."""

@@ -1,0 +1,1 @@
+"""File codecs without IR: safetensors and GGUF."""

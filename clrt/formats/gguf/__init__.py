@@ -1,0 +1,1 @@
+"""GGUF: the file, its metadata, and the codecs of its block types."""

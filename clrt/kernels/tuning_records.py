@@ -1,0 +1,159 @@
+"""Tuning records: the `T_` macros of a kernel on the devices that some facts describe.
+
+Some records ship with the package; those that `clrt tune` measured lie in the user's cache folder
+and take precedence. A record names a kernel by its entry point, and any of the facts below. Of the
+records whose facts all hold, the one with the most facts is taken. So a device without a record of
+its own gets the nearest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeAlias
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import warn_user
+from clrt.kernels.thresholds import GROUPS
+from clrt.kernels.tuned import TUNED
+from clrt.util.env_vars import cache_dir
+from clrt.util.files import check_targets, make_cache_folder, parse_json, read_regular, replacing
+
+# The largest file of records that is read.
+_MOST_BYTES = 16 << 20
+FACTS = ("kind", "float_lanes", "platform", "name", "driver")
+Record: TypeAlias = "dict[str, object]"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The record that was taken for a kernel.
+
+    Attributes:
+        tunables: The macros that it sets; empty where there is no record.
+        source: The file it is from; "" where there is none.
+        facts: The facts of the devices that it is for.
+    """
+
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if not self.source:
+            return "the kernel's defaults: no record fits"
+        kind = "this device" if "name" in self.facts else "this architecture"
+        facts = ", ".join(f"{k}={v}" for k, v in self.facts.items())
+        return f"the record for {kind if facts else 'any device'} ({facts}) of {self.source}"
+
+
+def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
+    """The macros that the best record sets for a kernel; empty where none fits."""
+    return find_record(kernel, caps).tunables
+
+
+def find_record(kernel: str, caps: DeviceCaps) -> Found:
+    """The best record for a kernel, and where it is from."""
+    user = user_file()
+    for source, records in ((str(user), _load(user)), ("clrt", _shipped())):
+        fitting = [r for r in records if r["kernel"] == kernel and _holds(r, caps)]
+        if fitting:
+            best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))
+            tunables = best["tunables"]
+            assert isinstance(tunables, dict)
+            return Found(tunables, source, {f: best[f] for f in FACTS if f in best})
+    return Found()
+
+
+def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
+    """A record for exactly this device and driver."""
+    return {"kernel": kernel, **{f: getattr(caps, f) for f in FACTS}, "tunables": dict(tunables)}
+
+
+def user_file() -> Path:
+    """Where `clrt tune` keeps its records."""
+    return cache_dir() / "tuning.json"
+
+
+def writable_file() -> Path:
+    """The user's file, in a folder that exists.
+
+    Raises:
+        InputError: The file cannot be written, or its folder cannot be made.
+    """
+    path = user_file()
+    make_cache_folder(path.parent)
+    check_targets({"CLRT_CACHE_DIR": path})
+    return path
+
+
+def save(records: Sequence[Record]) -> Path:
+    """Adds records to the user's file. They replace those with the same kernel and facts.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    path = writable_file()
+    _load.cache_clear()  # another process may have added some since
+
+    def key(record: Record) -> tuple[object, ...]:
+        return (record["kernel"], *(record.get(f) for f in FACTS))
+
+    merged = {key(r): r for r in (*_load(path), *records)}
+    with replacing(path) as stream:
+        stream.write(json.dumps(list(merged.values()), indent=1).encode())
+    _load.cache_clear()
+    return path
+
+
+def _holds(record: Record, caps: DeviceCaps) -> bool:
+    return all(record[f] == getattr(caps, f) for f in FACTS if f in record)
+
+
+@cache
+def _shipped() -> list[Record]:
+    return check(
+        json.loads(files("clrt.kernels").joinpath("tuning_records.json").read_text("utf-8"))
+    )
+
+
+@cache
+def _load(path: Path) -> list[Record]:
+    try:
+        return check(parse_json(read_regular(path, _MOST_BYTES, private=True)))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # of a cache folder that cannot be used there is another warning
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warn_user(
+            f"The tuning records in '{path}' are ignored ({error}); make them anew with "
+            "`clrt tune`, or delete the file."
+        )
+        return []
+
+
+def check(records: object) -> list[Record]:
+    """Checks that each record has a kernel, known facts, and tunables in their range.
+
+    Raises:
+        ValueError: One has not.
+    """
+    if not isinstance(records, list):
+        raise ValueError("not a list")
+    for record in records:
+        if not isinstance(record, dict) or record.keys() - {"kernel", "tunables", *FACTS}:
+            raise ValueError(f"not a record: {record}")
+        values = record["tunables"]
+        if not isinstance(values, dict) or not all(type(v) is int for v in values.values()):
+            raise ValueError(f"tunables are integers: {record}")
+        if not isinstance(record["kernel"], str):
+            raise ValueError(f"a kernel is a name: {record}")
+        # A kernel of another version may be unknown; its record is never looked up.
+        if record["kernel"] in TUNED:
+            TUNED[record["kernel"]].check(values)
+        elif record["kernel"] in GROUPS:
+            GROUPS[record["kernel"]].check(values)
+    return records

@@ -1,0 +1,23 @@
+"""Models as other runtimes read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clrt.errors import needing
+from clrt.models.sources import is_compiled, onnx_file, read_graph
+
+
+def onnx_model(source: str | Path) -> Path | bytes:
+    """Returns the path of a model's ONNX file; without one, its graph exported to ONNX as bytes.
+
+    Raises:
+        ModelError, UnsupportedError: It has no ONNX file, and cannot be read or exported.
+    """
+    file = None if is_compiled(source) else onnx_file(source)
+    if file is not None:
+        return file
+    with needing("Export to ONNX"):
+        from clrt.models.onnx.export.exporter import export_model
+
+    return bytes(export_model(read_graph(source)).SerializeToString())

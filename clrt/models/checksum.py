@@ -1,0 +1,83 @@
+"""The checksum of compiled models."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any
+
+import xxhash
+
+from clrt.errors import ModelError
+from clrt.formats.safetensors import Header, damaged
+
+# Larger files are checked while they are used: to read them takes longer than to map them.
+_AT_ONCE_BYTES = 64 << 20
+_PIECE_BYTES = 1 << 20
+
+
+class DigestCheck:
+    """Checks the bytes of a compiled model: at once, or if they are many in a thread.
+
+    The file is read beside its mapping, whose pages would count as memory of the process.
+
+    Raises:
+        ModelError: The file is damaged; of a large one that is said when the check is called.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header, self._process = header, os.getpid()
+        self._error: ModelError | None = None
+        self._done = False
+        if header.file.stat().st_size <= _AT_ONCE_BYTES:
+            self._work()
+            self()
+        else:
+            self._thread = Thread(target=self._work, name="clrt-check", daemon=True)
+            self._thread.start()
+
+    def __call__(self) -> None:
+        """Waits for the end of the check.
+
+        Raises:
+            ModelError: The file is damaged.
+        """
+        if not self._done and self._process == os.getpid():
+            self._thread.join()
+        if not self._done:  # in a fork there is no such thread
+            self._work()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        header = self._header
+        metadata = dict(header.metadata)
+        expected, digest = metadata.pop("digest", ""), xxhash.xxh3_128()
+        piece = memoryview(bytearray(_PIECE_BYTES))
+        try:
+            with header.file.open("rb", buffering=0) as stream:
+                stream.seek(header.data_start)
+                while count := stream.readinto(piece):
+                    digest.update(piece[:count])
+        except OSError as error:
+            self._error = ModelError(f"'{header.file}' cannot be read: {error.strerror}.")
+        start = header.data_start
+        entries = {
+            name: {
+                "dtype": e.dtype,
+                "shape": e.shape,
+                "data_offsets": (e.start - start, e.stop - start),
+            }
+            for name, e in header.tensors.items()
+        }
+        digest.update(canonical(metadata, entries))
+        if self._error is None and digest.hexdigest() != expected:
+            self._error = damaged(header.file, "its checksum is wrong")
+        self._done = True
+
+
+def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
+    """What of a header the checksum covers."""
+    return json.dumps([metadata, entries], sort_keys=True).encode()

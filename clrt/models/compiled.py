@@ -1,0 +1,367 @@
+"""Compiled models: the optimised graph and its weights in one file, ready to be mapped.
+
+A compiled model is a safetensors file. Its metadata holds, as text,
+
+| key | what |
+|---|---|
+| `format`, `version` | "clrt" and the version of this format |
+| `producer` | the clrt that wrote it |
+| `graph` | the optimised graph in the IR's text form; `@"key"` is the tensor of that name |
+| `nodes` | JSON: by graph and node, the ONNX nodes it stands for, and the pass that made it |
+| `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.layouts`) |
+| `shapes` | JSON: the input shapes it was made for |
+| `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
+| `properties` | JSON: texts by name, which the exporter of an ONNX file wrote; may be absent |
+| `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
+
+There is no code in it, and no pickle. Everything it says is checked before it is used. Weights are
+aligned, so that a CPU device reads them from the mapped file. A device that wants another layout
+restores the weights and packs them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from clrt.errors import ClrtError, ModelError, OutOfMemoryError
+from clrt.formats import safetensors
+from clrt.formats.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
+from clrt.ir.dims import Dim, Expr, is_symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, StoredElements, TensorType
+from clrt.ir.parse import parse_graph
+from clrt.ir.text import print_graph
+from clrt.ir.verify import verify
+from clrt.kernels.layouts import packed_shape, restoring
+from clrt.kernels.spec import Packed
+from clrt.models.checksum import DigestCheck, canonical
+from clrt.ops import REGISTRY
+from clrt.ops.base import Op, all_graphs
+from clrt.util.files import replacing
+
+SUFFIX = ".clrt"
+FORMAT = "clrt"
+VERSION = 1
+_VERSIONS = [str(n) for n in range(1, VERSION + 1)]
+# Smaller constants stay in the text: each tensor costs a page and an entry.
+_TEXT_ELEMS = 16
+_TEXT_DTYPES = {DType.BOOL, DType.INT32, DType.INT64}
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """The content of a compiled model.
+
+    Attributes:
+        shapes: Sets of input shapes that it was made for.
+        extras: JSON values by name.
+        check: Ends the check of a large file's bytes, which goes on while it is used; raises a
+            ModelError if it is damaged.
+    """
+
+    graph: Graph
+    shapes: Sequence[Mapping[str, tuple[int, ...]]] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[], None] = lambda: None
+
+
+def write_compiled(
+    model: CompiledModel,
+    path: Path,
+    producer: str,
+    packed: Iterable[Packed] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Writes a compiled model. If that fails, `path` is unchanged.
+
+    Args:
+        producer: What wrote it.
+        packed: Weights to store in these layouts only.
+        progress: Called with (bytes written, bytes in all).
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    graphs = list(all_graphs(model.graph))
+    forms = {p.value: p for p in packed if restoring(p.layout, p.value.dims) is not None}
+    kept: dict[Value, str] = {}
+
+    def store(value: Value) -> str | None:
+        if not value.has_numbers or _stays_in_text(value):
+            return None
+        return kept.setdefault(value, f"{len(kept)}/{value.name}")
+
+    text = print_graph(model.graph, store)
+    table = Table(
+        {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "producer": producer,
+            "graph": text,
+            "nodes": _dump([{n.name: [n.origins, n.made_by] for n in g.nodes} for g in graphs]),
+            "layouts": _dump({key: forms[v].layout for v, key in kept.items() if v in forms}),
+            "shapes": _dump(model.shapes),
+            "extras": _dump(model.extras),
+        }
+    )
+    if model.graph.properties:
+        table.metadata["properties"] = _dump(model.graph.properties)
+    digest = xxhash.xxh3_128()
+    for value, key in kept.items():
+        for part in table.add(key, _stored(value, forms)):
+            digest.update(part)
+    digest.update(canonical(table.metadata, table.entries))
+    table.metadata["digest"] = digest.hexdigest()
+    total = table.data_bytes
+    again = Table({})
+    with replacing(path) as stream:
+        stream.write(table.encode())
+        for value, key in kept.items():
+            for part in again.add(key, _stored(value, forms)):
+                stream.write(part)
+            progress(again.data_bytes, total)
+
+
+def read_compiled(source: Path | Header) -> CompiledModel:
+    """Maps a compiled model; its weights are views of the file.
+
+    Args:
+        source: The file, or its header by `open_compiled`.
+
+    The file is not trusted: whoever makes one can compute its checksum, which finds accidents only.
+    Types and shapes are inferred anew.
+
+    Raises:
+        ModelError: The file is damaged, not valid, not a compiled model, or of a newer version.
+        OutOfMemoryError: It asks for more of the host's memory than CLRT_HOST_LIMIT.
+    """
+    header = open_compiled(source) if isinstance(source, Path) else source
+    path, data = header.file, header.map()
+    check = DigestCheck(header)
+    layouts = _typed(header, "layouts", lambda v: _is_object(v, str))
+    unread = dict.fromkeys(key for key in header.tensors if not key.startswith(PADDING))
+
+    def fetch(key: str, type_: TensorType) -> Array | StoredElements:
+        unread.pop(key, None)
+        return _stored_elements(header, data, key, type_, layouts.get(key))
+
+    try:
+        graph = parse_graph(_text(header, "graph"), REGISTRY, fetch)
+        graphs = list(all_graphs(graph))
+        _take_origins(graphs, _load(header, "nodes"))
+        made = [v for g in graphs for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))]
+        told = _symbols(dim for v in made for dim in v.shape or () if is_symbol(dim))
+        for value in made:
+            _check_told(value, value.shape or (), told)
+        for inner in graphs:
+            _check_graph(inner, told)
+        shapes = _input_shapes(graph, _load(header, "shapes"))
+        if "properties" in header.metadata:
+            graph.properties = _typed(header, "properties", lambda v: _is_object(v, str))
+    except OutOfMemoryError:
+        raise
+    except ClrtError as error:
+        raise damaged(path, str(error).rstrip(".")) from error
+    except Exception as error:
+        # Whatever parsing and inference raise is the file's fault; the traceback keeps the cause.
+        raise damaged(path, f"its graph cannot be read, {error!r}") from error
+    if unread:
+        raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
+    return CompiledModel(graph, shapes, extras_of(header), check)
+
+
+def read_extras(path: Path) -> Mapping[str, Any]:
+    """The extras of a compiled model. Its weights are not read.
+
+    Raises:
+        ModelError: The file is not a compiled model, or of a newer version.
+    """
+    return extras_of(open_compiled(path))
+
+
+def open_compiled(path: Path) -> Header:
+    """The header of a compiled model.
+
+    Raises:
+        ModelError: As `read_extras`.
+    """
+    header = read_header(path)
+    metadata = header.metadata
+    if metadata.get("format") != FORMAT:
+        raise ModelError(
+            f"{header.file} is no compiled model of clrt; make one by "
+            f"clrt-convert SOURCE -o {header.file.stem}{SUFFIX}."
+        )
+    version = metadata.get("version", "")
+    if version not in _VERSIONS:
+        raise ModelError(
+            f"{header.file} has version {version[:100]} of clrt's format and this clrt reads up to "
+            f"{VERSION}: it was written by {metadata.get('producer', '')[:100]}; upgrade clrt, or "
+            "convert the model again."
+        )
+    return header
+
+
+def _stored(value: Value, forms: Mapping[Value, Packed]) -> Array:
+    elements = value.numbers
+    assert elements is not None
+    return forms[value].pack(elements) if value in forms else elements
+
+
+def _stays_in_text(value: Value) -> bool:
+    return value.dtype is DType.STRING or (
+        value.dtype in _TEXT_DTYPES and prod(value.dims) <= _TEXT_ELEMS
+    )
+
+
+def _stored_elements(
+    header: Header, data: NDArray[np.uint8], key: str, type_: TensorType, layout: str | None
+) -> Array | StoredElements:
+    """The elements of a constant, in its own type or in the layout it is stored in.
+
+    Raises:
+        ModelError: The tensor has another dtype or shape, or elements that its dtype does not have.
+    """
+    entry, dims = header.tensors.get(key), type_.static_shape
+    if entry is None or dims is None:
+        raise ModelError(f"there is no tensor '{key}'")
+    stored = dims if layout is None else packed_shape(layout, dims)
+    if stored is None:
+        raise ModelError(f"layout '{layout}' of '{key}' is unknown or not one for {type_}")
+    dtype = type_.dtype.numpy
+    native = next((code for code, known in safetensors.DTYPES.items() if known == dtype), None)
+    # A dtype that the format lacks is stored as bytes.
+    code, shape = ("U8", (*stored, dtype.itemsize)) if native is None else (native, stored)
+    if type_.dtype is DType.STRING or (entry.dtype, entry.shape) != (code, shape):
+        raise ModelError(
+            f"tensor '{key}' is {entry.dtype}{list(entry.shape)}, which is not what {type_} needs"
+        )
+    bits = data[entry.start : entry.stop]
+    if type_.dtype.element_bits < 8 and np.any(bits >> type_.dtype.element_bits):
+        raise ModelError(f"tensor '{key}' has elements that are no {type_.dtype}")
+    array = np.asarray(bits).view(dtype).reshape(stored)
+    if layout is None:
+        return array
+    restore = restoring(layout, dims)
+    assert restore is not None
+    return StoredElements(array, layout, restore)
+
+
+def _check_graph(graph: Graph, told: Set[str]) -> None:
+    """Checks the invariants of a graph that passes would have established.
+
+    Args:
+        told: The symbols of which some shape says what they are.
+
+    Raises:
+        ClrtError: One does not hold.
+    """
+    verify(graph)
+    if len(set(graph.output_names)) < len(graph.output_names):
+        raise ModelError(f"two outputs of graph '{graph.name}' have one name")
+    for value in graph.constants():
+        if not value.has_numbers and value.type.data is not None:
+            _check_told(value, value.type.data.flat, told)
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        node.op.check_tables(node.input_types)
+
+
+def _check_told(value: Value, dims: Iterable[Dim], told: Set[str]) -> None:
+    if unknown := _symbols(dims) - told:
+        raise ModelError(f"nothing tells '{min(unknown)}' of '{value.name}'")
+
+
+def _symbols(dims: Iterable[Dim]) -> set[str]:
+    return set().union(*(d.symbols for d in dims if isinstance(d, Expr)))
+
+
+def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
+    """Gives the nodes the origins and passes that the file records.
+
+    Raises:
+        ModelError: The record does not fit these graphs.
+    """
+    if not isinstance(found, list) or len(found) != len(graphs):
+        raise ModelError(f"its nodes are not those of {len(graphs)} graphs")
+    for graph, nodes in zip(graphs, found, strict=True):
+        if not isinstance(nodes, dict) or nodes.keys() != {n.name for n in graph.nodes}:
+            raise ModelError(f"its nodes are not those of graph '{graph.name}'")
+        for node in graph.nodes:
+            origins, node.made_by = _origins_of(node, nodes[node.name])
+            node.origins = tuple(origins)
+
+
+def _origins_of(node: Node, found: Any) -> tuple[list[str], str]:
+    if isinstance(found, list) and len(found) == 2:
+        origins, made_by = found
+        texts = isinstance(origins, list) and all(isinstance(o, str) for o in origins)
+        if texts and isinstance(made_by, str):
+            return origins, made_by
+    raise ModelError(f"what it says of where {node} is from is not valid")
+
+
+def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes that a model was made for.
+
+    Raises:
+        ModelError: They do not fit its inputs.
+    """
+    names = {v.name for v in graph.inputs}
+    if not isinstance(found, list) or not all(_is_object(each, list) for each in found):
+        raise ModelError("its shapes are not lists by input")
+    for each in found:
+        if not each.keys() <= names:
+            raise ModelError("its shapes are not those of its inputs")
+        if not all(type(n) is int and 0 <= n < 1 << 31 for shape in each.values() for n in shape):
+            raise ModelError("its shapes are not sizes")
+    return [{n: tuple(s) for n, s in each.items()} for each in found]
+
+
+def extras_of(header: Header) -> dict[str, Any]:
+    """The extras of a compiled model.
+
+    Raises:
+        ModelError: They are damaged.
+    """
+    found: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
+    return found
+
+
+def _is_object(value: Any, kind: type) -> bool:
+    """Whether a value is a JSON object whose values have a type."""
+    return isinstance(value, dict) and all(isinstance(v, kind) for v in value.values())
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _text(header: Header, name: str) -> str:
+    if name not in header.metadata:
+        raise damaged(header.file, f"it has no {name}")
+    return header.metadata[name]
+
+
+def _load(header: Header, name: str) -> Any:
+    try:
+        return parse_json(_text(header, name))
+    except (ValueError, RecursionError) as error:
+        raise damaged(header.file, f"its {name} cannot be read, {error!r}") from error
+
+
+def _typed(header: Header, name: str, holds: Callable[[Any], bool]) -> Any:
+    value = _load(header, name)
+    if not holds(value):
+        raise damaged(header.file, f"its {name} are not what the format has there")
+    return value

@@ -1,0 +1,103 @@
+"""The model that adapters are for: what its tensors are called elsewhere, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from clrt.formats.gguf.file import GgufFile
+from clrt.ir.op import Array
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.families import FAMILIES
+from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES
+from clrt.models.decoders.weights import split_name
+
+#: llama.cpp's architectures by model type, where they have other names.
+GGUF_NAMES = {
+    "cohere": "command-r",
+    "gemma3_text": "gemma3",
+    "gpt_bigcode": "starcoder",
+    "gpt_neox": "gptneox",
+    "gpt_oss": "gpt-oss",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "olmo3": "olmo2",
+    "phi": "phi2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+}
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """The model that adapters are for.
+
+    Attributes:
+        path: Its folder or file, for messages.
+        decoder: What it is.
+        family: How Hugging Face folders of it lie.
+        architecture: llama.cpp's name for it; "" where it has none.
+        is_gguf: Its own weights lie as in llama.cpp's files.
+        names: What GGUF files call tensors that have other names here.
+    """
+
+    path: Path
+    decoder: Decoder
+    family: DecoderFamily
+    architecture: str
+    is_gguf: bool
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def reordered(self, name: str, array: Array, *, from_gguf: bool) -> Array:
+        """The rows of an adapter's tensor in the order of the model's.
+
+        Args:
+            name: Of the model's tensor.
+            from_gguf: They lie as in llama.cpp's files, which have the halves of heads that turn
+                between each other.
+        """
+        part = split_name(name)[0].rpartition(".")[2]
+        if part not in ("attn_q", "attn_k") or from_gguf == self.is_gguf or not self._permutes:
+            return array
+        heads = self.decoder.heads if part == "attn_q" else self.decoder.kv_heads
+        half = len(array) // heads // 2
+        sizes = (heads, half, 2) if from_gguf else (heads, 2, half)
+        rows = array.reshape(*sizes, *array.shape[1:]).swapaxes(1, 2)
+        return np.ascontiguousarray(rows).reshape(array.shape)
+
+    def shifted(self, name: str, array: Array, *, from_gguf: bool) -> Array:
+        """The scale of a norm of an adapter as the model stores it; other tensors as they are."""
+        if from_gguf == self.is_gguf or not name.endswith("norm.weight"):
+            return array
+        shift = np.float32(self.family.fields.get("norm_shift", 0.0))
+        return array - shift if from_gguf else array + shift
+
+    @property
+    def _permutes(self) -> bool:
+        """Whether llama.cpp's converter makes pairs of the halves of heads."""
+        found = ARCHITECTURES.get(self.architecture)
+        return found is not None and (found.rotary, self.family.rotary) == ("interleaved", "halves")
+
+
+def adapted_folder(path: Path, decoder: Decoder) -> AdaptedModel:
+    """A model in a Hugging Face folder."""
+    architecture = GGUF_NAMES.get(decoder.family, decoder.family)
+    found = ARCHITECTURES.get(architecture)
+    names = {} if found is None else found.names(())
+    family = FAMILIES[decoder.family]
+    return AdaptedModel(path, decoder, family, architecture if found else "", False, names)
+
+
+def adapted_gguf(file: GgufFile, decoder: Decoder) -> AdaptedModel:
+    """A model in a GGUF file."""
+    architecture = decoder.family
+    kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}
+    kind = kinds.get(architecture, architecture)
+    if architecture == "llama":
+        kind = "llama" if decoder.experts is None else "mixtral"
+    names = ARCHITECTURES[architecture].names(file.tensors)
+    return AdaptedModel(file.path, decoder, FAMILIES[kind], architecture, True, names)

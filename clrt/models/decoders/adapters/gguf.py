@@ -1,0 +1,132 @@
+"""LoRA adapters in GGUF files, as llama.cpp's convert_lora_to_gguf.py writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.formats.gguf.file import GgufTensor, read_gguf
+from clrt.models.decoders.adapters.base import AdaptedModel
+from clrt.models.decoders.adapters.change import Floats, LowRank, TensorChange
+from clrt.models.decoders.gguf_weights import stored_name
+
+_DOWN, _UP = ".lora_a", ".lora_b"
+_EMBEDDINGS = "token_embd.weight"
+
+
+class GgufAdapter:
+    """A GGUF file whose `general.type` is "adapter".
+
+    Attributes:
+        path: The file.
+        ties: llama.cpp has nothing for a head that is the embeddings: False.
+
+    Raises:
+        ModelError: The file is missing, damaged, no adapter, or of another architecture.
+        UnsupportedError: It is no LoRA adapter, or one for some tokens only.
+    """
+
+    def __init__(self, path: Path, model: AdaptedModel) -> None:
+        self.path, self.ties, self._model = path, False, model
+        self._file = read_gguf(path)
+        values = self._file.metadata
+        if values.text("general.type", "model") != "adapter":
+            raise ModelError(f"{path} is no adapter, but a model; name the file of an adapter.")
+        kind = values.text("adapter.type", "")
+        if kind != "lora" or "adapter.alora.invocation_tokens" in values:
+            kind = "alora" if kind == "lora" else kind
+            raise UnsupportedError(
+                f"{path} is an adapter of the type {kind[:80]!r}, and clrt merges 'lora'; take a "
+                "LoRA adapter."
+            )
+        architecture = values.text("general.architecture", "")
+        if architecture != model.architecture:
+            what = (
+                f"of the architecture {model.architecture!r}" if model.architecture else "of none"
+            )
+            raise ModelError(
+                f"{path} is of the architecture {architecture[:80]!r}, and {model.path} {what}; "
+                "take an adapter of this model."
+            )
+        self._alpha = values.number("adapter.lora.alpha", 0.0)
+        if not math.isfinite(self._alpha):
+            raise ModelError(
+                f"The metadata 'adapter.lora.alpha' of {path} is {self._alpha} and not a finite "
+                "number; convert the adapter again."
+            )
+        self._left = set(self._file.tensors)
+
+    def unused(self) -> list[str]:
+        """Names of tensors that no change was made of."""
+        return sorted(self._left)
+
+    def digest(self) -> bytes:
+        """Tells adapters apart."""
+        made = hashlib.blake2b(digest_size=16)
+        for file in self._file.files:
+            made.update(np.memmap(file, np.uint8, mode="r").data)
+        return made.digest()
+
+    def adds_to(self, name: str) -> bool:
+        """Nothing is added to vectors."""
+        return False
+
+    def changes(self, name: str) -> bool:
+        """Whether it changes a matrix."""
+        stored = stored_name(name, self._model.names)
+        return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
+
+    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None:
+        """What it makes of a tensor; None where it leaves it as it is.
+
+        Raises:
+            ModelError: As `PeftAdapter.change`, which has the arguments.
+        """
+        stored = stored_name(name, self._model.names)
+        if len(shape) == 1:
+            tensor = self._file.tensors.get(stored)
+            if tensor is None:
+                return None
+            value = self._read(tensor, shape, index)
+            return TensorChange(self._model.shifted(name, value, from_gguf=True))
+        down, up = (self._file.tensors.get(stored + end) for end in (_DOWN, _UP))
+        if down is None and up is None:
+            return None
+        if down is None or up is None:
+            raise ModelError(
+                f"{self.path} has one of '{stored}{_DOWN}' and '{stored}{_UP}' without the other; "
+                "convert the adapter again."
+            )
+        (rows, columns), rank = shape, (up.shape or (1,))[-1]
+        if name == _EMBEDDINGS:  # the rows of the first are those of tokens
+            table = self._read(down, (rows, rank), index), self._read(up, (columns, rank), index)
+            return TensorChange(product=LowRank(table[0], table[1].T, self._scale(rank)))
+        left = self._read(up, (rows, rank), index)
+        left = self._model.reordered(name, left, from_gguf=True)
+        right = self._read(down, (rank, columns), index)
+        return TensorChange(product=LowRank(left, right, self._scale(rank)))
+
+    def _scale(self, rank: int) -> float:
+        """llama.cpp's factor: 1 where the file has no alpha."""
+        return self._alpha / rank if self._alpha else 1.0
+
+    def _read(self, tensor: GgufTensor, shape: tuple[int, ...], index: int) -> Floats:
+        found = tensor.shape
+        of_experts = len(found) == len(shape) + 1 and index < found[0]
+        if (found[1:] if of_experts else found) != shape:
+            raise ModelError(
+                f"Tensor '{tensor.name[:200]}' of {self.path} has the shape {list(found)}, and "
+                f"{self._model.path} asks for {list(shape)}; the adapter is of another model."
+            )
+        self._left.discard(tensor.name)
+        array = tensor.type.dequantise(tensor.raw[index] if of_experts else tensor.raw)
+        if not np.isfinite(array).all():
+            raise ModelError(
+                f"Tensor '{tensor.name[:200]}' of {self.path} has numbers that are not finite; "
+                "convert the adapter again."
+            )
+        return array

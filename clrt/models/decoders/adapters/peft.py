@@ -1,0 +1,238 @@
+"""LoRA adapters as Hugging Face's peft writes them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.op import Array
+from clrt.models.decoders.adapters.base import AdaptedModel
+from clrt.models.decoders.adapters.change import Floats, LowRank, TensorChange
+from clrt.models.decoders.adapters.peft_config import CONFIG, PeftConfig
+from clrt.models.decoders.weights import PREFIXES, in_order, paths_of, split_name
+from clrt.models.huggingface.checkpoint import Checkpoint
+from clrt.models.huggingface.model_files import file_exists, read_text
+from clrt.util.files import check_link
+
+_WEIGHTS, _TORCH = "adapter_model.safetensors", "adapter_model.bin"
+_BEFORE = "base_model.model."
+# What follows the name of a module, and what it is; longer ends come first.
+_PARTS = {
+    ".lora_A.weight": "down",
+    ".lora_B.weight": "up",
+    ".lora_B.bias": "added",
+    ".lora_embedding_A": "rows",
+    ".lora_embedding_B": "columns",
+    ".lora_magnitude_vector.weight": "lengths",
+    ".lora_magnitude_vector": "lengths",
+    ".base_layer.weight": "weight",
+    ".base_layer.bias": "bias",
+    ".weight": "weight",
+    ".bias": "bias",
+}
+_PLACES = "position_embd"
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module that an adapter has tensors of.
+
+    Attributes:
+        name: As transformers calls it.
+        tensors: Names of its tensors by what they are, of `_PARTS`.
+    """
+
+    name: str
+    tensors: dict[str, str] = field(default_factory=dict)
+
+
+class PeftAdapter:
+    """A folder with adapter_config.json and adapter_model.safetensors.
+
+    Attributes:
+        path: The folder.
+        ties: As of `PeftConfig`.
+
+    Raises:
+        ModelError: A file is missing or damaged, or a value of adapter_config.json is wrong.
+        UnsupportedError: The adapter is no LoRA adapter, or of a kind that is not built here.
+    """
+
+    def __init__(self, path: Path, model: AdaptedModel) -> None:
+        self.path, self._model = path, model
+        self._config = PeftConfig(path)
+        self.ties = self._config.ties
+        file = path / _WEIGHTS
+        if not file_exists(file) and file_exists(path / _TORCH):
+            raise ModelError(
+                f"{path} has its weights in {_TORCH}, and clrt reads safetensors; load it with "
+                "peft, and save it again with safe_serialization=True."
+            )
+        if not file_exists(file):
+            raise ModelError(f"{file} is missing; download the adapter's {_WEIGHTS}.")
+        check_link(file, path)
+        self._checkpoint = Checkpoint(file)
+        self._shapes = self._checkpoint.shapes
+        self._left = set(self._shapes)
+        self._modules: dict[str, _Module] = {}
+        for tensor in self._shapes:
+            self._enter(tensor)
+
+    def _enter(self, tensor: str) -> None:
+        end = next((e for e in _PARTS if tensor.endswith(e)), None)
+        if end is not None:
+            name = tensor.removesuffix(end).removeprefix(_BEFORE)
+            self._modules.setdefault(name, _Module(name)).tensors[_PARTS[end]] = tensor
+
+    def unused(self) -> list[str]:
+        """Names of tensors that no change was made of."""
+        return sorted(self._left)
+
+    def digest(self) -> bytes:
+        """Tells adapters apart."""
+        made = hashlib.blake2b(read_text(self.path / CONFIG).encode(), digest_size=16)
+        made.update(np.memmap(self.path / _WEIGHTS, np.uint8, mode="r").data)
+        return made.digest()
+
+    def adds_to(self, name: str) -> bool:
+        """Whether it adds something to a vector, which the model may lack."""
+        module = self._module(name, 0)
+        return module is not None and name.endswith(".bias") and "added" in module.tensors
+
+    def changes(self, name: str) -> bool:
+        """Whether it changes a matrix that is not one of experts."""
+        module = self._module(name, 0)
+        return module is not None and not module.tensors.keys().isdisjoint(
+            ("down", "up", "rows", "columns", "weight")
+        )
+
+    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None:
+        """What it makes of a tensor; None where it leaves it as it is.
+
+        Args:
+            name: The model's.
+            shape: Of the matrix or vector.
+            index: Which expert it is of.
+
+        Raises:
+            ModelError: A tensor of the adapter has another shape than that asks for, or is missing
+                beside another.
+        """
+        module = self._module(name, index)
+        if module is None:
+            return None
+        if name.endswith(".bias"):
+            value, added = (self._rows(module, part, name, shape) for part in ("bias", "added"))
+            if added is not None:
+                added = added * np.float32(self._config.scale(module.name))
+            made = TensorChange(value, added=added)
+        elif len(shape) == 1:
+            value = self._rows(module, "weight", name, shape)
+            if value is not None:
+                value = self._model.shifted(name, value, from_gguf=False)
+            made = TensorChange(value)
+        else:
+            made = TensorChange(
+                self._value(module, name, shape), self._product(module, name, shape)
+            )
+        return made if made else None
+
+    def _module(self, name: str, index: int) -> _Module | None:
+        """Its module whose tensor has that name in the model."""
+        key, layer = split_name(name)
+        for path in paths_of(self._model.family, key):
+            for prefix in PREFIXES:
+                found = self._modules.get(f"{prefix}{path.format(layer, index)}")
+                if found is not None:
+                    return found
+        return None
+
+    def _value(self, module: _Module, name: str, shape: tuple[int, ...]) -> Floats | None:
+        """What takes the place of a matrix."""
+        if self._model.family.transposed and name.startswith("blk."):
+            found = self._read(module, "weight", shape[::-1])
+            return None if found is None else found.T
+        return self._rows(module, "weight", name, shape)
+
+    def _product(self, module: _Module, name: str, shape: tuple[int, ...]) -> LowRank | None:
+        """What is added to a matrix."""
+        has, (rows, columns) = module.tensors, shape
+        is_table = "rows" in has or "columns" in has
+        names = ("columns", "rows") if is_table else ("down", "up")
+        if not has.keys() & set(names):
+            return None
+        for part in names:
+            if part not in has:
+                other = next(has[p] for p in names if p in has)
+                raise ModelError(
+                    f"{self.path} has '{other[:200]}' without the other matrix of its product; "
+                    "download the adapter again."
+                )
+        rank = self._config.rank(module.name)
+        if is_table:
+            places = self._stored_rows(name, rows)
+            left = self._read(module, "rows", (rank, places))
+            right = self._read(module, "columns", (columns, rank))
+            assert left is not None and right is not None
+            up, down = self._ordered(left.T, name), right.T
+        else:
+            left = self._rows(module, "up", name, (rows, rank))
+            right = self._read(module, "down", (rank, columns))
+            assert left is not None and right is not None
+            up, down = left, right
+        lengths = self._lengths(module, name, columns if is_table else rows, is_table)
+        return LowRank(up, down, self._config.scale(module.name), lengths, of_columns=is_table)
+
+    def _lengths(self, module: _Module, name: str, count: int, of_columns: bool) -> Floats | None:
+        """The lengths of rows or columns, where the adapter has such."""
+        if not self._config.is_dora:
+            return None
+        read = self._read(module, "lengths", (count,)) if of_columns else None
+        found = read if of_columns else self._rows(module, "lengths", name, (count,))
+        if found is None:
+            raise ModelError(
+                f"{self.path} is said to be a DoRA adapter, and has no lora_magnitude_vector of "
+                f"'{module.name[:200]}'; download the adapter again."
+            )
+        return found
+
+    def _rows(self, module: _Module, part: str, name: str, shape: tuple[int, ...]) -> Floats | None:
+        """A tensor that has the rows of one of the model, in the order of these."""
+        found = self._read(module, part, (self._stored_rows(name, shape[0]), *shape[1:]))
+        return None if found is None else self._ordered(found, name)
+
+    def _stored_rows(self, name: str, rows: int) -> int:
+        """How many rows transformers has of so many."""
+        return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
+
+    def _ordered(self, array: Array, name: str) -> Array:
+        model = self._model
+        if name.startswith(_PLACES):
+            array = array[model.family.first_place :]
+        array = in_order(array, split_name(name)[0], model.family, model.decoder)
+        return model.reordered(name, array, from_gguf=False)
+
+    def _read(self, module: _Module, part: str, shape: tuple[int, ...]) -> Floats | None:
+        """A tensor as float32; None where the module has none of that part."""
+        tensor = module.tensors.get(part)
+        if tensor is None:
+            return None
+        found = self._shapes[tensor]
+        if found != shape:
+            base = f", such as '{self._config.base}'" if self._config.base else ""
+            raise ModelError(
+                f"Tensor '{tensor[:200]}' of {self.path} has the shape {list(found)}, and "
+                f"{self._model.path} asks for {list(shape)}; the adapter is of another model{base}."
+            )
+        self._left.discard(tensor)
+        array = self._checkpoint.load(tensor, shape)
+        if not np.isfinite(array).all():
+            raise ModelError(
+                f"Tensor '{tensor[:200]}' of {self.path} has numbers that are not finite; download "
+                "the adapter again."
+            )
+        return array

@@ -1,0 +1,126 @@
+"""Reads adapter_config.json, which says how the tensors of a peft adapter are meant."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from clrt.errors import UnsupportedError
+from clrt.models.huggingface.config_values import ConfigValues
+from clrt.models.huggingface.model_files import read_object
+
+CONFIG = "adapter_config.json"
+# What makes something else of an adapter than a product of two matrices for each module.
+_UNSUPPORTED = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "monteclora_config",
+    "target_parameters",
+    "trainable_token_indices",
+    "velora_config",
+)
+_KNOWN_USES = ("use_rslora", "use_dora")
+# Initialisations that change the base model's weights, by which peft finds these again.
+_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
+_MOST_RANK, _MOST_ALPHA = 1 << 20, 1e9
+# Patterns are regular expressions of a file: those that could take long are refused.
+_MOST_PATTERN, _MOST_REPEATS = 200, 3
+_REPEATED_GROUP = re.compile(r"\)[*+{]|\\\d|\(\?")
+_REPEATS = re.compile(r"(?<!\\)[*+{]")
+
+
+class PeftConfig:
+    """What adapter_config.json says.
+
+    Attributes:
+        base: What it calls its base model, for messages; "" where it does not.
+        is_dora: Rows of matrices have lengths of their own.
+        ties: What is learned for the embeddings is learned for a head that they are, too.
+
+    Args:
+        folder: The adapter's.
+
+    Raises:
+        ModelError: The file is missing or wrong.
+        UnsupportedError: The adapter is no LoRA adapter, or of a kind that is not built here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / CONFIG
+        config = ConfigValues(file, read_object(file))
+        _check_kind(config)
+        self._rank = config.integer("r", 8, most=_MOST_RANK)
+        self._alpha = config.number("lora_alpha", 8.0, least=-_MOST_ALPHA, most=_MOST_ALPHA)
+        self._is_stabilised = config.flag("use_rslora", False)
+        self._ranks = _patterns(config, "rank_pattern")
+        self._alphas = _patterns(config, "alpha_pattern")
+        self.base = config.text("base_model_name_or_path", "")[:80]
+        self.is_dora = config.flag("use_dora", False)
+        self.ties = config.flag("ensure_weight_tying", False)
+
+    def rank(self, module: str) -> int:
+        """The rank of a module's matrices."""
+        return int(_matching(self._ranks, module, self._rank))
+
+    def scale(self, module: str) -> float:
+        """The factor of a module's product.
+
+        Source: Hu et al., LoRA (2021); Kalajdzievski, rsLoRA (2023).
+        """
+        rank, alpha = self.rank(module), _matching(self._alphas, module, self._alpha)
+        return alpha / (math.sqrt(rank) if self._is_stabilised else rank)
+
+
+def _check_kind(config: ConfigValues) -> None:
+    kind = config.text("peft_type", "LORA")
+    if kind != "LORA":
+        raise config.unsupported("peft_type", "'LORA' is")
+    uses = [key for key in config if key.startswith("use_") and key not in _KNOWN_USES]
+    for key in (*_UNSUPPORTED, *uses):
+        if config.get(key) not in (None, False, [], {}):
+            raise UnsupportedError(
+                f"{config.file} has '{key[:80]}', which clrt does not know to merge; merge the "
+                "adapter into its model by peft's merge_and_unload, and load that."
+            )
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGING):
+        raise UnsupportedError(
+            f"{config.file} gives 'init_lora_weights' as {start[:80]!r}, which changes the base "
+            "model, too; save the adapter with path_initial_model_for_weight_conversion, as a "
+            "plain LoRA adapter."
+        )
+
+
+def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]:
+    """Numbers by what matches the ends of names of modules.
+
+    Raises:
+        ModelError: One is no pattern, or has no number above 0.
+    """
+    inner = config.inner(key)
+    found: dict[re.Pattern[str], float] = {}
+    for pattern in inner:
+        most = _MOST_RANK if key == "rank_pattern" else _MOST_ALPHA
+        slow = len(pattern) > _MOST_PATTERN or _REPEATED_GROUP.search(pattern)
+        if slow or len(_REPEATS.findall(pattern)) > _MOST_REPEATS:
+            raise UnsupportedError(
+                f"{config.file} has in '{key}' the pattern {pattern[:80]!r}, whose search may take "
+                "long; write the names of modules in its place."
+            )
+        try:
+            compiled = re.compile(rf"(.*\.)?({pattern})$")
+        except re.error as error:
+            raise inner.wrong(pattern[:80], "a name or a regular expression", str(error)) from error
+        if key == "rank_pattern":
+            found[compiled] = inner.integer(pattern, most=_MOST_RANK)
+        else:
+            found[compiled] = inner.number(pattern, least=-most, most=most)
+    return found
+
+
+def _matching(patterns: Mapping[re.Pattern[str], float], module: str, default: float) -> float:
+    return next((n for pattern, n in patterns.items() if pattern.match(module)), default)

@@ -1,0 +1,145 @@
+"""Reads config.json into what determines a decoder's graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.models.decoders.decoder import FULL, SLIDING, Decoder, Rotary
+from clrt.models.decoders.families import FAMILIES, WHOLES
+from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.rotary import read_rotary
+from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
+from clrt.models.huggingface.model_files import read_object
+
+_MOST_HEADS = 1 << 16
+_MOST_PLACES = 1 << 30
+# What the kernels of clrt.ops.attention take.
+_MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
+
+
+def read_decoder(
+    folder: Path, context: int | None = None
+) -> tuple[Decoder, DecoderFamily, ConfigValues]:
+    """What a model folder's config.json describes.
+
+    Args:
+        folder: The model folder.
+        context: Places that are asked for; None for those that config.json gives.
+
+    Returns:
+        The decoder, its family, and the values that were read.
+
+    Raises:
+        ModelError: The file is missing or wrong.
+        UnsupportedError: The model type or an option of it is not supported.
+        InputError: More places are asked for than have embeddings.
+    """
+    config, name = _values(folder / "config.json")
+    family = FAMILIES[name]
+    if "quantization_config" in config:
+        raise config.unsupported("quantization_config", "checkpoints that are not quantised are")
+    sizes = _sizes(config)
+    if context is None:
+        context = sizes["context"]
+    layers = sizes["layers"]
+    kinds = _kinds(config, family, layers)
+    window = config.integer("sliding_window", default=0, least=0)
+    fields: dict[str, Any] = {
+        "family": name,
+        "epsilon": config.number("rms_norm_eps", 1e-6, least=0.0, most=1.0),
+        "activation": config.text("hidden_act", "silu"),
+        "windows": tuple(window - 1 if kind == SLIDING else -1 for kind in kinds),
+        **sizes,
+        "context": context,
+        **family.fields,
+    }
+    fields |= {"rotaries": _rotaries(config, family, kinds, sizes["head_size"], context)}
+    fields |= family.differences(config)
+    places = fields.get("places", 0)
+    if places and context > places:
+        raise InputError(
+            f"{config.file} gives embeddings of {places} places, but {context} are asked for; ask "
+            "for no more."
+        )
+    decoder = Decoder(**fields)
+    if family.encoder is not None:
+        decoder = replace(decoder, encoder=family.encoder(config, decoder))
+    return decoder, family, config
+
+
+def _values(file: Path) -> tuple[ConfigValues, str]:
+    """The values that describe a decoder, and its family."""
+    values = read_object(file)
+    name, inner = values.get("model_type"), ""
+    if name is None:
+        raise ModelError(f"{file} has no 'model_type'; add it, for example \"llama\".")
+    if isinstance(name, str) and name in WHOLES:
+        inner, default = WHOLES[name]
+        name = ConfigValues(file, values).inner(inner).text("model_type", default)
+    if name == "whisper":
+        raise UnsupportedError(f"{file} is of Whisper, which hears; open it by clrt.Transcriber.")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise UnsupportedError(
+            f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "
+            f"the types {', '.join(sorted({*FAMILIES, *WHOLES}))} are supported."
+        )
+    family = FAMILIES[name]
+    if inner:
+        return ConfigValues(file, values).inner(inner, family.keys, family.defaults), name
+    return ConfigValues(file, values, family.keys, family.defaults), name
+
+
+def _sizes(config: ConfigValues) -> dict[str, int]:
+    """The sizes of a decoder."""
+    hidden = config.integer("hidden_size")
+    heads = config.integer("num_attention_heads", most=_MOST_HEADS)
+    kv_heads = config.integer("num_key_value_heads", default=heads, most=_MOST_HEADS)
+    if heads % kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of {heads} heads", kv_heads)
+    if "head_dim" not in config and hidden % heads:
+        raise config.wrong("num_attention_heads", f"a divisor of hidden_size {hidden}", heads)
+    size = config.integer("head_dim", default=max(hidden // heads, 1))
+    if size > _MOST_HEAD_SIZE or size % _HEAD_STEP:
+        raise UnsupportedError(
+            f"{config.file} asks for heads of {size} elements, and clrt has kernels for multiples "
+            f"of {_HEAD_STEP} up to {_MOST_HEAD_SIZE}; take another model."
+        )
+    return {
+        "vocabulary": config.integer("vocab_size"),
+        "hidden": hidden,
+        "layers": config.integer("num_hidden_layers", most=MAX_LAYERS),
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_size": size,
+        "intermediate": config.integer("intermediate_size", default=4 * hidden),
+        "context": config.integer("max_position_embeddings", most=_MOST_PLACES),
+    }
+
+
+def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str]:
+    """FULL or SLIDING, for each layer."""
+    if family.windows == "none" or config.integer("sliding_window", default=0, least=0) == 0:
+        return [FULL] * layers
+    if family.windows == "all":
+        return [SLIDING] * layers
+    if "layer_types" in config:
+        return config.texts("layer_types", layers, (FULL, SLIDING))
+    return [SLIDING if windowed else FULL for windowed in family.kinds(config, layers)]
+
+
+def _rotaries(
+    config: ConfigValues, family: DecoderFamily, kinds: list[str], head_size: int, context: int
+) -> tuple[Rotary | None, ...]:
+    """The rotary embedding of each layer; one object for all layers of a kind."""
+    if family.rotary == "none":
+        return ()
+    turns = family.rotary == "interleaved"
+    made = {k: read_rotary(config, head_size, context, k, turns) for k in sorted(set(kinds))}
+    first = next(iter(made.values()))
+    if all(one.equals(first) for one in made.values()):
+        made = dict.fromkeys(made, first)
+    turned = family.turned(config, len(kinds))
+    return tuple(made[k] if turns else None for k, turns in zip(kinds, turned, strict=True))

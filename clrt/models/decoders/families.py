@@ -1,0 +1,17 @@
+"""The families of decoders by model type, and models of which one is a part."""
+
+from __future__ import annotations
+
+from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.gpt_families import GPT_FAMILIES
+from clrt.models.decoders.llama_families import LLAMA_FAMILIES
+from clrt.models.decoders.t5_families import T5_FAMILIES
+
+FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAMILIES}
+
+#: By model type, the object of config.json that describes the part for text, and the type that this
+#: is where it does not say.
+WHOLES: dict[str, tuple[str, str]] = {
+    "gemma3": ("text_config", "gemma3_text"),
+    "mistral3": ("text_config", "mistral"),
+}

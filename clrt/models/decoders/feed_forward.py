@@ -1,0 +1,115 @@
+"""The feed-forward network of a decoder's layer, or the mixture of experts in its place."""
+
+from __future__ import annotations
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.models.decoders.decoder import Experts
+from clrt.models.decoders.layers import DecoderBuilder
+from clrt.ops.base import Op
+from clrt.ops.matmul.routed_matmul import RoutedMatMul
+from clrt.ops.movement.views import Reshape
+from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.activations import Swish
+from clrt.ops.pointwise.pointwise import Add, Div, Gelu, Mul, Relu, Sigmoid
+from clrt.ops.reduce.reduce import ReduceSum
+from clrt.ops.reduce.top_k import TopK
+
+_ACTIVATIONS: dict[str, Op] = {
+    "silu": Swish(),
+    "swish": Swish(),
+    "relu": Relu(),
+    "gelu": Gelu(),
+    "gelu_new": Gelu("tanh"),
+    "gelu_fast": Gelu("tanh"),
+    "gelu_pytorch_tanh": Gelu("tanh"),
+}
+# Of gates with a limit.
+LIMITED_ALPHA = 1.702
+
+
+def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
+    """What the second part of a layer makes of its input.
+
+    Raises:
+        UnsupportedError: The activation is not known.
+    """
+    experts = build.decoder.experts
+    if experts is None or f"{path}.ffn_gate_inp.weight" not in build.source:
+        return _dense(build, x, path, build.decoder.intermediate)
+    mixed = _mixture(build, x, path, experts)
+    if not experts.shared:
+        return mixed
+    shared = _dense(build, x, path, experts.shared, "_shexp")
+    gate = build.linear(x, f"{path}.ffn_gate_inp_shexp", build.decoder.hidden, 1)
+    shared = build(path, Mul(), shared, build(path, Sigmoid(), gate))
+    return build(path, Add(), mixed, shared)
+
+
+def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = "") -> Value:
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
+
+    Args:
+        wide: The width of the network.
+        kind: Follows the names of its tensors.
+    """
+    size = build.decoder.hidden
+    gate_path, up_path = f"{path}.ffn_gate{kind}", f"{path}.ffn_up{kind}"
+    if build.decoder.gated:
+        gate, up = build.halves(x, f"{path}.ffn_gate_up{kind}", gate_path, up_path, wide)
+        inner = _gated(build, gate, up, path)
+    else:
+        inner = _activated(build, build.linear(x, up_path, size, wide), path)
+    return build.linear(inner, f"{path}.ffn_down{kind}", wide, size)
+
+
+def _mixture(build: DecoderBuilder, x: Value, path: str, experts: Experts) -> Value:
+    """The weighted sum of what the experts that each token goes to make of it.
+
+    Source: Jiang et al., Mixtral of Experts (2024).
+    """
+    size, count, used = build.decoder.hidden, experts.count, experts.used
+    logits = build.linear(x, f"{path}.ffn_gate_inp", size, count)
+    shares = build(path, Softmax(axis=1), logits)
+    best, chosen = build.all(path, TopK(axis=1), shares, build.ints(used))
+    if experts.normalised:
+        best = build(path, Div(), best, build(path, ReduceSum(), best, build.ints(1)))
+
+    def product(rows: Value, name: str, outputs: int, inputs: int, each: int) -> Value:
+        where, bias = f"{path}.{name}_exps", f"{path}.{name}_exps.bias"
+        weights = build.weight(f"{where}.weight", count, outputs, inputs)
+        y = build(path, RoutedMatMul(each), rows, weights, chosen)
+        if bias not in build.source:
+            return y
+        flat = build(path, Reshape(), chosen, build.ints(-1))
+        return build(path, Add(), y, build.rows(where, count, outputs, flat, "bias"))
+
+    gate = product(x, "ffn_gate", experts.size, size, used)
+    up = product(x, "ffn_up", experts.size, size, used)
+    made = product(_gated(build, gate, up, path), "ffn_down", size, experts.size, 1)
+    made = build(path, Mul(), made, build(path, Reshape(), best, build.ints(-1, 1)))
+    made = build(path, Reshape(), made, build.ints(-1, used, size))
+    return build(path, ReduceSum(keepdims=False), made, build.ints(1))
+
+
+def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
+    """activation(gate) * up; gpt-oss's form of it where gates have a limit."""
+    limit = build.decoder.gate_limit
+    if limit:
+        gate = build.clipped(gate, None, limit, path)
+        up = build.clipped(up, -limit, limit, path)
+        up = build(path, Add(), up, build.numbers(1.0, DType.FLOAT32))
+        return build(path, Mul(), build(path, Swish(LIMITED_ALPHA), gate), up)
+    return build(path, Mul(), _activated(build, gate, path), up)
+
+
+def _activated(build: DecoderBuilder, x: Value, path: str) -> Value:
+    name = build.decoder.activation
+    if name == "relu2":  # So et al., Primer (2021)
+        x = build(path, Relu(), x)
+        return build(path, Mul(), x, x)
+    if name not in _ACTIVATIONS:
+        known = ", ".join([*_ACTIVATIONS, "relu2"])
+        raise UnsupportedError(f"Activation {name!r} is not supported; those known are {known}.")
+    return build(path, _ACTIVATIONS[name], x)

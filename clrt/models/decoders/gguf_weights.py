@@ -1,0 +1,124 @@
+"""The tensors of a GGUF file as a source of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.formats.gguf.file import GgufFile, GgufTensor
+from clrt.ir.op import Array
+from clrt.models.decoders.source import QuantisedRows
+
+_REMEDY = "download the model again, or convert it with a newer llama.cpp."
+_FLOATS = ("F32", "F16", "BF16", "F64")
+_STACKED = 3  # axes of the matrices of experts
+
+
+class GgufWeights:
+    """The tensors of a GGUF file.
+
+    Attributes:
+        path: The file, for messages.
+
+    Args:
+        names: What the file calls tensors that have other names here: `{"ffn_gate_up": "ffn_up"}`.
+    """
+
+    def __init__(self, file: GgufFile, names: Mapping[str, str]) -> None:
+        self._file, self._names = file, names
+        self.path = file.path
+        self._read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return self._stored(name) in self._file.tensors
+
+    def load(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A tensor as float32, float16 or bfloat16; quantised ones are dequantised.
+
+        Numerics: quantised matrices of experts become float16, for half the memory.
+
+        Raises:
+            ModelError: It is missing, has another shape, or holds no floats.
+        """
+        tensor = self._tensor(name, shape)
+        if tensor.type.dtype is not None:
+            return self._plain(tensor)
+        if len(shape) != _STACKED:
+            return tensor.dequantise()
+        made = np.empty(shape, np.float16)
+        for index, raw in enumerate(tensor.raw):
+            made[index] = tensor.type.dequantise(raw)
+        return made
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+        """The same of a matrix, which stays quantised. Of one row it may lie as a vector.
+
+        Raises:
+            ModelError: As `load`.
+        """
+        vector = rows == 1 and self._axes(name) == 1
+        tensor = self._tensor(name, (columns,) if vector else (rows, columns))
+        if tensor.type.dtype is not None:
+            return self._plain(tensor).reshape(rows, columns)
+        return QuantisedRows(tensor.type.name, tensor.raw.reshape(rows, -1))
+
+    def check_all_read(self) -> None:
+        """Checks that the file has no tensors but those that were read, once a graph is built.
+
+        Raises:
+            UnsupportedError: It has: the model does something that its graph leaves out.
+        """
+        left = sorted(self._file.tensors.keys() - self._read)
+        if left:
+            others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            raise UnsupportedError(
+                f"{self.path} has the tensor '{left[0][:80]}'{others}, which clrt has no use "
+                "for in a model of this architecture; take another conversion of the model, or "
+                "update clrt."
+            )
+
+    def _stored(self, name: str) -> str:
+        return stored_name(name, self._names)
+
+    def _axes(self, name: str) -> int:
+        tensor = self._file.tensors.get(self._stored(name))
+        return 0 if tensor is None else len(tensor.shape)
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
+        stored = self._stored(name)
+        tensor = self._file.tensors.get(stored)
+        if tensor is None:
+            raise ModelError(f"{self.path} has no tensor '{stored}'; {_REMEDY}")
+        if tensor.shape != shape:
+            raise ModelError(
+                f"Tensor '{stored}' of {tensor.file} has the shape {list(tensor.shape)}, and the "
+                f"metadata means {list(shape)}; {_REMEDY}"
+            )
+        self._read.add(stored)
+        return tensor
+
+    def _plain(self, tensor: GgufTensor) -> Array:
+        """Floats, a view of the file where they are aligned there."""
+        dtype = tensor.type.dtype
+        assert dtype is not None
+        if tensor.type.name not in _FLOATS:
+            raise ModelError(
+                f"Tensor '{tensor.name}' of {tensor.file} has the type {tensor.type.name}, and "
+                f"weights are floats; {_REMEDY}"
+            )
+        found = np.require(tensor.raw.reshape(-1).view(dtype), requirements="A")
+        found = found.reshape(tensor.shape)
+        return found.astype(np.float32) if tensor.type.name == "F64" else found
+
+
+def stored_name(name: str, names: Mapping[str, str]) -> str:
+    """What a file calls a tensor.
+
+    Args:
+        names: As of `GgufWeights`.
+    """
+    path, _, kind = name.rpartition(".")
+    layer, dot, part = path.rpartition(".")
+    return f"{layer}{dot}{names.get(part, part)}.{kind}"

@@ -1,0 +1,204 @@
+"""The graph of a decoder over a cache in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.models.decoders.decoder import Decoder, Rotary
+from clrt.models.decoders.encoder_part import EncoderPart
+from clrt.models.decoders.feed_forward import feed_forward
+from clrt.models.decoders.layers import DecoderBuilder
+from clrt.models.decoders.sampling_head import sample_next
+from clrt.models.decoders.source import WeightSource
+from clrt.ops.attention.paged_attention import PagedAttention
+from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.rotate_and_cache import RotateAndCache
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.views import Unsqueeze
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Sin
+
+_TOKEN, _PLACE = 0, 2  # columns of `step`
+
+
+def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.FLOAT32) -> Graph:
+    """The graph of a decoder.
+
+    Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
+    `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
+    are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32
+    `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden` float32
+    `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
+
+    If the frequencies of rotary embeddings depend on the length of a text (`Rotary.long`), there is
+    `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
+
+    With an encoder there are its inputs, too (`EncoderPart`), and `cross` int32 `[tokens, 3]`: a
+    step whose sequence is the row of the table that has the states of the token's source, and whose
+    place is their last one. Another output is `states` float32 `[batch, places, hidden]`. What a
+    run writes for sources is there for its own tokens.
+
+    Args:
+        decoder: What is built.
+        source: Its weights.
+        cache: The dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
+
+    Raises:
+        ModelError: A tensor is missing, or has another shape.
+        UnsupportedError: The activation is not known.
+    """
+    return DecoderGraph(decoder, source, cache).graph()
+
+
+class DecoderGraph:
+    """Builds the graph of one decoder."""
+
+    def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:
+        self.decoder = decoder
+        self.build = build = DecoderBuilder(source, decoder)
+        tokens, sequences = symbol("tokens"), symbol("sequences")
+        self.step = build.input("step", DType.INT32, (tokens, 3))
+        self.table = build.input("table", DType.INT32, (sequences, symbol("pages")))
+        self.rows = build.input("rows", DType.INT32, (symbol("rows"),))
+        self.slabs = [
+            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), decoder.page_elements(cache)))
+            for s in range(SLABS)
+        ]
+        self._tables: dict[Rotary, tuple[Value, Value]] = {}
+        self.long = build.input("long", DType.INT32, (tokens,)) if decoder.long_beyond else None
+        self.encoder = None if decoder.encoder is None else EncoderPart(build)
+        self.cross = None
+        if self.encoder is not None:
+            self.cross = build.input("cross", DType.INT32, (tokens, 3))
+
+    def graph(self) -> Graph:
+        """The graph."""
+        decoder, build, slabs = self.decoder, self.build, list(self.slabs)
+        states, more = None, []
+        if self.encoder is not None and self.cross is not None:
+            more = [*self.encoder.inputs, self.cross]
+            states = self.encoder.states()
+            self.slabs = self.encoder.cached(states, self.table, self.slabs)
+            states = self.encoder.by_source(states)
+        hidden = self._embeddings()
+        for layer in range(decoder.layers):
+            hidden = self._layer(hidden, layer)
+        wanted = build("output", Gather(), hidden, self.rows)
+        state = build.norm(wanted, "output_norm", decoder.hidden)
+        head = "output" if "output.weight" in build.source else "token_embd"
+        logits = build.linear(state, head, decoder.hidden, decoder.vocabulary)
+        logits = build.scaled(logits, decoder.logit_scale, "output")
+        logits = build.capped(logits, decoder.final_softcap, "output")
+        places = self._column(_PLACE)
+        asked, token, logprob = sample_next(build, logits, places, self.rows, decoder.vocabulary)
+        more += [] if self.long is None else [self.long]
+        inputs = [self.step, self.table, self.rows, *asked, *more, *slabs]
+        outputs = {"token": token, "logprob": logprob, "logits": logits, "hidden": state}
+        outputs |= {} if states is None else {"states": states}
+        outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
+        return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
+
+    def _embeddings(self) -> Value:
+        decoder, build = self.decoder, self.build
+        hidden = build.rows("token_embd", decoder.vocabulary, decoder.hidden, self._column(_TOKEN))
+        hidden = build.scaled(hidden, decoder.embedding_scale, "token_embd")
+        if decoder.places:
+            places = self._column(_PLACE)
+            more = build.rows("position_embd", decoder.places, decoder.hidden, places)
+            hidden = build("position_embd", Add(), hidden, more)
+        if "token_embd_norm.weight" in build.source:
+            hidden = build.norm(hidden, "token_embd_norm", decoder.hidden)
+        return hidden
+
+    def _column(self, index: int) -> Value:
+        return self.build("step", Gather(axis=1), self.step, self.build.numbers(index))
+
+    def _layer(self, x: Value, layer: int) -> Value:
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        size, before = decoder.hidden, decoder.norms != "after"
+        read = build.norm(x, f"{path}.attn_norm", size) if before else x
+        mixed = self._attention(read, layer)
+        if decoder.norms != "before":
+            mixed = build.norm(mixed, f"{path}.post_attention_norm", size)
+        mixed = build.scaled(mixed, decoder.residual_scale, path)
+        after = x if decoder.parallel else build(path, Add(), x, mixed)
+        if self.cross is not None:
+            after = build(path, Add(), after, self._cross_attention(after, layer))
+        one = decoder.parallel and f"{path}.ffn_norm.weight" not in build.source
+        if not one:  # else the norm before attention serves both
+            read = build.norm(after, f"{path}.ffn_norm", size) if before else after
+        fed = feed_forward(build, read, path)
+        if decoder.norms != "before":
+            fed = build.norm(fed, f"{path}.post_ffw_norm", size)
+        fed = build.scaled(fed, decoder.residual_scale, path)
+        if decoder.parallel:
+            fed = build(path, Add(), fed, mixed)
+        return build(path, Add(), after, fed)
+
+    def _attention(self, x: Value, layer: int) -> Value:
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
+        projected = build.projected(x, path)
+        rotary = decoder.rotary_of(layer)
+        tables: Sequence[Value | None] = (None, None) if rotary is None else self._angles(rotary)
+        scales: Sequence[Value | None] = (None, None)
+        if decoder.qk_norm == "head":
+            names = (f"{path}.attn_q_norm.weight", f"{path}.attn_k_norm.weight")
+            scales = [build.norm_scale(name, size) for name in names]
+        geometry = (heads, kv_heads, size, layer)
+        interleaved = rotary is not None and rotary.interleaved
+        cached = RotateAndCache(*geometry, interleaved=interleaved, epsilon=decoder.epsilon)
+        given = (projected, self.step, self.table, *tables, *scales, *self.slabs)
+        q, *self.slabs = build.all(path, cached, *given)
+        attention = PagedAttention(
+            *geometry,
+            scale=decoder.score_scale,
+            left_window=decoder.window(layer),
+            softcap=decoder.softcap,
+        )
+        slopes = build.numbers(decoder.slopes, DType.FLOAT32) if decoder.slopes else None
+        sinks = f"{path}.attn_sinks.weight"
+        sink = build.weight(sinks, heads) if sinks in build.source else None
+        biases = None
+        if decoder.relative is not None:
+            own = path if decoder.relative.each else "blk.0"
+            biases = build.distance_biases(own, -np.arange(decoder.relative.reach + 1))
+        given = (q, self.step, self.table, slopes, sink, biases, *self.slabs)
+        mixed = build(path, attention, *given)
+        return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
+
+    def _cross_attention(self, x: Value, layer: int) -> Value:
+        """Attention over all states of the source."""
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        size, width = decoder.hidden, decoder.heads * decoder.head_size
+        read = build.norm(x, f"{path}.cross_attn_norm", size)
+        q = build.linear(read, f"{path}.cross_attn_q", size, width)
+        geometry = (decoder.heads, decoder.kv_heads, decoder.head_size, layer)
+        attention = PagedAttention(*geometry, scale=decoder.score_scale)
+        given = (q, self.cross, self.table, None, None, None, *self.slabs)
+        mixed = build(f"{path}/cross", attention, *given)
+        return build.linear(mixed, f"{path}.cross_attn_output", width, size)
+
+    def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
+        """Cosines and sines of the places of a step, `[tokens, turned / 2]`."""
+        if rotary not in self._tables:
+            build, layer = self.build, "rotary"
+            places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
+            places = build(layer, Unsqueeze(), places, build.ints(1))
+            angles = build(layer, Mul(), places, self._frequencies(rotary))
+            cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
+            parts = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
+            self._tables[rotary] = next(parts), next(parts)
+        return self._tables[rotary]
+
+    def _frequencies(self, rotary: Rotary) -> Value:
+        """Frequencies `[tokens, turned / 2]` of a step, or `[turned / 2]` of all tokens."""
+        if rotary.long is None or self.long is None:
+            return self.build.constant(rotary.frequencies)
+        both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))
+        return self.build("rotary", Gather(), both, self.long)

@@ -1,0 +1,156 @@
+"""Decoders from ONNX files that are given past keys and values, and give what these become.
+
+onnxruntime-genai's builder and optimum write such files. The past of each layer is found by the
+names of inputs and outputs. The graph is that of one text; `clrt.models.decoders.paging` puts its
+past into pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.graph import Graph
+from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames, PastPair
+from clrt.models.onnx.importer import import_read
+from clrt.models.onnx.read import read_model
+from clrt.util.env_vars import whole_number
+
+_KINDS = {"key": "key", "k": "key", "value": "value", "values": "value", "v": "value"}
+_WORDS = re.compile(r"[a-z]+|\d+")
+_Infos = Mapping[str, onnx.ValueInfoProto]
+
+
+def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, DecoderNames]:
+    """The graph of a decoder for one text, whatever number of texts the file takes.
+
+    Its dims are numbers and the symbols of `clrt.models.decoders.io_names`.
+
+    Args:
+        file: With its external data beside it.
+        head_size: Elements of a head, where the file gives that dim a name only.
+
+    Raises:
+        ModelError: The file is missing, damaged or not valid ONNX.
+        UnsupportedError: It is no decoder that is given its past, or clrt lacks ops of it.
+    """
+    model, tensors = read_model(file)
+    graph = model.graph
+    constants = {t.name for t in graph.initializer}
+    inputs = {i.name: i for i in graph.input if i.name not in constants}
+    names = _names(inputs, [o.name for o in graph.output])
+    for name, dims in _shapes(names, inputs, head_size).items():
+        _set_dims(inputs[name], dims)
+    for node in (n for n in graph.node if n.op_type == "GroupQueryAttention"):
+        # A cache of a window holds its places alone; in pages all stay, and the window hides them.
+        kept = [a for a in node.attribute if a.name != "sliding_window_cache"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    # What the file says of other sizes is in names of its own.
+    del graph.value_info[:]
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return import_read(model, tensors), names
+
+
+def takes_past(file: Path) -> bool:
+    """Whether an ONNX file is given past keys and values, as a decoder is.
+
+    Raises:
+        ModelError: The file is missing, damaged or not valid ONNX.
+    """
+    model, _ = read_model(file)
+    return bool(_by_layer((i.name for i in model.graph.input), "past"))
+
+
+def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
+    pasts, presents = _by_layer(inputs, "past"), _by_layer(outputs, "present")
+    if not pasts or pasts.keys() != presents.keys():
+        raise UnsupportedError(
+            f"It has inputs for the past of {len(pasts)} layers, and outputs for that of "
+            f"{len(presents)}; a language model has 'past_key_values.0.key' and "
+            "'present.0.key', and so on: export it with its past."
+        )
+    tokens, mask, places = "input_ids", "attention_mask", "position_ids"
+    kept = [name for one in pasts.values() for name in one.values()]
+    others = [n for n in inputs if n not in (tokens, mask, places, *kept)]
+    if tokens not in inputs or others or "logits" not in outputs:
+        listing = ", ".join(others) or f"no '{tokens}' or no 'logits'"
+        raise UnsupportedError(
+            f"Beside its past it has {listing}; a language model takes {tokens}, {mask} and "
+            f"{places}, and gives logits."
+        )
+    pairs = [
+        PastPair(pasts[n]["key"], pasts[n]["value"], presents[n]["key"], presents[n]["value"])
+        for n in sorted(pasts)
+    ]
+    given = [name if name in inputs else "" for name in (mask, places)]
+    return DecoderNames(tokens, "logits", tuple(pairs), *given)
+
+
+def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
+    """Names by layer and "key" or "value", of those that begin with a word."""
+    found: dict[int, dict[str, str]] = {}
+    for name in names:
+        words = _WORDS.findall(name.lower())
+        numbers = [n for n in map(whole_number, words) if n is not None]
+        # "past_key_values.3.key", "past_key_3": the last of these words says which it is.
+        kinds = [_KINDS[w] for w in words if w in _KINDS]
+        if words[:1] == [word] and len(numbers) == 1 and kinds:
+            found.setdefault(numbers[0], {})[kinds[-1]] = name
+    return {n: one for n, one in found.items() if len(one) == 2}
+
+
+def _shapes(
+    names: DecoderNames, inputs: _Infos, head_size: int | None
+) -> dict[str, tuple[int | str, ...]]:
+    """The dims that inputs get."""
+    found: dict[str, tuple[int | str, ...]] = {names.tokens: (1, TOKENS)}
+    for name, last in ((names.mask, f"{PAST} + {TOKENS}"), (names.places, TOKENS)):
+        if name:
+            found[name] = (1, last)
+    for pair in names.pasts:
+        for name in (pair.key, pair.value):
+            dims = inputs[name].type.tensor_type.shape.dim
+            known = [d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in dims]
+            if len(known) != 4 or not known[1]:
+                raise UnsupportedError(
+                    f"Its input '{name}' is not [batch, heads, past, size] with a fixed number of "
+                    "heads; export the model again."
+                )
+            size = known[3] or head_size
+            if not size:
+                raise ModelError(
+                    f"Its input '{name}' has heads of a size without a number; put the model's "
+                    "genai_config.json or config.json beside it."
+                )
+            found[name] = (1, known[1], PAST, size)
+    return found
+
+
+def _set_dims(info: onnx.ValueInfoProto, dims: tuple[int | str, ...]) -> None:
+    """Gives an input other dims; those that are numbers in the file have to be the same.
+
+    Raises:
+        UnsupportedError: The file has other numbers.
+    """
+    shape = info.type.tensor_type.shape
+    old = [d.dim_value if d.WhichOneof("value") == "dim_value" else None for d in shape.dim]
+    fits = len(old) == len(dims) and all(
+        o is None or o == new for o, new in zip(old, dims, strict=True)
+    )
+    if not fits:
+        raise UnsupportedError(
+            f"Its input '{info.name}' has the dims {[d or '?' for d in old]}; expected "
+            f"{list(dims)}, or names for them: export the model with dynamic axes."
+        )
+    del shape.dim[:]
+    for dim in dims:
+        if isinstance(dim, int):
+            shape.dim.add(dim_value=dim)
+        else:
+            shape.dim.add(dim_param=dim)

@@ -1,0 +1,189 @@
+"""Finds the attention of each layer, over the past that a decoder is given and the new tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.ir.dims import same
+from clrt.ir.graph import Graph, Node, Value
+from clrt.models.decoders.io_names import DecoderNames
+from clrt.models.decoders.paging.probe import STEPS, StepProbe
+from clrt.models.decoders.paging.refusal import refusal
+from clrt.models.decoders.paging.visibility import Visibility, VisibilityReader
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.attention.update_cache import UpdateCache
+from clrt.ops.base import Op
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.pad import Pad
+from clrt.ops.pointwise.cast import Cast
+from clrt.passes.report import PassReport
+
+
+@dataclass(frozen=True, eq=False)
+class LayerAttention:
+    """The attention of one layer.
+
+    Attributes:
+        node: A FusedAttention.
+        layer: Its number.
+        key, value: What is new, by head `[1, heads, tokens, size]`.
+    """
+
+    node: Node
+    layer: int
+    key: Value
+    value: Value
+    shows: Visibility
+
+    @property
+    def op(self) -> FusedAttention:
+        assert isinstance(self.node.op, FusedAttention)
+        return self.node.op
+
+    @property
+    def geometry(self) -> tuple[int, int]:
+        """How many heads of keys there are, and their size."""
+        return self.op.kv_num_heads, self.op.head_size
+
+
+def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
+    """Makes a Concat of each past and its new rows of what writes these into a cache.
+
+    Such a cache may have room behind its rows; that of one text without padding has none. Sizes
+    that follow from it become known.
+
+    Raises:
+        UnsupportedError: The rows do not come behind the past.
+    """
+    pasts = {p.key for p in names.pasts} | {p.value for p in names.pasts}
+    caches = [n for n in graph.nodes if isinstance(n.op, UpdateCache)]
+    found = [n for n in caches if _unrounded(n.arg(0)).name in pasts]
+    for node in found:
+        for past, new in STEPS:
+            places = [probe.at(node.arg(i), past, new) for i in (2, 3)]
+            numbers = [None if p is None else p.reshape(-1).tolist() for p in places]
+            if numbers != [[past], [past + new]]:
+                raise refusal("its new keys or values do not come behind the past", node)
+    for node in found:
+        node.op, node.inputs = Concat(2), node.inputs[:2]
+    for node in graph.nodes if found else ():
+        assert isinstance(node.op, Op)
+        for value, known in zip(
+            node.outputs, node.op.infer_with_data(node.input_types), strict=False
+        ):
+            value.type = known
+
+
+def find_attention(
+    graph: Graph, names: DecoderNames, reader: VisibilityReader, report: PassReport
+) -> dict[Node, LayerAttention]:
+    """The attention of every layer, by node.
+
+    Args:
+        report: Of the passes that recognise attention, for what they missed.
+
+    Raises:
+        UnsupportedError: That of a layer is not recognised, or layers differ in their heads.
+    """
+    layers = {pair.key: (n, pair) for n, pair in enumerate(names.pasts)}
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    found: dict[int, LayerAttention] = {}
+    for node in graph.nodes:
+        if not isinstance(node.op, FusedAttention):
+            continue
+        keys, values = (_appended(node.arg(i)) for i in (1, 2))
+        if keys is None or values is None or keys.past not in layers:
+            continue
+        layer, pair = layers[keys.past]
+        presents = [_unrounded(outputs[n]) for n in (pair.present_key, pair.present_value)]
+        if values.past != pair.value or presents != [keys.node.output, values.node.output]:
+            raise refusal(f"it mixes the past of layer {layer} with that of others", node)
+        if layer in found or keys.extra != values.extra:
+            raise refusal(f"'{pair.key}' is read by several nodes", node)
+        _check_heads(node)
+        shows = reader.of(node, keys.extra)
+        found[layer] = LayerAttention(node, layer, keys.new, values.new, shows)
+    for layer, pair in enumerate(names.pasts):
+        if layer not in found:
+            raise refusal(_reason(pair.key, report))
+    if len({one.geometry for one in found.values()}) > 1:
+        raise refusal("layers differ in the heads of their keys")
+    return {one.node: one for one in found.values()}
+
+
+def _check_heads(node: Node) -> None:
+    op = node.op
+    assert isinstance(op, FusedAttention)
+    if op.head_size != op.v_head_size:
+        raise refusal(
+            f"its heads have {op.head_size} elements of keys, {op.v_head_size} of values", node
+        )
+    if op.k_offset or op.v_offset:
+        raise refusal("its keys are columns of something wider", node)
+
+
+def _reason(key: str, report: PassReport) -> str:
+    """Why the attention over a past is missing, as passes saw it."""
+    text = f"attention over '{key}' is not of a form that clrt knows"
+    for record in report.records:
+        if record.name in ("fuse_attention", "lower_attention") and record.misses:
+            node, reason = record.misses[0]
+            return f"{text} ({node}: {reason})"
+    return text
+
+
+@dataclass(frozen=True, eq=False)
+class _Appended:
+    """A past with new rows behind it.
+
+    Attributes:
+        node: That puts them there.
+        past: Name of the input.
+        new: The rows.
+        extra: Whether one of zeros follows.
+    """
+
+    node: Node
+    past: str
+    new: Value
+    extra: bool
+
+
+def _appended(value: Value) -> _Appended | None:
+    value = _unrounded(value)
+    node, extra = value.producer, False
+    if node is not None and isinstance(node.op, Pad):
+        if not _adds_one_row(node):
+            return None
+        value, extra = _unrounded(node.arg(0)), True
+        node = value.producer
+    if node is None:
+        return None
+    by_row = isinstance(node.op, Concat) and node.op.axis in (2, -2) and value.type.rank == 4
+    past = _unrounded(node.arg(0))
+    if not by_row or len(node.inputs) != 2 or past.producer is not None or past.is_constant:
+        return None
+    return _Appended(node, past.name, _unrounded(node.arg(1)), extra)
+
+
+def _adds_one_row(node: Node) -> bool:
+    before, after = node.arg(0).shape, node.output.shape
+    assert isinstance(node.op, Pad)
+    if before is None or after is None or len(before) != 4 or node.op.mode != "constant":
+        return False
+    fill = node.input(2)
+    zero = fill is None or (fill.numbers is not None and not fill.numbers.any())
+    pads = node.arg(1).numbers
+    behind = pads is not None and not pads[: pads.size // 2].any()
+    return zero and behind and same(after[2], before[2] + 1)
+
+
+def _unrounded(value: Value) -> Value:
+    """A value before casts between floats: a cache of float16 rounds what it holds."""
+    node = value.producer
+    while node is not None and isinstance(node.op, Cast) and value.dtype.is_float:
+        if not node.arg(0).dtype.is_float:
+            break
+        value = node.arg(0)
+        node = value.producer
+    return value

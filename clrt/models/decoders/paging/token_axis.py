@@ -1,0 +1,175 @@
+"""Checks that nodes compute each token from itself alone.
+
+Tokens of several texts stand side by side in one batch, `[1, tokens, …]`. That is the same as each
+text on its own where no node but attention lets one token reach another: the axis of tokens keeps
+its order, and is neither summed over, cut nor looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clrt.ir.dims import Expr, Shape, product, same, symbol
+from clrt.ir.graph import Node, Value
+from clrt.models.decoders.io_names import TOKENS
+from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.checks import normalize_axis
+from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.movement.concat import Concat, Split
+from clrt.ops.movement.expand import Expand
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.gather_elements import GatherElements
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.scatter_elements import ScatterElements
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import View
+from clrt.ops.norm.layer_normalization import Normalization
+from clrt.ops.norm.lp_normalization import LpNormalization
+from clrt.ops.norm.softmax import SoftmaxBase
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.quantize_linear import Quantization
+from clrt.ops.reduce.argmax import ArgExtremum
+from clrt.ops.reduce.reduction import Reduce
+from clrt.ops.reduce.top_k import TopK
+
+_ALONG = (Concat, Split, SoftmaxBase, LpNormalization, ArgExtremum, TopK)
+_LOOKED_UP = (GatherElements, ScatterElements)
+
+
+def token_axis(shape: Shape | None) -> int | str | None:
+    """The axis of tokens, which may have several elements of each; a reason where there is none
+    of its own, None where nothing of the shape depends on tokens.
+    """
+    if shape is None:
+        return "its rank is not known"
+    found = [k for k, d in enumerate(shape) if isinstance(d, Expr) and TOKENS in d.symbols]
+    if not found:
+        return None
+    if len(found) > 1 or _each(shape, found[0]) is None:
+        return f"tokens are no axis of {[str(d) for d in shape]}"
+    return found[0]
+
+
+def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
+    """Why a node may let one token reach another; None where it cannot.
+
+    Args:
+        tokens: The axis of tokens of each value that has one.
+    """
+    axes = {i: tokens[v] for i, v in enumerate(node.inputs) if v is not None and v in tokens}
+    op = node.op
+    if not axes:
+        return None
+    if isinstance(op, (Pointwise, Fused, FusedRotary)):
+        return _aligned(node, axes)
+    if isinstance(op, Quantization):
+        rank = len(node.arg(0).shape or ())
+        along = axes.get(0) == normalize_axis(op.axis, rank, op)
+        return "it goes along the axis of tokens" if along else _aligned(node, axes)
+    if isinstance(op, MatrixProduct):
+        return _product(node, axes)
+    if isinstance(op, View):
+        return _viewed(node, axes.get(0))
+    axis = axes.get(0)
+    if isinstance(op, Gather):
+        return _gathered(op, node, axes)
+    if isinstance(op, Concat) and len(axes) < len(node.inputs):
+        return "it puts what is not by token beside tokens"
+    if isinstance(op, _LOOKED_UP) and len(set(axes.values())) > 1:
+        return "its operands have tokens on different axes"
+    if axis is None:
+        return None if isinstance(op, Expand) else "it reads tokens where only sizes are expected"
+    rank = len(node.arg(0).shape or ())
+    used = _used_axes(node, rank)
+    if used is None:
+        return "what it does with tokens is not known"
+    return "it goes along the axis of tokens" if axis in used else None
+
+
+def _used_axes(node: Node, rank: int) -> set[int] | None:
+    """The axes of input 0 along which an op moves or joins elements; None for an unknown op."""
+    op = node.op
+    if isinstance(op, (Transpose, Expand)):
+        return set()
+    if isinstance(op, (*_ALONG, *_LOOKED_UP)):
+        first = normalize_axis(op.axis, rank, op)
+        return set(range(first, rank)) if getattr(op, "flatten", False) else {first}
+    if isinstance(op, Normalization):
+        return set(range(normalize_axis(op.axis, rank, op), rank))
+    if isinstance(op, Reduce):
+        return set(op.axes_of(node.input_types, rank))
+    if isinstance(op, (Slice, Pad)):
+        numbers = [v.numbers if v is not None else None for v in node.inputs[1:4]]
+        axes = numbers[2]
+        if isinstance(op, Slice) and axes is None and numbers[0] is not None:
+            return set(range(numbers[0].size))
+        return None if axes is None else {normalize_axis(int(a), rank, op) for a in axes.flat}
+    return None
+
+
+def _each(shape: Shape, axis: int) -> int | None:
+    """How many elements of an axis belong to a token; None where it is no axis of tokens."""
+    dim, tokens = shape[axis], symbol(TOKENS)
+    if same(dim, tokens):
+        return 1
+    assert isinstance(dim, Expr)
+    counts = list(dim.terms.values())
+    return counts[0] if len(counts) == 1 and same(dim, tokens * counts[0]) else None
+
+
+def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
+    """Of operands that are broadcast against each other."""
+    if isinstance(node.op, FusedRotary):
+        return None  # its shapes say all: places of x and of the tables are one
+    rank = len(node.output.shape or ())
+    behind = set()
+    for index, axis in axes.items():
+        behind.add(len(node.arg(index).shape or ()) - axis)
+    if len(behind) != 1:
+        return "its operands have tokens on different axes"
+    at = behind.pop()
+    for index, value in enumerate(node.inputs):
+        shape = () if value is None else value.shape or ()
+        if index not in axes and len(shape) >= at and not same(shape[-at], 1):
+            return "it reads what differs along the axis of tokens, but not by token"
+    dims = {str((node.arg(i).shape or ())[k]) for i, k in axes.items()}
+    dims.add(str((node.output.shape or ())[rank - at]))
+    return None if len(dims) == 1 else "its operands have different numbers of tokens"
+
+
+def _product(node: Node, axes: Mapping[int, int]) -> str | None:
+    """Tokens may be rows of A, or columns of B: the angles of rotations come as such."""
+    turned = [
+        any(getattr(node.op, name, 0) for name in pair)
+        for pair in (("trans_a", "transA"), ("trans_b", "transB"))
+    ]
+    ranks = [len(node.arg(i).shape or ()) for i in (0, 1)]
+    # The axes that are summed over.
+    columns, rows = ranks[0] - 1 - turned[0], ranks[1] - 2 + turned[1]
+    if {0, 1} <= axes.keys() or axes.get(0) == columns or axes.get(1) == rows:
+        return "it multiplies tokens with each other"
+    return None
+
+
+def _viewed(node: Node, axis: int | None) -> str | None:
+    before, after = node.arg(0).shape or (), node.output.shape or ()
+    found = token_axis(after)
+    if axis is None or not isinstance(found, int):
+        return "it reads tokens where only sizes are expected"
+    heads = product(before[:axis]), product(after[:found])
+    first = same(heads[0], 1) and same(heads[1], 1)
+    each = _each(before, axis), _each(after, found)
+    if first or (same(*heads) and each[0] == each[1]):
+        return None
+    return "it views elements of several tokens as one"
+
+
+def _gathered(op: Gather, node: Node, axes: Mapping[int, int]) -> str | None:
+    rank = len(node.arg(0).shape or ())
+    if len(axes) > 1:
+        return "it looks up tokens by tokens"
+    if axes.get(0) == normalize_axis(op.axis, rank, op):
+        return "it takes some of the tokens"
+    return None

@@ -1,0 +1,162 @@
+"""What queries of an attention see: keys of which distance, at what price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.models.decoders.paging.probe import MOST_ELEMENTS, STEPS, StepProbe
+from clrt.models.decoders.paging.refusal import refusal
+from clrt.ops.attention.fused_attention import FusedAttention
+
+# A score with that much taken off has no weight in a softmax.
+_HIDDEN = -1e4
+_FEW_KEYS = 1 << 10
+MOST_KEYS = 1 << 17
+"""No window is looked for among more keys."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys a token sees: those of its text up to its own place, but for what is said here.
+
+    Attributes:
+        window: How many keys before its place; -1 for all.
+        slopes: float32 `[heads]`: what a key's distance, times this, takes off its score (ALiBi).
+        sinks: float32 `[heads]`, or `[1]` for all: the score of one more key, without a value.
+    """
+
+    window: int = -1
+    slopes: Array | None = field(default=None, compare=False)
+    sinks: Array | None = field(default=None, compare=False)
+
+
+class VisibilityReader:
+    """Reads off masks, by what they are in a few steps, what they mean.
+
+    Attributes:
+        longest: Up to so many tokens of a text masks are known.
+
+    Args:
+        context: The most tokens of a text; a window of as many is none.
+    """
+
+    def __init__(self, probe: StepProbe, context: int) -> None:
+        self._probe = probe
+        self.longest = min(context, MOST_KEYS)
+        self._found: dict[tuple[Value, bool], Visibility] = {}
+
+    def of(self, node: Node, sink: bool) -> Visibility:
+        """What a FusedAttention over past and present shows.
+
+        Args:
+            sink: Whether its keys have one more, of zeros, behind them.
+
+        Raises:
+            UnsupportedError: It is not causal, or adds to scores what is neither mask nor ALiBi.
+        """
+        op, mask, lengths = node.op, node.input(3), node.input(4)
+        assert isinstance(op, FusedAttention)
+        self._check_lengths(node, lengths)
+        if mask is None:
+            if not (op.is_causal and op.at_end) or sink:
+                raise refusal("it shows each token those behind it, too", node)
+            return Visibility(op.left_window)
+        if op.is_causal:
+            raise refusal("it has a mask beside its own order", node)
+        key = (mask, sink)
+        if key not in self._found:
+            self._found[key] = self._read(node, mask, sink)
+        return self._found[key]
+
+    def _check_lengths(self, node: Node, lengths: Value | None) -> None:
+        if lengths is None:
+            return
+        for past, new in STEPS:
+            found = self._probe.at(lengths, past, new)
+            if found is None or found.size != 1 or int(found.flat[0]) != past + new:
+                raise refusal(f"'{lengths.name}' is not how many keys there are", node)
+
+    def _read(self, node: Node, mask: Value, sink: bool) -> Visibility:
+        """What the longest row says; it must hold for steps of several tokens, too."""
+        longest = self.longest
+        while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MOST_ELEMENTS:
+            longest //= 2
+        (row,) = self._rows(node, mask, longest - 1, 1, sink)
+        seen = int((row.scores[0] > _HIDDEN).sum())
+        window = -1 if seen == longest else seen - 1
+        if window < 0:
+            self.longest = longest
+        nearest = row.scores[:, -2:]
+        slopes = nearest[:, 1] - nearest[:, 0] if nearest.shape[1] == 2 else np.zeros(1)
+        slopes = np.where(np.isfinite(slopes) & (window != 0), slopes, 0)
+        steps = list(STEPS)
+        if 0 <= window < longest - 4:
+            steps.append((window, 3))
+        found = [row, *(r for p, n in steps for r in self._rows(node, mask, p, n, sink))]
+        for one in found:
+            one.check(node, window, slopes)
+        sinks = row.sinks
+        others = [one.sinks for one in found if one.sinks is not None]
+        if sinks is not None and any(not np.array_equal(one, sinks) for one in others):
+            raise refusal("its sink differs by token", node)
+        heads = self._heads(node)
+        wide = np.float32
+        return Visibility(
+            window,
+            np.broadcast_to(slopes, heads).astype(wide) if slopes.any() else None,
+            None if sinks is None else np.broadcast_to(sinks, heads).astype(wide),
+        )
+
+    @staticmethod
+    def _heads(node: Node) -> tuple[int]:
+        assert isinstance(node.op, FusedAttention)
+        return (node.op.num_heads,)
+
+    def _rows(self, node: Node, mask: Value, past: int, new: int, sink: bool) -> Iterator[_MaskRow]:
+        """The rows of a mask in a step."""
+        found = self._probe.at(mask, past, new)
+        if found is None:
+            raise refusal(f"its mask '{mask.name}' depends on data, or is too large", node)
+        if found.dtype == bool:
+            found = np.where(found, 0.0, -np.inf)
+        scores = np.asarray(found, np.float64).reshape((1,) * (4 - found.ndim) + found.shape)
+        keys = past + new + int(sink)
+        if scores.shape[0] != 1 or scores.shape[2] not in (1, new) or scores.shape[3] != keys:
+            raise refusal(f"its mask '{mask.name}' {mask.type} has another shape", node)
+        scores = np.broadcast_to(scores, (*scores.shape[:2], new, keys))[0]
+        for query in range(new):
+            own = scores[:, query]
+            yield _MaskRow(past + query, own[:, : past + new], own[:, -1] if sink else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _MaskRow:
+    """What a mask adds for one token.
+
+    Attributes:
+        place: Of the token.
+        scores: `[heads, keys]`.
+        sinks: Of the key behind them, `[heads]`.
+    """
+
+    place: int
+    scores: Array
+    sinks: Array | None
+
+    def check(self, node: Node, window: int, slopes: Array) -> None:
+        """Raises UnsupportedError where the row is not what others say."""
+        distance = self.place - np.arange(self.scores.shape[1])
+        seen = (distance >= 0) & ((distance <= window) | (window < 0))
+        if ((self.scores > _HIDDEN) != seen).any():
+            raise refusal("it does not show each token those up to its own place", node)
+        own = self.scores[:, self.place : self.place + 1]
+        wanted = -slopes[:, None] * distance[seen]
+        if not np.allclose(self.scores[:, seen] - own, wanted, 1e-3, 1e-4):
+            raise refusal("it adds to scores what is neither a mask nor ALiBi", node)
+        if self.sinks is not None and not np.isfinite(self.sinks).all():
+            raise refusal("its last key is hidden", node)

@@ -1,0 +1,130 @@
+"""Computes logits of the tokens alone for which they are wanted."""
+
+from __future__ import annotations
+
+from clrt.ir.builder import Builder
+from clrt.ir.dims import same, substitute, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.models.decoders.io_names import TOKENS
+from clrt.models.decoders.paging.refusal import refusal
+from clrt.models.decoders.paging.token_axis import mixes_tokens, token_axis
+from clrt.ops.checks import normalize_axis
+from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.views import Reshape, View
+from clrt.ops.pointwise.cast import Cast
+from clrt.passes.matching import scalar
+
+_ROWS = "rows"
+
+
+def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Value]:
+    """What logits are made of, `[rows, hidden]`, and logits `[rows, vocabulary]`, in float32.
+
+    What comes between the last place where tokens meet something else than constants, the last
+    residual, and the logits is made anew for rows only. An export that gives logits of the last
+    token only has a node that takes it, which then takes the rows.
+    """
+    chain: list[Node] = []
+    value = logits
+    while (node := value.producer) is not None:
+        followed = [v for v in node.inputs if v is not None and not v.is_constant]
+        if len(followed) != 1 or len(node.outputs) != 1 or node.input(0) is not followed[0]:
+            break
+        before, axis = followed[0], token_axis(followed[0].shape)
+        if token_axis(value.shape) is None and axis is not None:
+            chain.append(node)
+            return _finished(build, _taken(build, before, rows), chain, node)
+        reason = mixes_tokens(node, {before: axis}) if isinstance(axis, int) else None
+        if reason is not None:
+            raise refusal(reason, node)
+        chain.append(node)
+        value = before
+    return _finished(build, _taken(build, value, rows), chain, None)
+
+
+def _taken(build: Builder, value: Value, rows: Value) -> Value:
+    axis = token_axis(value.shape)
+    if (
+        not isinstance(axis, int)
+        or value.shape is None
+        or not same(value.shape[axis], symbol(TOKENS))
+    ):
+        raise refusal(
+            f"'{value.name}' {value.type}, of which logits are made, has no axis of tokens"
+        )
+    return build.add(Gather(axis=axis), value, rows)
+
+
+def _finished(
+    build: Builder, value: Value, chain: list[Node], last: Node | None
+) -> tuple[Value, Value]:
+    """The nodes of a chain, last first, on other tokens: what the last product reads, and logits.
+
+    Args:
+        last: The node that takes the last token, which is left out.
+    """
+    hidden = value
+    for node in reversed(chain):
+        if isinstance(node.op, MatrixProduct):
+            hidden = value
+        if node is last:
+            value = _without_axis(build, value, node)
+        elif last is not None and isinstance(node.op, View):
+            continue  # views of one token only move axes of one element
+        else:
+            others = [None if v is None else _of_rows(build, v) for v in node.inputs[1:]]
+            value = build.add(node.op, value, *others)
+    return _matrix(build, hidden), _matrix(build, value)
+
+
+def _matrix(build: Builder, value: Value) -> Value:
+    shape = build.dims((symbol(_ROWS), last_number(value)))
+    matrix = build.add(Reshape(1), value, shape)
+    return matrix if matrix.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), matrix)
+
+
+def last_number(value: Value) -> int:
+    """The last dim of a value.
+
+    Raises:
+        UnsupportedError: It is no number.
+    """
+    dim = value.shape[-1] if value.shape else None
+    if not isinstance(dim, int):
+        raise refusal(f"'{value.name}' {value.type} has no fixed width")
+    return dim
+
+
+def _without_axis(build: Builder, value: Value, node: Node) -> Value:
+    """What a node that takes the last token gives, with rows in its place."""
+    rank = len(node.arg(0).shape or ())
+    axis = token_axis(node.arg(0).shape)
+    if isinstance(node.op, Gather):
+        index = node.arg(1).type.data
+        is_last = index is not None and index.size == 1 and _is_last(index.flat[0])
+        if is_last and normalize_axis(node.op.axis, rank, node.op) == axis:
+            return value
+    if isinstance(node.op, Slice):
+        start, axes = node.arg(1).type.data, node.input(3)
+        at = None if axes is None else scalar(axes)
+        is_one = start is not None and start.size == 1 and _is_last(start.flat[0])
+        if is_one and at is not None and int(at) % rank == axis:
+            return value
+    raise refusal("it makes one of the tokens of a step", node)
+
+
+def _is_last(index: object) -> bool:
+    """Whether an index is that of the last token of a step."""
+    return index == -1 if isinstance(index, int) else str(index) in ("-1", f"-1+{TOKENS}")
+
+
+def _of_rows(build: Builder, value: Value) -> Value:
+    """A constant, with the number of rows where it has that of tokens."""
+    data = value.type.data
+    if data is None or value.has_numbers:
+        return value
+    bound = {TOKENS: symbol(_ROWS)}
+    return build.dims([substitute(d, bound) for d in data.flat])

@@ -1,0 +1,242 @@
+"""Frequencies of rotary embeddings, as config.json describes them.
+
+Newer files have `rope_parameters`, with an object for each kind of layer where these differ; older
+ones `rope_scaling`, and `rope_theta` beside it. Both are read. All is float32, as in transformers.
+
+Source: transformers, modeling_rope_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.op import Array
+from clrt.models.decoders.decoder import SLIDING, Rotary
+from clrt.models.huggingface.config_values import ConfigValues
+
+_ORIGINAL = "original_max_position_embeddings"
+_LONGROPES = ("longrope", "su")  # the second is its name in the first Phi-3
+
+
+@dataclass(frozen=True)
+class RotaryScope:
+    """What frequencies depend on.
+
+    Attributes:
+        config: All of config.json.
+        rope: The object that describes them.
+        head_size: Of each head.
+        turned: Elements of a head that turn.
+        theta: The base of the powers.
+        trained: Places at most, by config.json.
+        context: Places that are asked for.
+    """
+
+    config: ConfigValues
+    rope: ConfigValues
+    head_size: int
+    turned: int
+    theta: float
+    trained: int
+    context: int
+
+    @property
+    def original(self) -> int:
+        """Places before the context was extended. Phi-3 has them outside the object."""
+        inside = self.rope.integer(_ORIGINAL, default=self.trained)
+        return self.config.integer(_ORIGINAL, default=inside)
+
+    @property
+    def factor(self) -> float:
+        """How often longer the context is than the original one."""
+        return self.rope.number("factor", self.trained / self.original, least=1e-6, most=1e6)
+
+    def powers(self, theta: float | None = None, width: int | None = None) -> Array:
+        """theta ** (2 i / width) of each pair i."""
+        steps = np.arange(0, self.turned, 2, dtype=np.float32) / np.float32(width or self.turned)
+        return np.asarray(np.power(np.float32(theta or self.theta), steps))
+
+
+def read_rotary(
+    config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
+) -> Rotary:
+    """The rotary embedding of layers of one kind.
+
+    Args:
+        config: With `rope_theta`, `partial_rotary_factor` and `max_position_embeddings` under
+            these names, whatever the family calls them.
+        context: Places that are asked for. Dynamic frequencies depend on it.
+        kind: FULL or SLIDING.
+
+    Raises:
+        ModelError: A value is missing or wrong.
+        UnsupportedError: The kind of scaling is not known.
+    """
+    rope, theta = _rope_object(config, kind)
+    scaling = rope.text("rope_type", rope.text("type", "default"))
+    if scaling == "yarn" and "short_factor" in rope:  # the first Phi-3
+        scaling = "longrope"
+    if scaling not in _SCALINGS:
+        raise rope.unsupported("rope_type", f"known are {', '.join(_SCALINGS)}")
+    part = config.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
+    part = rope.number("partial_rotary_factor", part, least=0.0, most=1.0)
+    turned = head_size if scaling == "proportional" else int(head_size * part)
+    if "rotary_dim" in config:  # GPT-J
+        turned = config.integer("rotary_dim", most=head_size)
+    if turned < 2 or turned % 2:
+        raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
+    trained = config.integer("max_position_embeddings", default=max(context, 1))
+    scope = RotaryScope(config, rope, head_size, turned, theta, trained, context)
+    with np.errstate(all="ignore"):
+        frequencies, factor = _SCALINGS[scaling](scope)
+        long = _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
+    for made in (frequencies, long):
+        if made is not None and not np.isfinite(made).all():
+            raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
+    frequencies = frequencies.astype(np.float32)
+    if long is None or np.array_equal(frequencies, long):
+        return Rotary(frequencies, interleaved, factor)
+    return Rotary(frequencies, interleaved, factor, long, scope.original)
+
+
+def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
+    """The object that describes layers of a kind, and theta."""
+    local = kind == SLIDING and "rope_local_base_freq" in config  # Gemma 3
+    key = "rope_local_base_freq" if local else "rope_theta"
+    theta = config.number(key, 1e4, least=1.0, most=1e12)
+    rope = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling")
+    if kind in rope:
+        rope = rope.inner(kind)
+    elif local:  # an older file: scaling is of the other layers
+        rope = ConfigValues(config.file, {})
+    return rope, rope.number("rope_theta", theta, least=1.0, most=1e12)
+
+
+def _default(scope: RotaryScope) -> tuple[Array, float]:
+    """1 / theta ** (2 i / d). Source: Su et al., RoFormer (2021)."""
+    return 1 / scope.powers(), 1.0
+
+
+def _linear(scope: RotaryScope) -> tuple[Array, float]:
+    """Places are divided by a factor. Source: Chen et al., Position Interpolation (2023)."""
+    return 1 / scope.powers() / np.float32(scope.factor), 1.0
+
+
+def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
+    """theta grows with the context. It is the one asked for that counts, and not a text's length.
+
+    Source: bloc97 and emozilla, NTK-aware scaled RoPE (2023).
+    """
+    factor, length, turned = scope.factor, max(scope.context, scope.trained), scope.turned
+    growth = (factor * length / scope.trained) - (factor - 1)
+    if turned <= 2 or growth <= 0:
+        raise scope.rope.wrong("factor", "a number that leaves frequencies", factor)
+    return 1 / scope.powers(scope.theta * growth ** (turned / (turned - 2))), 1.0
+
+
+def _proportional(scope: RotaryScope) -> tuple[Array, float]:
+    """The first pairs turn, with the powers of all; the others stand still."""
+    part = scope.rope.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
+    turning = int(part * scope.head_size // 2)
+    frequencies = 1 / scope.powers(width=scope.head_size)
+    frequencies[turning:] = 0
+    return frequencies / np.float32(scope.rope.number("factor", 1.0, least=1e-6)), 1.0
+
+
+def _llama3(scope: RotaryScope) -> tuple[Array, float]:
+    """Long waves are slowed down by a factor, short ones not, and those between by part.
+
+    Source: Llama 3.1's rope_scaling.
+    """
+    rope, frequencies, original = scope.rope, 1 / scope.powers(), scope.original
+    low = rope.number("low_freq_factor", least=1e-6)
+    high = rope.number("high_freq_factor", least=1e-6)
+    if high <= low:
+        raise rope.wrong("high_freq_factor", f"a number above low_freq_factor ({low:g})", high)
+    waves = np.float32(2 * math.pi) / frequencies
+    slowed = np.where(waves > original / low, frequencies / np.float32(scope.factor), frequencies)
+    smooth = (original / waves - np.float32(low)) / np.float32(high - low)
+    between = (1 - smooth) * slowed / np.float32(scope.factor) + smooth * slowed
+    is_between = (waves >= original / high) & (waves <= original / low)
+    return np.where(is_between, between, slowed), 1.0
+
+
+def _yarn(scope: RotaryScope) -> tuple[Array, float]:
+    """Long waves are slowed down by a factor, short ones not; cosines and sines grow a little.
+
+    Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
+    """
+    rope, factor, turned = scope.rope, scope.factor, scope.turned
+    mscale, all_dim = (rope.number(k, 0.0, 0.0, 1e3) for k in ("mscale", "mscale_all_dim"))
+    wanted = _magnitude(factor, 1.0)
+    if mscale and all_dim:
+        wanted = _magnitude(factor, mscale) / _magnitude(factor, all_dim)
+    wanted = rope.number("attention_factor", wanted, least=0.0, most=1e6)
+
+    def pair_of(rotations: float) -> float:
+        """The pair that turns so often within the original context."""
+        ratio = scope.original / (rotations * 2 * math.pi)
+        return turned * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
+
+    low = pair_of(rope.number("beta_fast", 32.0, least=1e-6, most=1e6))
+    high = pair_of(rope.number("beta_slow", 1.0, least=1e-6, most=1e6))
+    if rope.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, turned - 1)
+    if low == high:
+        high += 0.001
+    ramp = (np.arange(turned // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    kept = 1 - np.clip(ramp, 0, 1)
+    powers = scope.powers()
+    return 1 / (np.float32(factor) * powers) * (1 - kept) + 1 / powers * kept, wanted
+
+
+def _magnitude(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _longrope(scope: RotaryScope) -> tuple[Array, float]:
+    """Each pair has a factor for texts up to the original context, and another one beyond it.
+
+    As in transformers, all tokens of a text have the factors of its whole length, so keys that are
+    cached are computed again once a text outgrows the original context.
+
+    Returns:
+        The frequencies of texts up to the original context, and the factor of cosines and sines.
+
+    Source: Ding et al., LongRoPE (2024).
+    """
+    original, factor = scope.original, scope.factor
+    frequencies = _longrope_frequencies(scope, "short_factor")
+    growth = 1.0
+    if factor > 1:
+        growth = math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
+    growth = scope.rope.number("attention_factor", growth, least=0.0, most=1e6)
+    return frequencies, growth
+
+
+def _longrope_frequencies(scope: RotaryScope, key: str) -> Array:
+    """Returns float32 frequencies divided by the list of factors under a key.
+
+    Raises:
+        ModelError: The key is missing, or is not a list of numbers above 0 for each pair.
+    """
+    factors = np.array(scope.rope.numbers(key, scope.turned // 2), np.float32)
+    if not (factors > 0).all():
+        raise scope.rope.wrong(key, "a list of numbers above 0", scope.rope.get(key))
+    return np.asarray(1 / (factors * scope.powers()), np.float32)
+
+
+_SCALINGS: dict[str, Callable[[RotaryScope], tuple[Array, float]]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    **dict.fromkeys(_LONGROPES, _longrope),
+    "proportional": _proportional,
+}

@@ -1,0 +1,188 @@
+"""Decoders as encoders: all tokens of some texts at once, without a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.models.decoders.config import read_decoder
+from clrt.models.decoders.decoder import Decoder, Rotary
+from clrt.models.decoders.graph import DecoderGraph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.decoders.layers import DecoderBuilder
+from clrt.models.decoders.source import WeightSource
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.views import Reshape, Unsqueeze
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Neg, Sin
+from clrt.ops.tensor.range import Range
+
+
+def sequence_graph(folder: Path) -> Graph:
+    """The graph of a decoder that reads whole texts.
+
+    Inputs: `input_ids` and `attention_mask`, int64 `[batch, sequence]`, padded at the right: a
+    token sees those before it, so that padding changes nothing. Output: `last_hidden_state`
+    float32 `[batch, sequence, hidden]`, behind the last norm.
+
+    Args:
+        folder: A Hugging Face folder of a decoder.
+
+    Raises:
+        ModelError: A file or tensor is missing or damaged.
+        UnsupportedError: The model is of another family, or its attention is not causal.
+    """
+    decoder, _, config = read_decoder(folder)
+    if not config.flag("is_causal", True):
+        raise config.unsupported("is_causal", "tokens see what is before them")
+    for what, found in (
+        ("an encoder", decoder.encoder),
+        ("scores that fall with distance", decoder.slopes),
+        ("biases by distance", decoder.relative),
+        ("other rotary frequencies for long texts", decoder.long_beyond),
+    ):
+        if found:
+            raise UnsupportedError(
+                f"The {decoder.family} of '{folder}' has {what}, which is not supported for "
+                "vectors of texts; export the model to ONNX."
+            )
+    decoder, source = read_folder(folder)
+    if "blk.0.attn_sinks.weight" in source:
+        raise config.unsupported("model_type", "attention without sinks is")
+    return _SequenceGraph(decoder, source).graph()
+
+
+class _SequenceGraph(DecoderGraph):
+    """Builds the graph of one decoder over whole texts; rows are those of all texts together."""
+
+    def __init__(self, decoder: Decoder, source: WeightSource) -> None:
+        self.decoder = decoder
+        self.build = build = DecoderBuilder(source, decoder)
+        self.batch, self.places = symbol("batch"), symbol("sequence")
+        self.ids, self.mask = (
+            build.input(name, DType.INT64, (self.batch, self.places))
+            for name in ("input_ids", "attention_mask")
+        )
+        self.cross = None
+        self._tables = {}
+
+    def graph(self) -> Graph:
+        """The graph."""
+        decoder, build = self.decoder, self.build
+        hidden = self._embeddings()
+        for layer in range(decoder.layers):
+            hidden = self._layer(hidden, layer)
+        state = self._by_text(build.norm(hidden, "output_norm", decoder.hidden), decoder.hidden)
+        state.name = "last_hidden_state"
+        return build.graph(decoder.family, [self.ids, self.mask], [state], [state.name])
+
+    def _column(self, index: int) -> Value:
+        """The token of each row, or its place."""
+        build = self.build
+        rows = build.dims((self.batch * self.places,))
+        if index == 0:
+            return build("ids", Reshape(), self.ids, rows)
+        nothing = build("places", Mul(), self.ids, build.numbers(0))
+        return build("places", Reshape(), build("places", Add(), nothing, self._range()), rows)
+
+    def _range(self) -> Value:
+        build = self.build
+        return build("places", Range(), build.numbers(0), build.dim(self.places), build.numbers(1))
+
+    def _by_text(self, x: Value, width: int) -> Value:
+        """Rows of all texts as `[batch, sequence, width]`."""
+        shape = self.build.dims((self.batch, self.places, width))
+        return self.build("rows", Reshape(allowzero=1), x, shape)
+
+    def _attention(self, x: Value, layer: int) -> Value:
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
+        q_end, k_end = heads * size, (heads + kv_heads) * size
+        width = k_end + kv_heads * size
+        qkv = build.projected(x, path)
+        rotary = decoder.rotary_of(layer)
+        operands = [(0, q_end, heads, "attn_q_norm"), (q_end, k_end, kv_heads, "attn_k_norm")]
+        parts = [self._turned(qkv, *operand, path, rotary) for operand in operands]
+        value = self._by_text(build.columns(qkv, k_end, width, path), kv_heads * size)
+        attention = FusedAttention(
+            heads, kv_heads, size, size,
+            scale=decoder.score_scale, is_causal=True,
+            left_window=decoder.window(layer), softcap=decoder.softcap,
+        )  # fmt: skip
+        mixed = build(path, attention, *parts, value)
+        rows = build.dims((self.batch * self.places, heads * size))
+        mixed = build(path, Reshape(), mixed, rows)
+        return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
+
+    def _turned(
+        self, qkv: Value, first: int, end: int, heads: int, norm: str, path: str,
+        rotary: Rotary | None,
+    ) -> Value:  # fmt: skip
+        """The heads of Q or K, normalised and turned by their places, `[batch, sequence, W]`."""
+        decoder, build, size = self.decoder, self.build, self.decoder.head_size
+        x = build.columns(qkv, first, end, path)
+        if decoder.qk_norm == "head":
+            scale = build.norm_scale(f"{path}.{norm}.weight", size)
+            x = build(path, Reshape(), x, build.ints(-1, heads, size))
+            x = build(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
+        if rotary is None:
+            return self._by_text(x, heads * size)
+        turned = 2 * len(rotary.frequencies)
+        if turned == size and not rotary.interleaved:
+            x = self._by_text(x, heads * size)
+            return build(path, FusedRotary(heads, size), x, *self._angles(rotary))
+        shape = build.dims((self.batch, self.places, heads, size))
+        x = build(path, Reshape(allowzero=1), x, shape)
+        x = self._turned_apart(x, turned, rotary, path)
+        flat = build.dims((self.batch, self.places, heads * size))
+        return build(path, Reshape(allowzero=1), x, flat)
+
+    def _turned_apart(self, x: Value, turned: int, rotary: Rotary, path: str) -> Value:
+        """The same where pairs are neighbours, or only the first columns of a head are turned."""
+        build, half, size = self.build, turned // 2, self.decoder.head_size
+        step = 2 if rotary.interleaved else 1
+        bounds = ((0, turned), (1, turned)) if step == 2 else ((0, half), (half, turned))
+        a, b = (self._last(x, first, end, step, path) for first, end in bounds)
+        cos, sin = (build(path, Unsqueeze(), t, build.ints(1)) for t in self._halves(rotary))
+        less = build(path, Neg(), sin)
+        y0 = build(path, Add(), build(path, Mul(), a, cos), build(path, Mul(), b, less))
+        y1 = build(path, Add(), build(path, Mul(), b, cos), build(path, Mul(), a, sin))
+        if step == 2:
+            y0, y1 = (build(path, Unsqueeze(), y, build.ints(-1)) for y in (y0, y1))
+        both = build(path, Concat(-1), y0, y1)
+        if step == 2:
+            heads = x.shape[2] if x.shape else 1
+            shape = build.dims((self.batch, self.places, heads, turned))
+            both = build(path, Reshape(allowzero=1), both, shape)
+        if turned == size:
+            return both
+        return build(path, Concat(-1), both, self._last(x, turned, size, 1, path))
+
+    def _last(self, x: Value, first: int, end: int, step: int, path: str) -> Value:
+        ints = self.build.ints
+        return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
+
+    def _halves(self, rotary: Rotary) -> tuple[Value, Value]:
+        """Cosines and sines of places, `[sequence, turned / 2]`."""
+        build, layer = self.build, "rotary"
+        places = build(layer, Cast(DType.FLOAT32), self._range())
+        places = build(layer, Unsqueeze(), places, build.ints(1))
+        angles = build(layer, Mul(), places, build.constant(rotary.frequencies))
+        cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
+        first, second = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
+        return first, second
+
+    def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
+        """The same for both halves of a head, `[sequence, head]`."""
+        if rotary not in self._tables:
+            halves = self._halves(rotary)
+            cos, sin = (self.build("rotary", Concat(1), t, t) for t in halves)
+            self._tables[rotary] = cos, sin
+        return self._tables[rotary]

@@ -1,0 +1,96 @@
+"""Families of an encoder and a decoder, as T5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clrt.models.decoders import tensor_names
+from clrt.models.decoders.decoder import Decoder, RelativePlaces
+from clrt.models.decoders.family import DecoderFamily
+from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
+
+_MOST_BUCKETS, _MOST_REACH = 1 << 12, 1 << 16
+_GATED = "gated-"
+
+
+def _t5(config: ConfigValues) -> Mapping[str, Any]:
+    """Activation and gates by one name; as many layers as the encoder has, unless it is said.
+
+    The first T5 shares the embeddings with the head, and scales what that gets.
+    """
+    buckets = config.integer("relative_attention_num_buckets", default=32, most=_MOST_BUCKETS)
+    reach = config.integer("relative_attention_max_distance", default=128, most=_MOST_REACH)
+    if buckets % 4 or buckets < 4:
+        raise config.wrong("relative_attention_num_buckets", "a multiple of 4", buckets)
+    if reach <= buckets // 2:
+        key, kind = "relative_attention_max_distance", f"a whole number above {buckets // 2}"
+        raise config.wrong(key, kind, reach)
+    name = config.text("feed_forward_proj", "relu")
+    activation = name.removeprefix(_GATED)
+    tied = config.flag("tie_word_embeddings", True)
+    found: dict[str, Any] = {
+        "layers": config.integer(
+            "num_decoder_layers", default=config.integer("num_hidden_layers"), most=MAX_LAYERS
+        ),
+        "scale": 1.0,
+        "relative": RelativePlaces(buckets, reach),
+        "gated": name.startswith(_GATED),
+        "activation": "gelu_new" if name == "gated-gelu" else activation,
+    }
+    if config.flag("scale_decoder_outputs", tied):
+        found["logit_scale"] = config.integer("hidden_size") ** -0.5
+    return found
+
+
+def _mt5(config: ConfigValues) -> Mapping[str, Any]:
+    """The head gets states as they are, whatever the configuration says."""
+    return {**_t5(config), "logit_scale": 1.0}
+
+
+def _umt5(config: ConfigValues) -> Mapping[str, Any]:
+    """Each layer has biases of its own."""
+    found = _t5(config)
+    return {**found, "relative": replace(found["relative"], each=True)}
+
+
+def _encoder(config: ConfigValues, decoder: Decoder) -> Decoder:
+    """What reads the source: the decoder's sizes, but for the number of layers."""
+    return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
+
+
+# Raffel et al. (2019); also T5 1.1 and Flan-T5. Files say nothing of places: 512 is what the
+# models were trained with.
+_T5 = DecoderFamily(
+    names=tensor_names.T5,
+    keys={
+        "hidden_size": "d_model",
+        "head_dim": "d_kv",
+        "intermediate_size": "d_ff",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "max_position_embeddings": "n_positions",
+        "rms_norm_eps": "layer_norm_epsilon",
+    },
+    differences=_t5,
+    rotary="none",
+    defaults={
+        "vocab_size": 32128,
+        "hidden_size": 512,
+        "head_dim": 64,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 512,
+    },
+    encoder=_encoder,
+)
+
+# Xue et al. (2020).
+_MT5 = replace(_T5, differences=_mt5, defaults={**_T5.defaults, "vocab_size": 250112})
+
+# Chung et al. (2023).
+_UMT5 = replace(_MT5, differences=_umt5)
+
+T5_FAMILIES: dict[str, DecoderFamily] = {"t5": _T5, "mt5": _MT5, "umt5": _UMT5}

@@ -1,0 +1,158 @@
+"""The tensors of a Hugging Face folder under llama.cpp's names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.op import Array
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.family import DecoderFamily
+from clrt.models.huggingface.checkpoint import Checkpoint
+
+# What may precede the names of tensors: classes name the decoder within them.
+PREFIXES = (
+    "",
+    "model.",
+    "transformer.",
+    "language_model.",
+    "language_model.model.",
+    "model.language_model.",
+    "model.decoder.",
+    "decoder.",
+    "gpt_neox.",
+)
+_HEAD, _EMBEDDINGS, _QKV = "output", "token_embd", "attn_qkv"
+
+
+class HuggingFaceWeights:
+    """The tensors of a folder under llama.cpp's names.
+
+    Args:
+        tied: The embeddings are the head, whatever the folder has.
+
+    Raises:
+        ModelError: No tensor has the name of the embeddings.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, *, tied: bool
+    ) -> None:
+        self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
+        self._hidden = {_HEAD} if tied else set()
+        tables = paths_of(family, _EMBEDDINGS)
+        found = [p for p in PREFIXES for t in tables if f"{p}{t}.weight" in checkpoint]
+        if not found:
+            raise ModelError(
+                f"{checkpoint.source} has no tensor '{tables[0]}.weight', with or without "
+                f"{', '.join(p for p in PREFIXES if p)} before it; the checkpoint is of another "
+                "model than config.json describes, download the folder again."
+            )
+        self._prefix = found[0]
+
+    def __contains__(self, name: str) -> bool:
+        return any(stored in self._checkpoint for stored in self._stored(name, 0))
+
+    def load(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A tensor in the dtype of the file; float64 becomes float32.
+
+        Raises:
+            ModelError: It is missing, or has another shape.
+        """
+        array = self._load(name, shape)
+        return array.astype(np.float32) if array.dtype == np.float64 else array
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array:
+        """The same of a matrix.
+
+        Raises:
+            ModelError: As `load`.
+        """
+        return self.load(name, (rows, columns))
+
+    def _load(self, name: str, shape: tuple[int, ...]) -> Array:
+        family = self._family
+        key, _ = split_name(name)
+        if key.endswith("_exps") and family.experts != "alone":
+            return self._experts(name, shape)
+        if any(pattern.count("{}") > 1 for pattern in paths_of(family, key)):
+            return np.stack([self._one(name, shape[1:], index) for index in range(shape[0])])
+        if family.transposed and len(shape) == 2 and key.startswith("blk."):
+            return self._one(name, shape[::-1]).T
+        if key == "position_embd" and family.first_place:
+            return self._one(name, (shape[0] + family.first_place, shape[1]))[family.first_place :]
+        return in_order(self._one(name, shape), key, family, self._decoder)
+
+    def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A layer of all experts, of which gate and up projection are stored as one."""
+        turns = self._family.experts == "transposed"
+        part = next((k for k in (0, 1) if ("ffn_gate_exps", "ffn_up_exps")[k] in name), None)
+        count, outputs, *inputs = shape
+        outputs *= 1 if part is None else 2
+        if turns:
+            stored = self._one(name, (count, *inputs, outputs))
+            stored = stored.swapaxes(1, -1)
+        else:
+            stored = self._one(name, (count, outputs, *inputs))
+        if part is None:
+            return np.ascontiguousarray(stored)
+        half = outputs // 2
+        rows = slice(part, None, 2) if turns else slice(part * half, (part + 1) * half)
+        return np.ascontiguousarray(stored[:, rows])
+
+    def _one(self, name: str, shape: tuple[int, ...], index: int = 0) -> Array:
+        stored = self._stored(name, index) or [name]
+        found = [candidate for candidate in stored if candidate in self._checkpoint]
+        return self._checkpoint.stored((found or stored)[0], shape)
+
+    def _stored(self, name: str, index: int) -> list[str]:
+        """Names that a tensor may have in the file.
+
+        Args:
+            index: Of what is stacked.
+        """
+        key, layer = split_name(name)
+        if key in self._hidden:
+            return []
+        kind = name.rpartition(".")[2]
+        paths = [pattern.format(layer, index) for pattern in paths_of(self._family, key)]
+        # A class with a head has it beside the decoder.
+        prefixes = (self._prefix,) if key != _HEAD else ("", "language_model.", self._prefix)
+        # A parameter that is no module's has its kind behind an underscore, or none.
+        ends = (f".{kind}", "" if kind == "weight" else f"_{kind}")
+        return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
+
+
+def in_order(array: Array, key: str, family: DecoderFamily, decoder: Decoder) -> Array:
+    """Rows in the order used here: of all heads of Q, then K, then V where they lie as one.
+
+    Args:
+        key: Of `split_name`.
+        family: How they are stored: it may be by head of K.
+    """
+    if not family.grouped or not key.endswith(_QKV):
+        return array
+    group, rest = decoder.heads // decoder.kv_heads, array.shape[1:]
+    groups = array.reshape(decoder.kv_heads, group + 2, decoder.head_size, *rest)
+    parts = (groups[:, :group], groups[:, group], groups[:, group + 1])
+    return np.concatenate([part.reshape(-1, *rest) for part in parts])
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """What a tensor is in every layer, and the number of the layer."""
+    path = name.rpartition(".")[0]
+    parts = path.split(".")
+    if "blk" not in parts:
+        return path, ""
+    at = parts.index("blk") + 1
+    return ".".join([*parts[:at], "{}", *parts[at + 1 :]]), parts[at]
+
+
+def paths_of(family: DecoderFamily, key: str) -> tuple[str, ...]:
+    """What a family calls a tensor, with places for the number of the layer and of an expert.
+
+    Args:
+        key: Of `split_name`.
+    """
+    found = family.names.get(key, ())
+    return (found,) if isinstance(found, str) else found

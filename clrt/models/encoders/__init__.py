@@ -1,0 +1,1 @@
+"""Graphs of encoders from checkpoints: BERT and its family, sentence-transformers folders."""

@@ -1,0 +1,139 @@
+"""Reads config.json into what determines the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.models.encoders.families import FAMILIES, RELATIVE_BUCKETS, Family
+from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
+from clrt.models.huggingface.model_files import read_object
+
+
+@dataclass(frozen=True)
+class HuggingFaceConfig:
+    """What config.json says that determines the graph."""
+
+    family: Family
+    architecture: str
+    vocabulary: int
+    hidden: int
+    embedding: int
+    layers: int
+    heads: int
+    intermediate: int
+    activation: str
+    epsilon: float
+    max_positions: int
+    token_types: int
+    padding_index: int
+    groups: int
+    inner: int
+
+    @property
+    def head_size(self) -> int:
+        """The width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def projected(self) -> bool:
+        """Whether a layer projects the embeddings to the hidden size."""
+        family = self.family
+        differs = self.embedding != self.hidden
+        return family.projection is not None and (family.projection_always or differs)
+
+    def layer_paths(self) -> Iterator[str]:
+        """The tensor path of each layer in order; ALBERT repeats some."""
+        for i in range(self.layers):
+            for j in range(self.inner):
+                group = i * self.groups // self.layers
+                yield self.family.layer.format(layer=i, group=group, inner=j)
+
+
+def read_config(folder: Path) -> HuggingFaceConfig:
+    """Reads and checks a model folder's config.json.
+
+    Args:
+        folder: The model folder.
+
+    Returns:
+        What determines the graph.
+
+    Raises:
+        ModelError: The file is missing, is no JSON object, or lacks a value.
+        UnsupportedError: The model type or an option of it is not supported.
+    """
+    file = folder / "config.json"
+    values = read_object(file)
+    family = _family(file, values.get("model_type"))
+    reader = ConfigValues(
+        file, values, family.config_names, family.config_defaults, family.config_fixed
+    )
+    _check_options(file, reader, family)
+    config = _make_config(reader, family)
+    if config.hidden % config.heads:
+        raise ModelError(
+            f"{file} splits a hidden size of {config.hidden} over {config.heads} attention heads, "
+            "which leaves a rest; download the model's own config.json."
+        )
+    return config
+
+
+def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
+    hidden = reader.integer("hidden_size")
+    wants_embedding = family.projection is not None
+    return HuggingFaceConfig(
+        family=family,
+        architecture=_first_name(reader.get("architectures")),
+        vocabulary=reader.integer("vocab_size"),
+        hidden=hidden,
+        embedding=reader.integer("embedding_size") if wants_embedding else hidden,
+        layers=reader.integer("num_hidden_layers", most=MAX_LAYERS),
+        heads=reader.integer("num_attention_heads"),
+        intermediate=reader.integer("intermediate_size"),
+        activation=reader.text("hidden_act", "gelu"),
+        epsilon=reader.number("layer_norm_eps", 1e-12),
+        max_positions=reader.integer("max_position_embeddings"),
+        token_types=reader.integer("type_vocab_size", default=2, least=0),
+        padding_index=reader.integer("pad_token_id", default=0, least=0),
+        groups=reader.integer("num_hidden_groups", default=1),
+        inner=reader.integer("inner_group_num", default=1),
+    )
+
+
+def _first_name(architectures: object) -> str:
+    """The first architecture; empty where it is not a class name."""
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return first if isinstance(first, str) and first.isidentifier() else ""
+
+
+def _family(file: Path, model_type: object) -> Family:
+    if model_type is None:
+        raise ModelError(f'{file} has no \'model_type\'; add it, for example "model_type": "bert".')
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise _unsupported(
+            file, f"model type {model_type!r}", f"the types {', '.join(FAMILIES)} are"
+        )
+    return FAMILIES[model_type]
+
+
+def _check_options(file: Path, reader: ConfigValues, family: Family) -> None:
+    embedding = reader.get("position_embedding_type") or "absolute"
+    if embedding != "absolute":
+        raise _unsupported(file, f"position_embedding_type {embedding!r}", "only 'absolute' is")
+    if reader.get("is_decoder"):
+        raise _unsupported(file, "is_decoder (causal attention)", "only encoders are")
+    buckets = reader.integer("relative_attention_num_buckets", default=RELATIVE_BUCKETS)
+    if family.relative_bias and buckets != RELATIVE_BUCKETS:
+        raise _unsupported(
+            file, f"relative_attention_num_buckets {buckets}", f"only {RELATIVE_BUCKETS} is"
+        )
+
+
+def _unsupported(file: Path, what: str, known: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{file} asks for {what}, which clrt cannot build from safetensors ({known} supported); "
+        f"export the model to ONNX and put it in {file.parent / 'onnx' / 'model.onnx'}."
+    )

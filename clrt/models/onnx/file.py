@@ -1,0 +1,180 @@
+"""An ONNX file that is read once: what it says of itself, and graphs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.models.onnx.functions import initializers_of
+from clrt.models.onnx.importer import OVERRIDABLE_SINCE, import_read
+from clrt.models.onnx.read import read_model
+
+
+@dataclass(frozen=True)
+class FileValue:
+    """An input or output as the file declares it.
+
+    Attributes:
+        type: As ONNX's schemas write types: "tensor(float)", "seq(map(int64,tensor(float)))".
+        shape: A size, the text of a symbolic dim or None for each axis; None where there is no
+            shape.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
+class FileMetadata:
+    """What a file says of its model.
+
+    Attributes:
+        version: A number of the producer's.
+        properties: The file's metadata_props.
+    """
+
+    producer: str
+    domain: str
+    version: int
+    description: str
+    graph_name: str
+    graph_description: str
+    properties: Mapping[str, str]
+
+
+class OnnxFile:
+    """An ONNX model.
+
+    Args:
+        source: A file or its bytes.
+        sizes: Sizes of input dims by the name of their symbol.
+        denoted: Sizes of input dims by their denotation, such as "DATA_BATCH".
+        files: Bytes of external data by location; they take the place of files.
+
+    Attributes:
+        inputs: What a run must be given.
+        overridable: Initializers that a run may be given another value of.
+        outputs: What a run gives.
+
+    Raises:
+        ModelError: The file is missing, damaged, not ONNX, or holds no graph.
+        UnsupportedError: The opset is newer than the `onnx` package knows.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | bytes,
+        sizes: Mapping[str, int] | None = None,
+        denoted: Mapping[str, int] | None = None,
+        files: Mapping[str, Array] | None = None,
+    ) -> None:
+        self._model, self._tensors = read_model(source)
+        self._tensors.hold(files or {})
+        graph = self._model.graph
+        self._initializers: Mapping[str, Any] = initializers_of(graph)
+        for dim in _dims(graph.input):
+            size = (sizes or {}).get(dim.dim_param, (denoted or {}).get(dim.denotation))
+            if size is not None and not dim.dim_value:
+                dim.dim_value = size
+        self.inputs = tuple(_value(i) for i in graph.input if i.name not in self._initializers)
+        self.outputs = tuple(map(_value, graph.output))
+        overrides = self._model.ir_version >= OVERRIDABLE_SINCE
+        listed = [i for i in graph.input if i.name in self._initializers]
+        self.overridable = tuple(map(_value, listed)) if overrides else ()
+
+    @property
+    def metadata(self) -> FileMetadata:
+        """What the file says of its model."""
+        model = self._model
+        return FileMetadata(
+            model.producer_name,
+            model.domain,
+            model.model_version,
+            model.doc_string,
+            model.graph.name,
+            model.graph.doc_string,
+            {p.key: p.value for p in model.metadata_props},
+        )
+
+    def separate_dims(self) -> None:
+        """From now on each symbolic dim of an input has a size of its own, whatever its name."""
+        for dim in _dims(self._model.graph.input):
+            if dim.WhichOneof("value") == "dim_param":
+                dim.ClearField("dim_param")
+
+    def graph(
+        self, given: Collection[str] = (), values: Mapping[str, Array] | None = None
+    ) -> Graph:
+        """The graph before any pass.
+
+        Args:
+            given: Names of overridable initializers that are inputs of this graph.
+            values: Elements in place of those of initializers, by name.
+
+        Raises:
+            ModelError, UnsupportedError, ShapeError: As `import_model`.
+        """
+        return import_read(self._model, self._tensors, given, values)
+
+    def constant(self, name: str) -> tuple[str, tuple[int, ...]] | None:
+        """The type and shape of an initializer; None where there is none of a name."""
+        found = self._initializers.get(name)
+        if found is None:
+            return None
+        type_ = found.values if isinstance(found, onnx.SparseTensorProto) else found
+        return _tensor_text(type_.data_type), tuple(found.dims)
+
+
+def _dims(
+    infos: Iterable[onnx.ValueInfoProto],
+) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    for info in infos:
+        yield from info.type.tensor_type.shape.dim
+
+
+def _value(info: onnx.ValueInfoProto) -> FileValue:
+    type_ = info.type
+    text = _type_text(type_)
+    if type_.WhichOneof("value") == "optional_type":
+        type_ = type_.optional_type.elem_type
+    tensor = type_.tensor_type
+    if not tensor.HasField("shape"):
+        return FileValue(info.name, text, None)
+    return FileValue(info.name, text, tuple(map(_size, tensor.shape.dim)))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    if dim.WhichOneof("value") == "dim_value":
+        # Some exporters write -1 for "any".
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return dim.dim_param or None
+
+
+def _type_text(proto: onnx.TypeProto) -> str:
+    match proto.WhichOneof("value"):
+        case "sequence_type":
+            return f"seq({_type_text(proto.sequence_type.elem_type)})"
+        case "optional_type":
+            return f"optional({_type_text(proto.optional_type.elem_type)})"
+        case "map_type":
+            key = _element_text(proto.map_type.key_type)
+            return f"map({key},{_type_text(proto.map_type.value_type)})"
+        case "sparse_tensor_type":
+            return f"sparse_{_tensor_text(proto.sparse_tensor_type.elem_type)}"
+    return _tensor_text(proto.tensor_type.elem_type)
+
+
+def _tensor_text(elem_type: int) -> str:
+    return f"tensor({_element_text(elem_type)})"
+
+
+def _element_text(elem_type: int) -> str:
+    names = onnx.TensorProto.DataType
+    return names.Name(elem_type).lower() if elem_type in names.values() else "undefined"

@@ -1,0 +1,245 @@
+"""Attributes and function bodies: those of the model, and those of ONNX's op schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.op import TensorType
+from clrt.models.onnx.read import normal_domain, opsets_of
+from clrt.models.onnx.scope import FunctionKey, Initializer
+from clrt.models.onnx.tensors import TensorReader
+from clrt.models.onnx.types import type_proto, value_type
+
+_Attr = onnx.AttributeProto
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function body with what a call needs.
+
+    Attributes:
+        key: Domain, name and overload; a call chain holds each once.
+        defaults: Attributes that a call may leave out.
+    """
+
+    key: FunctionKey
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    nodes: Sequence[onnx.NodeProto]
+    opsets: Mapping[str, int]
+    defaults: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+
+
+def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
+    """The functions that the file defines."""
+    functions = {}
+    for proto in model.functions:
+        key = (normal_domain(proto.domain), proto.name, proto.overload)
+        # Older files give functions no imports of their own.
+        opsets = opsets_of(proto.opset_import) or opsets_of(model.opset_import)
+        functions[key] = _function(key, proto, opsets, {a.name: a for a in proto.attribute_proto})
+    return functions
+
+
+def schema_function(
+    node: onnx.NodeProto,
+    opset: int,
+    inputs: Sequence[TensorType | None] | None,
+    main_opset: int | None = None,
+) -> Function | None:
+    """The function body that an op's ONNX schema has, None where it has none.
+
+    Args:
+        node: The node, its attributes resolved.
+        inputs: Types of its inputs, which some bodies depend on; None where they are not known.
+        main_opset: The ai.onnx opset where the node is. A body of another domain that imports none
+            is taken to be written in it, since the body may hold nodes of the node's subgraphs.
+    """
+    domain = normal_domain(node.domain)
+    schema = schema_of(domain, node.op_type, opset)
+    if schema is None:
+        return None
+    body = None
+    if schema.has_function:
+        version = _nearest(schema.function_opset_versions, opset)
+        found = schema.get_function_with_opset_version(version)
+        body = onnx.FunctionProto.FromString(found) if isinstance(found, bytes) else found
+    elif schema.has_context_dependent_function and inputs is not None:
+        version = _nearest(schema.context_dependent_function_opset_versions, opset)
+        types = [type_proto(t).SerializeToString() for t in inputs]
+        try:
+            found = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), types
+            )
+            body = onnx.FunctionProto.FromString(found)
+        # The builders refuse a node that they do not fit with exceptions of C++.
+        except (RuntimeError, ValueError, onnx.defs.SchemaError):
+            return None
+    if body is None or not body.node:
+        return None
+    defaults = {
+        name: attr.default_value
+        for name, attr in schema.attributes.items()
+        if attr.default_value.type != _Attr.UNDEFINED
+    }
+    main_opset = main_opset or onnx.defs.onnx_opset_version()
+    opsets = {"": main_opset, domain: version, **opsets_of(body.opset_import)}
+    return _function((domain, node.op_type, f"opset {version}"), body, opsets, defaults)
+
+
+@lru_cache(maxsize=4096)
+def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
+    """ONNX's schema of an op at an opset, None where ONNX has no such op."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def resolve_attributes(
+    node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
+) -> list[onnx.AttributeProto]:
+    """The attributes of a node, with references to those of the enclosing call put in.
+
+    A reference to what the call leaves out, without a default, leaves the attribute out.
+    """
+    resolved = []
+    for attr in node.attribute:
+        if not attr.ref_attr_name:
+            resolved.append(attr)
+        elif attr.ref_attr_name in given:
+            copy = _Attr()
+            copy.CopyFrom(given[attr.ref_attr_name])
+            copy.name = attr.name
+            resolved.append(copy)
+    return resolved
+
+
+def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
+    """The initializers of a graph by name, sparse ones too."""
+    return {
+        **{t.name: t for t in graph.initializer},
+        **{t.values.name: t for t in graph.sparse_initializer},
+    }
+
+
+def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
+    """The Python value of an attribute, as `OnnxNode.attrs` has it.
+
+    Raises:
+        ModelError: It is damaged.
+        UnsupportedError: It is a tensor of a dtype that clrt does not have, or of a kind unknown.
+    """
+    where = f"attribute '{attr.name}' of {where}"
+    match attr.type:
+        case _Attr.TENSOR:
+            return tensors.array(attr.t, where)
+        case _Attr.TENSORS:
+            return [tensors.array(t, where) for t in attr.tensors]
+        case _Attr.SPARSE_TENSOR:
+            return tensors.sparse(attr.sparse_tensor, where)
+        case _Attr.FLOAT | _Attr.INT:
+            return onnx.helper.get_attribute_value(attr)
+        case _Attr.FLOATS | _Attr.INTS:
+            return list(onnx.helper.get_attribute_value(attr))
+        case _Attr.STRING:
+            return _text(attr.s)
+        case _Attr.STRINGS:
+            return [_text(s) for s in attr.strings]
+        case _Attr.TYPE_PROTO:
+            return value_type(attr.tp, where)
+        case _Attr.UNDEFINED:
+            raise ModelError(f"{where} has no type; the model is damaged, export it again.")
+    names = _Attr.AttributeType
+    kind = names.Name(attr.type) if attr.type in names.values() else str(attr.type)
+    raise UnsupportedError(f"{where} is of kind {kind.lower()}")
+
+
+def sort_nodes(
+    nodes: Sequence[onnx.NodeProto],
+    available: Iterable[str],
+    where: str,
+    outside: Collection[str] = (),
+) -> list[tuple[int, onnx.NodeProto]]:
+    """The nodes in topological order with their index in the file; ties in file order.
+
+    Args:
+        outside: Names of the enclosing graph; a value of this one may hide one of them.
+
+    Raises:
+        ModelError: A value is made twice or not at all, or the nodes form a cycle.
+    """
+    ready = set(available)
+    made_by: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            if name in made_by or name in ready:
+                raise ModelError(
+                    f"{_title(node)} of {where} makes '{name}', which the model already has; "
+                    "names of values must be unique."
+                )
+            made_by[name] = index
+
+    def is_lost(name: str) -> bool:
+        return bool(name) and not any(name in names for names in (made_by, ready, outside))
+
+    waits: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        needed = {made_by[n] for n in node.input if n in made_by}
+        lost = next((n for n in node.input if is_lost(n)), None)
+        if lost is not None:
+            raise ModelError(
+                f"{_title(node)} of {where} reads '{lost}', which is no input, initializer or "
+                "output of a node; the model is not valid ONNX."
+            )
+        waits.append(len(needed))
+        for other in needed:
+            readers.setdefault(other, []).append(index)
+    heap = [i for i, count in enumerate(waits) if not count]
+    heapify(heap)
+    order: list[tuple[int, onnx.NodeProto]] = []
+    while heap:
+        index = heappop(heap)
+        order.append((index, nodes[index]))
+        for reader in readers.get(index, ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                heappush(heap, reader)
+    if len(order) < len(nodes):
+        stuck = next(n for i, n in enumerate(nodes) if waits[i])
+        raise ModelError(f"{_title(stuck)} of {where} is part of a cycle; the model is not valid.")
+    return order
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} '{node.name}'" if node.name else node.op_type
+
+
+def _function(
+    key: FunctionKey,
+    proto: onnx.FunctionProto,
+    opsets: Mapping[str, int],
+    defaults: Mapping[str, onnx.AttributeProto],
+) -> Function:
+    return Function(key, list(proto.input), list(proto.output), list(proto.node), opsets, defaults)
+
+
+def _nearest(versions: Sequence[int], opset: int) -> int:
+    """The newest version up to the opset; else the oldest, whose schema is the same one."""
+    older = [v for v in versions if v <= opset]
+    return max(older) if older else min(versions)
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data

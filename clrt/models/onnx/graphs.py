@@ -1,0 +1,213 @@
+"""Subgraphs: the graphs among the attributes of If, Loop and Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import ContainerType, TensorType
+from clrt.models.onnx.context import Context, ImportsNodes
+from clrt.models.onnx.functions import initializers_of
+from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.models.onnx.types import formal_type, is_typed, type_proto, varying_types
+from clrt.ops.base import Op
+
+GRAPH = onnx.AttributeProto.GRAPH
+
+
+class SubgraphImporter:
+    """Imports the subgraphs of nodes."""
+
+    def __init__(self, context: Context, nodes: ImportsNodes) -> None:
+        self._context = context
+        self._nodes = nodes
+
+    def import_graphs(
+        self, cls: type[Op], call: NodeCall, scope: Scope
+    ) -> tuple[dict[str, Graph], list[Value]]:
+        """The subgraphs of a node by attribute, and the outer values that they capture.
+
+        Each subgraph takes all captured values, in the same order, behind its own inputs.
+        """
+        found = dict(call.graphs)
+        for a in call.attributes:
+            if a.type == GRAPH:
+                found[a.name] = self._graph(a.g, cls, call, scope)
+        captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
+        for graph, inner in found.values():
+            graph.inputs += [self._context.captured(v, inner) or BROKEN for v in captured]
+        return {name: graph for name, (graph, _) in found.items()}, captured
+
+    def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
+        """The outputs of the branch that an If with a known condition takes, in its place.
+
+        The other may not even type-check: exporters ask for the rank and then act on it.
+        """
+        name = "then_branch" if call.truth else "else_branch"
+        branch = next((a.g for a in call.attributes if a.name == name), None)
+        if branch is None or len(branch.output) < len(call.outputs):
+            raise ModelError(
+                f"{call.title} lacks a '{name}' with {counted(len(call.outputs), 'output')}."
+            )
+        formals = [info.name for info in branch.output]
+        results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
+        inner = self._inner(branch, call, scope, results, inline=True)
+        where = f"graph '{branch.name}' of {call.title}"
+        self._nodes.import_nodes(branch.node, inner, where)
+        return [
+            self._context.output(formal, inner, where) if name else None
+            for name, formal in zip(call.formals, formals, strict=False)
+        ]
+
+    def with_types(self, call: NodeCall, scope: Scope) -> NodeCall:
+        """A SequenceMap whose body says the types of its inputs and outputs, inferred if need be.
+
+        The function body of ONNX's schema, which replaces it, copies them from there.
+        """
+        place = next((k for k, a in enumerate(call.attributes) if a.name == "body"), None)
+        if place is None:
+            return call
+        body = call.attributes[place].g
+        if all(is_typed(i.type) for i in (*body.input, *body.output)):
+            return call
+        context = self._context
+        types = [None if v is None else _element_type(v.type) for v in call.inputs]
+        if len(types) != len(body.input):
+            raise ModelError(
+                f"{call.title} has {counted(len(types), 'input')}, and its body takes "
+                f"{len(body.input)}."
+            )
+        before = len(context.value_names), len(context.node_names)
+        notes = list(context.unsupported)
+        formals = [self._formal(i, t, call) for i, t in zip(body.input, types, strict=True)]
+        graph, _ = self._body(body, Op, formals, call, scope)
+        context.value_names.shrink(before[0])
+        context.node_names.shrink(before[1])
+        # What is refused is refused again where it is imported for good.
+        context.unsupported = notes
+        typed = onnx.GraphProto()
+        typed.CopyFrom(body)
+        found = [*zip(typed.input, formals, strict=True)]
+        found += zip(typed.output, (v.type for v in graph.outputs), strict=True)
+        for info, type_ in found:
+            if not is_typed(info.type) and type_ is not None:
+                info.type.CopyFrom(type_proto(_of_any_shape(type_)))
+        made = onnx.AttributeProto()
+        made.CopyFrom(call.attributes[place])
+        made.g.CopyFrom(typed)
+        attributes = [made if k == place else a for k, a in enumerate(call.attributes)]
+        return replace(call, attributes=attributes)
+
+    def _graph(
+        self, proto: onnx.GraphProto, cls: type[Op], call: NodeCall, outer: Scope
+    ) -> tuple[Graph, Scope]:
+        """A subgraph and its scope, which has the captured values.
+
+        A shape that the file declares may hold in the first iteration only: then the subgraph is
+        imported again without it.
+        """
+        context = self._context
+        types = [None if v is None else v.type for v in call.inputs]
+        formals = [*cls.formals(types), *(None for _ in proto.input)]
+        given = [
+            self._formal(info, formal, call)
+            for info, formal in zip(proto.input, formals, strict=False)
+        ]
+        before = len(context.value_names), len(context.node_names)
+        notes = list(context.unsupported)
+        known, settled = given, False
+        while True:
+            graph, scope = self._body(proto, cls, given, call, outer)
+            refused = len(context.unsupported) > len(notes)
+            varying = {}
+            if cls.carries is not None and not settled and not refused:
+                varying = varying_types(graph, cls.carries, types)
+            if refused and given is not known:
+                # clrt needs to know what may vary: then it has to stay as it is.
+                context.unsupported, given, settled = notes, known, True
+            elif varying:
+                known = given
+                given = [varying.get(i, t) for i, t in enumerate(given)]
+            else:
+                return graph, scope
+            context.value_names.shrink(before[0])
+            context.node_names.shrink(before[1])
+
+    def _body(
+        self,
+        proto: onnx.GraphProto,
+        cls: type[Op],
+        types: Sequence[TensorType | None],
+        call: NodeCall,
+        outer: Scope,
+    ) -> tuple[Graph, Scope]:
+        """A subgraph with these types of its inputs; None for those of unsupported nodes."""
+        scope = self._inner(proto, call, outer, {}, inline=False)
+        if cls.carries is not None:
+            # What is declared of these may hold in one iteration only.
+            varying = {info.name for info in proto.output[cls.carries[1] :]}
+            scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
+        where = f"graph '{proto.name}' of {call.title}"
+        names = self._context.value_names
+        inputs = [
+            BROKEN if type_ is None else Value(names.unique(scope.prefix + info.name), type_)
+            for info, type_ in zip(proto.input, types, strict=True)
+        ]
+        scope.env.update((i.name, v) for i, v in zip(proto.input, inputs, strict=True))
+        self._nodes.import_nodes(proto.node, scope, where)
+        outputs = [self._context.output(info.name, scope, where) for info in proto.output]
+        return Graph(proto.name or "body", inputs, outputs, scope.nodes), scope
+
+    def _inner(
+        self,
+        proto: onnx.GraphProto,
+        call: NodeCall,
+        outer: Scope,
+        results: dict[str, str],
+        *,
+        inline: bool,
+    ) -> Scope:
+        """The scope of a subgraph; inline, its nodes go to the enclosing graph."""
+        return Scope(
+            outer.nodes if inline else [],
+            f"{call.name}/",
+            outer.opsets,
+            {},
+            results,
+            attrs=outer.attrs,
+            calls=outer.calls,
+            initializers=initializers_of(proto),
+            declared={i.name: i for i in (*proto.value_info, *proto.output)},
+            outer=outer,
+            own=outer.own,
+        )
+
+    def _formal(
+        self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
+    ) -> TensorType | None:
+        """The type of an input of a subgraph; None where there is none.
+
+        Its dims are its own: they may change between iterations, whatever their names.
+        """
+        # The outputs of an unsupported node have a placeholder's type.
+        if info.type.WhichOneof("value") is not None or not call.is_broken:
+            try:
+                return formal_type(info, given)
+            except UnsupportedError as error:
+                self._context.unsupported.append(f"{call.title}: {error}")
+        return None
+
+
+def _element_type(type_: TensorType) -> TensorType:
+    """What the body of a SequenceMap takes of an input: an element of a sequence, or a tensor."""
+    if isinstance(type_, ContainerType) and type_.kind == "sequence":
+        return _of_any_shape(type_.element)
+    return _of_any_shape(type_)
+
+
+def _of_any_shape(type_: TensorType) -> TensorType:
+    return type_ if isinstance(type_, ContainerType) else TensorType(type_.dtype, None)

@@ -1,0 +1,114 @@
+"""ONNX models to `Graph`: names kept, functions inlined, every value typed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.graph import Defaults, Graph, Value
+from clrt.ir.op import Array
+from clrt.models.onnx.context import Context
+from clrt.models.onnx.diagnostics import unsupported_error
+from clrt.models.onnx.nodes import NodeImporter
+from clrt.models.onnx.read import read_model
+from clrt.models.onnx.scope import BROKEN, Scope
+from clrt.models.onnx.tensors import TensorReader
+from clrt.models.onnx.types import tensor_type
+from clrt.util.gc_control import without_full_collections
+
+# Before this version of the IR a file lists all initializers as inputs, and none may be given.
+OVERRIDABLE_SINCE = 4
+
+
+@without_full_collections
+def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
+    """Reads an ONNX model.
+
+    Args:
+        source: A file, its bytes, or the model itself. External data are looked for beside a file.
+
+    Returns:
+        The graph. Initializers and Constant nodes are constants, also those that the file lists
+        as inputs too (`Graph.defaults`). Functions, and ops that clrt lacks but ONNX defines by
+        others, are inlined.
+
+    Raises:
+        ModelError: The file is missing, damaged or not valid ONNX.
+        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are named at once.
+        ShapeError: Shapes inside the model do not fit together.
+    """
+    return import_read(*read_model(source))
+
+
+@without_full_collections
+def import_read(
+    model: onnx.ModelProto,
+    tensors: TensorReader,
+    given: Collection[str] = (),
+    values: Mapping[str, Array] | None = None,
+) -> Graph:
+    """The graph of a model that was read.
+
+    Args:
+        given: Names of initializers that are inputs of this graph.
+        values: Elements in place of those of initializers, by name.
+
+    Raises:
+        ModelError, UnsupportedError, ShapeError: As `import_model`.
+    """
+    context = Context(model, tensors, given, values)
+    if context.functions:
+        _ = context.most_visits  # refuses what grows without bound
+    graph = main_graph(context)
+    texts = {p.key: p.value for p in model.metadata_props}
+    # protobuf gives a text that is no UTF-8 as bytes.
+    both = {k: v for k, v in texts.items() if isinstance(k, str) and isinstance(v, str)}
+    graph.properties = both
+    constants = context.initializers if model.ir_version >= OVERRIDABLE_SINCE else {}
+    names = tuple(i.name for i in model.graph.input if i.name in constants)
+    if names and not given:
+        graph.defaults = Defaults(names, lambda some: import_read(model, tensors, some, values))
+    return graph
+
+
+def main_graph(context: Context) -> Graph:
+    """The graph of a model; raises what `import_model` does."""
+    proto = context.graph
+    for name in context.initializers:
+        context.value_names.reserve(name)
+    results = {name: name for node in proto.node for name in node.output}
+    for name in results:
+        context.value_names.reserve(name)
+    scope = Scope(
+        [],
+        "",
+        context.opsets,
+        {},
+        results,
+        initializers=context.initializers,
+        declared={i.name: i for i in (*proto.value_info, *proto.output)},
+    )
+    inputs = [_input(info, scope, context) for info in context.inputs]
+    where = f"graph '{proto.name}'"
+    NodeImporter(context).import_nodes(proto.node, scope, where)
+    outputs = [context.output(info.name, scope, where) for info in proto.output]
+    if context.unsupported:
+        raise unsupported_error(context.unsupported)
+    output_names = [info.name for info in proto.output]
+    return Graph(proto.name or "main", inputs, outputs, scope.nodes, output_names)
+
+
+def _input(info: onnx.ValueInfoProto, scope: Scope, context: Context) -> Value:
+    if not info.name or info.name in scope.env:
+        raise ModelError(f"Two inputs of the model are named '{info.name}'; rename one.")
+    context.value_names.reserve(info.name)
+    try:
+        value = Value(info.name, tensor_type(info, context.dims))
+    except UnsupportedError as error:
+        context.unsupported.append(str(error))
+        value = BROKEN
+    scope.env[info.name] = value
+    return value

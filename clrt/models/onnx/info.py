@@ -1,0 +1,113 @@
+"""Facts about an ONNX file, whether or not clrt can run it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import onnx
+
+from clrt.ir.dtypes import DType
+from clrt.models.onnx.read import normal_domain, opsets_of, read_model
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The weights of one dtype: how many elements, and their bytes in the file."""
+
+    dtype: str
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """The facts of a file.
+
+    Attributes:
+        producer: What wrote it, with its version.
+        opsets: Versions by domain; ai.onnx by that name.
+        functions: How many functions it defines.
+        inputs, outputs: Name, dtype and dims of each; initializers are no inputs.
+        ops: How many nodes of each op, those in subgraphs too.
+        parameters: Its initializers, by dtype.
+    """
+
+    producer: str
+    ir_version: int
+    opsets: dict[str, int]
+    functions: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: dict[str, int]
+    parameters: tuple[Parameters, ...]
+
+
+def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
+    """The facts of an ONNX model.
+
+    Raises:
+        ModelError: The file is missing, damaged or not valid ONNX.
+        UnsupportedError: Its opset is too old or too new to be read.
+    """
+    model, _ = read_model(source)
+    graph = model.graph
+    given = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    opsets = {domain or "ai.onnx": v for domain, v in opsets_of(model.opset_import).items()}
+    return FileInfo(
+        f"{model.producer_name} {model.producer_version}".strip(),
+        model.ir_version,
+        opsets,
+        len(model.functions),
+        tuple(_text(i) for i in graph.input if i.name not in given),
+        tuple(_text(o) for o in graph.output),
+        dict(Counter(op_name(n.domain, n.op_type) for n in _nodes(graph)).most_common()),
+        tuple(_parameters(graph)),
+    )
+
+
+def op_name(domain: str, op_type: str) -> str:
+    """An op's name, with its domain unless that is ai.onnx."""
+    normal = normal_domain(domain)
+    return f"{normal}.{op_type}" if normal else op_type
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of those in its attributes."""
+    for node in graph.node:
+        yield node
+        for attr in node.attribute:
+            for inner in (*([attr.g] if attr.HasField("g") else []), *attr.graphs):
+                yield from _nodes(inner)
+
+
+def _parameters(graph: onnx.GraphProto) -> Iterable[Parameters]:
+    elements: Counter[str] = Counter()
+    bits: Counter[str] = Counter()
+    tensors = [(t.data_type, prod(t.dims)) for t in graph.initializer]
+    tensors += [(s.values.data_type, prod(s.values.dims)) for s in graph.sparse_initializer]
+    for code, count in tensors:
+        dtype = DType.from_onnx(code)
+        name = _dtype(code)
+        elements[name] += count
+        bits[name] += 0 if dtype is None else count * dtype.file_bits
+    return [Parameters(n, c, -(-bits[n] // 8)) for n, c in elements.most_common()]
+
+
+def _text(info: onnx.ValueInfoProto) -> str:
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        return f"{info.name}: {(kind or 'unknown').removesuffix('_type').replace('_', ' ')}"
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return f"{info.name}: {_dtype(tensor.elem_type)}[?]"
+    dims = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
+    return f"{info.name}: {_dtype(tensor.elem_type)}[{', '.join(d or '?' for d in dims)}]"
+
+
+def _dtype(code: int) -> str:
+    found = DType.from_onnx(code)
+    return str(found) if found is not None else onnx.TensorProto.DataType.Name(code).lower()

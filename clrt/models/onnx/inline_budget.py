@@ -1,0 +1,93 @@
+"""How many nodes a model has once its functions are inlined, counted before any is inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from clrt.errors import ModelError
+from clrt.models.onnx.functions import Function
+from clrt.models.onnx.read import normal_domain
+from clrt.models.onnx.scope import FunctionKey
+from clrt.util import env_vars as knobs
+
+# Python's own stack has room for 1000 calls, and each level takes up to 12.
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class _InlinedSize:
+    nodes: int = 0
+    depth: int = 0
+
+
+def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Function]) -> int:
+    """The nodes of a graph, its subgraphs, and the functions that they call.
+
+    Raises:
+        ModelError: They are more than CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
+    """
+    sizes: dict[FunctionKey, _InlinedSize] = {}
+    for key in functions:
+        pending = [key]
+        while pending:  # a chain of calls may be longer than Python's stack
+            key = pending[-1]
+            # Of one that calls itself, which is refused later.
+            sizes.setdefault(key, _InlinedSize())
+            inside = _calls(functions[key].nodes, functions)
+            if missing := [k for k in inside if k not in sizes]:
+                pending += missing
+            else:
+                sizes[key] = _size(functions[key].nodes, functions, sizes)
+                pending.pop()
+    found = _size(graph.node, functions, sizes)
+    limit = knobs.NODE_LIMIT.get()
+    if found.nodes > limit:
+        raise ModelError(
+            f"The model has {found.nodes:.3g} nodes once its functions are inlined, and "
+            f"CLRT_NODE_LIMIT allows {limit}; raise it where they are meant."
+        )
+    if found.depth > _MAX_DEPTH:
+        raise ModelError(
+            f"The model nests functions and graphs {found.depth} deep; {_MAX_DEPTH} are allowed. "
+            "Export it with its functions inlined."
+        )
+    return found.nodes
+
+
+def _key(node: onnx.NodeProto) -> FunctionKey:
+    return normal_domain(node.domain), node.op_type, node.overload
+
+
+def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+
+
+def _calls(
+    nodes: Iterable[onnx.NodeProto], functions: Mapping[FunctionKey, Function]
+) -> list[FunctionKey]:
+    """The functions that nodes and their subgraphs call; protobuf bounds the nesting."""
+    found: dict[FunctionKey, None] = {}
+    for node in nodes:
+        if (key := _key(node)) in functions:
+            found[key] = None
+        for graph in _graphs(node):
+            found.update(dict.fromkeys(_calls(graph.node, functions)))
+    return list(found)
+
+
+def _size(
+    nodes: Iterable[onnx.NodeProto],
+    functions: Mapping[FunctionKey, Function],
+    sizes: Mapping[FunctionKey, _InlinedSize],
+) -> _InlinedSize:
+    count, depth = 0, 0
+    for node in nodes:
+        key = _key(node)
+        inner = [sizes[key]] if key in functions else []
+        inner += [_size(g.node, functions, sizes) for g in _graphs(node)]
+        count += 1 + sum(s.nodes for s in inner)
+        depth = max(depth, *(1 + s.depth for s in inner)) if inner else depth
+    return _InlinedSize(count, depth)

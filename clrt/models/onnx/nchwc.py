@@ -1,0 +1,61 @@
+"""The channel block size of com.microsoft.nchwc, which files do not state."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from clrt.errors import UnsupportedError
+from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
+
+# Of CPUs with AVX-512, and of others.
+_WIDE, _NARROW = 16, 8
+
+
+def block_of(graph: onnx.GraphProto) -> int:
+    """How many channels a block has.
+
+    Mostly the shapes of the weights fit one size only. Where they fit both, it is that of this CPU:
+    ONNX Runtime documents that such a file is for the machine that made it.
+
+    Raises:
+        UnsupportedError: The weights fit both, and this CPU is of an unknown kind.
+    """
+    found = next(_evidence(graph), None) or _block_of_cpu()
+    if found is None:
+        raise UnsupportedError(
+            "its layout is for the CPU on which it was saved, and nothing tells which (save the "
+            "model with ORT_ENABLE_EXTENDED or less)"
+        )
+    return found
+
+
+def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
+    dims = {t.name: t.dims for t in graph.initializer}
+    channels = {}
+    for node in graph.node:
+        if node.domain == NCHWC and node.op_type == "Conv" and node.input[1] in dims:
+            outputs, inputs = dims[node.input[1]][:2]
+            channels[node.output[0]] = outputs
+            if outputs % _WIDE:
+                yield _NARROW
+            # Inputs are padded to whole blocks, unless they are narrower than one.
+            if inputs > _NARROW and inputs % _NARROW:
+                yield _WIDE
+        elif node.domain == NCHWC and node.op_type == "ReorderOutput":
+            count = next((a.i for a in node.attribute if a.name == "channels"), 0)
+            if channels.get(node.input[0], 0) - count >= _NARROW:
+                yield _WIDE
+
+
+def _block_of_cpu() -> int | None:
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
+    except OSError:
+        return None
+    if platform.machine() != "x86_64":
+        return None
+    return _WIDE if "avx512f" in flags else _NARROW

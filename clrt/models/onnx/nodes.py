@@ -1,0 +1,248 @@
+"""Nodes of a file, or of a function's body, to nodes of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.builder import Builder
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, TensorType
+from clrt.models.onnx.attributes import check_attributes
+from clrt.models.onnx.context import Context, broken, constant_value
+from clrt.models.onnx.decompose import DecompositionImporter
+from clrt.models.onnx.diagnostics import check_kinds
+from clrt.models.onnx.functions import (
+    attribute_value,
+    resolve_attributes,
+    schema_of,
+    sort_nodes,
+)
+from clrt.models.onnx.graphs import GRAPH, SubgraphImporter
+from clrt.models.onnx.read import normal_domain
+from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.models.onnx.types import refine
+from clrt.ops import REGISTRY
+from clrt.ops.base import Decompose, OnnxNode, Op
+from clrt.ops.blaming import Blaming
+from clrt.ops.decompositions.registry import imported_as
+from clrt.util.host_limits import text_array
+
+# Of the ops that only passes and decompositions make.
+_OWN_DOMAIN = "clrt"
+
+
+class NodeImporter:
+    """Imports nodes one by one; those of subgraphs and of decompositions come back to it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._graphs = SubgraphImporter(context, self)
+        self._decompositions = DecompositionImporter(context, self)
+
+    def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
+        """Imports nodes of a graph or of a function's body.
+
+        Raises:
+            ModelError: They are not valid.
+            ShapeError: Shapes do not fit.
+        """
+        context = self._context
+        context.visit(len(nodes), where)
+        outside = set() if scope.outer is None else scope.outer.names()
+        order = sort_nodes(nodes, {*scope.env, *scope.initializers}, where, outside)
+        # A name in the file goes before one that is made up for a node without a name.
+        names = {i: context.node_names.unique(scope.prefix + n.name) for i, n in order if n.name}
+        for index, proto in order:
+            name = names.get(index) or context.node_names.unique(
+                f"{scope.prefix}{proto.op_type}_{index}"
+            )
+            outputs = self.import_node(self._call(proto, name, scope), scope)
+            for formal, value in zip(proto.output, outputs, strict=False):
+                if formal and value is not None:
+                    scope.env[formal] = value
+
+    def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
+        """The outputs of one node; raises what `import_nodes` does."""
+        function = self._context.functions.get((call.domain, call.op_type, call.overload))
+        if function is not None:
+            return self._decompositions.inline(function, call, scope)
+        if call.domain == _OWN_DOMAIN and not scope.own:
+            raise ModelError(
+                f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops clrt alone makes; "
+                "write compiled models by clrt-convert."
+            )
+        try:
+            with Blaming(call.title):
+                check_attributes(
+                    call.op_type, call.attributes, call.domain, call.opset, call.graphs.keys()
+                )
+        except UnsupportedError as error:
+            return self._context.refuse(call, error)
+        if not call.domain and call.op_type == "Constant":
+            return self._constant(call)
+        if not call.domain and call.op_type == "If" and call.truth is not None:
+            return self._graphs.import_branch(call, scope)
+        if not call.domain and call.op_type == "SequenceMap":
+            call = self._graphs.with_types(call, scope)
+        check_kinds(call)
+        cls = REGISTRY.find(call.domain, call.op_type)
+        entry = imported_as(call.domain, call.op_type, call.opset)
+        if cls is None or (entry is not None and entry.before is not None):
+            return self._decompositions.decompose(call, scope)
+        try:
+            return self._op(cls, call, scope)
+        except Decompose:
+            return self._decompositions.decompose(call, scope)
+        except UnsupportedError as error:
+            return self._context.refuse(call, error)
+
+    def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> NodeCall:
+        domain, context = normal_domain(proto.domain), self._context
+        if not domain and not scope.opsets.get(""):
+            raise ModelError(
+                f"{proto.op_type} '{name}' is an ai.onnx op, but the model imports no opset of "
+                "ai.onnx; export it again."
+            )
+        inputs = [context.look_up(n, scope) if n else None for n in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        outputs = [
+            scope.results.get(output, "")
+            if output in scope.results or not output
+            else context.value_names.unique(scope.prefix + output)
+            for output in proto.output
+        ]
+        attributes: Sequence[onnx.AttributeProto] = proto.attribute
+        if any(a.ref_attr_name for a in attributes):
+            attributes = resolve_attributes(proto, scope.attrs)
+        opset = scope.opsets.get(domain, 1)
+        return NodeCall(
+            proto.op_type, name, domain, opset, inputs, outputs, proto.output, attributes,
+            proto.overload,
+        )  # fmt: skip
+
+    def _constant(self, call: NodeCall) -> list[Value | None]:
+        if len(call.attributes) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
+            raise ModelError(f"{call.title} must have one value and one output.")
+        (attr,) = call.attributes
+        try:
+            found = attribute_value(attr, self._context.tensors, call.title)
+            if attr.name == "sparse_value" and isinstance(found, np.ndarray):
+                array = found
+            elif attr.name in ("value_float", "value_floats"):
+                array = np.asarray(found, np.float32)
+            elif attr.name in ("value_int", "value_ints"):
+                array = np.asarray(found, np.int64)
+            elif attr.name == "value" and isinstance(found, np.ndarray):
+                array = found
+            elif attr.name in ("value_string", "value_strings"):
+                texts = found if isinstance(found, list) else [found]
+                array = text_array(texts, np.shape(found))
+            else:
+                raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
+        except UnsupportedError as error:
+            return self._context.refuse(call, str(error))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelError(f"{call.title} has no valid value: {error}.") from error
+        return [constant_value(call.outputs[0], array, call.title)]
+
+    def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
+        """The outputs of a node that an op of the IR is."""
+        values = {v.name: v for v in call.inputs if v is not None}
+        with Blaming(call.title):
+            node = self._onnx_node(cls, call, values, scope)
+            op = cls.from_onnx(node)
+            inputs = [values[n] if n else None for n in node.inputs]
+            inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
+            if any(v is BROKEN for v in (*inputs, *inner)):
+                return broken(call)
+            types = op.infer_with_data([None if v is None else v.type for v in inputs])
+        found = self._add(op, call, inputs, _trim(node.outputs), types, scope)
+        return [found.get(name) for name in call.outputs]
+
+    def _add(
+        self,
+        op: Op,
+        call: NodeCall,
+        inputs: list[Value | None],
+        names: Sequence[str],
+        types: Sequence[TensorType],
+        scope: Scope,
+    ) -> Mapping[str, Value]:
+        """Adds the node; its outputs by name."""
+        if len(names) > len(types):
+            raise UnsupportedError(
+                f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
+            )
+        local = dict(zip(call.outputs, call.formals, strict=True))
+        context = self._context
+        given = [
+            refine(type_, scope.declared.get(local.get(name, "")), context.dims)
+            for name, type_ in zip(names, types, strict=False)
+        ]
+        finals = [
+            name or context.value_names.unique(f"{call.name}/unused.{index}")
+            for index, name in enumerate(names)
+        ]
+        build = Builder(context.value_names, call.name, nodes=scope.nodes)
+        outputs = build.emit(op, inputs, call.name, finals, given).outputs
+        return {v.name: v for v in outputs}
+
+    def _onnx_node(
+        self, cls: type[Op], call: NodeCall, values: dict[str, Value], scope: Scope
+    ) -> OnnxNode:
+        schema = schema_of(call.domain, call.op_type, call.opset)
+        if schema is not None and len(call.inputs) > schema.max_input:
+            raise ModelError(
+                f"{call.title} has {counted(len(call.inputs), 'input')}; opset {call.opset} allows "
+                f"{schema.max_input}."
+            )
+        context = self._context
+        attrs = {
+            a.name: attribute_value(a, context.tensors, call.title)
+            for a in call.attributes
+            if a.type != GRAPH
+        }
+        graphs, captured = self._graphs.import_graphs(cls, call, scope)
+        values.update((v.name, v) for v in captured)
+        inputs = [*call.inputs]
+        least = 0 if schema is None else schema.min_input
+        if graphs:  # in front of those that vary in number all may be left out
+            inputs += [None] * (least - len(inputs))
+        elif len(inputs) < least:
+            raise ModelError(
+                f"{call.title} has {counted(len(inputs), 'input')}; opset {call.opset} "
+                f"needs {least}."
+            )
+        inputs += captured
+
+        def add_constant(array: Array) -> str:
+            name = context.value_names.unique(f"{call.name}/constant")
+            values[name] = constant_value(name, array, call.title)
+            return name
+
+        return OnnxNode(
+            op_type=call.op_type,
+            domain=call.domain,
+            name=call.name,
+            opset=call.opset,
+            attrs={**attrs, **graphs},
+            inputs=["" if v is None else v.name for v in inputs],
+            outputs=list(call.outputs),
+            constants={n: x for n, v in values.items() if (x := v.numbers) is not None},
+            add_constant=add_constant,
+            types={n: v.type for n, v in values.items()},
+            captures=len(captured),
+        )
+
+
+def _trim(names: Sequence[str]) -> list[str]:
+    """Without the names left out at the end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept

@@ -1,0 +1,174 @@
+"""ONNX files to `ModelProto`: one clear sentence for whatever is no model."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from clrt.errors import InputError, ModelError, UnsupportedError, counted
+from clrt.ir.op import Array
+from clrt.models.onnx.mapped import MAX_MODEL_BYTES, cut_tensors
+from clrt.models.onnx.tensors import TensorReader
+
+_LONGEST_NAME = 1024  # that a message shows whole
+
+
+def read_model(
+    source: str | Path | bytes | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, TensorReader]:
+    """The model, and what reads its tensors, those in external files beside it among them.
+
+    Large tensors are read through the reader only: they are views of the file (see `onnx_mapped`
+    on what may happen to the file meanwhile) or of the bytes, and the model has tokens in their
+    place. A tensor of a `ModelProto` is copied once, since protobuf does not expose its memory.
+
+    Raises:
+        InputError: The source is of another type.
+        ModelError: The file is missing, damaged, not ONNX, or holds no graph.
+        UnsupportedError: The opset is newer than the `onnx` package knows.
+    """
+    if isinstance(source, onnx.ModelProto):
+        model, tensors, where = source, TensorReader(None), "The model"
+    elif isinstance(source, bytes):
+        where = f"The model of {counted(len(source), 'byte')}"
+        model, views = _decode(source, where)
+        tensors = TensorReader(None, views)
+    elif not isinstance(source, (str, Path)):
+        raise InputError(
+            "A model is loaded from a path, from bytes or from an onnx.ModelProto; this is "
+            f"{type(source).__name__}."
+        )
+    else:
+        path = Path(source)
+        where = f"'{path}'"
+        model, views = _decode(_map_file(path), where)
+        tensors = TensorReader(path.parent, views)
+    _check_graph(model, where)
+    # protobuf gives a name that is no UTF-8 as bytes.
+    if any(isinstance(text, bytes) for text in _names(model)):
+        raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
+    check_opsets(model.opset_import, where)
+    for function in model.functions:
+        check_opsets(function.opset_import, f"Function '{function.name}' of {where}")
+    return model, tensors
+
+
+def normal_domain(domain: str) -> str:
+    """The domain as the op registry has it: "" for ai.onnx."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
+    """Opset versions by domain."""
+    return {normal_domain(i.domain): i.version for i in imports}
+
+
+def check_opsets(imports: Iterable[Any], where: str) -> None:
+    """Refuses versions of ai.onnx that clrt does not know.
+
+    Raises:
+        ModelError: There is no such version.
+        UnsupportedError: The version is too new.
+    """
+    version = opsets_of(imports).get("")
+    if version is not None and version < 1:
+        raise ModelError(f"{where} uses ai.onnx opset {version}; the first is 1. Export it again.")
+    newest = onnx.defs.onnx_opset_version()
+    if version is not None and version > newest:
+        raise UnsupportedError(
+            f"{where} uses ai.onnx opset {version}; the onnx package here knows up to {newest}. "
+            "Upgrade onnx, or export the model at an older opset."
+        )
+
+
+def _map_file(path: Path) -> bytes | mmap.mmap:
+    """The file's bytes; read into memory only where there is no mapping (pipes, empty files)."""
+    try:
+        if path.is_dir():
+            raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_MODEL_BYTES:
+                raise ModelError(
+                    f"'{path}' has {size} bytes, but an ONNX file holds less than 2 GiB; export "
+                    "the model with external data."
+                )
+            try:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError):
+                return file.read()
+    except FileNotFoundError as error:
+        raise ModelError(f"'{path}' does not exist; check the path.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        name = str(path) if len(str(path)) < _LONGEST_NAME else f"{str(path)[:80]}…"
+        raise ModelError(f"'{name}' cannot be read: {reason}.") from error
+
+
+def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:
+    """The model with tokens for its large tensors, and their bytes by token."""
+    if not len(data):
+        raise ModelError(f"{where} is empty; download or export the model again.")
+    if data[:512].startswith(b"version https://git-lfs"):
+        raise ModelError(
+            f"{where} is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`."
+        )
+    try:
+        # A broken UTF-8 field is only warned of.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rest, views = cut_tensors(data)
+            return onnx.ModelProto.FromString(rest), views
+    except (DecodeError, RecursionError) as error:
+        kind = "a text file, not" if _is_text(data[:512]) else "truncated, damaged, or not"
+        raise ModelError(
+            f"{where} is {kind} an ONNX model ({counted(len(data), 'byte')}); "
+            "download or export the model again."
+        ) from error
+
+
+def _is_text(head: bytes) -> bool:
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    """Every name in a model by which things are found."""
+    yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+        yield from _node_names(function.node)
+    yield from _graph_names(model.graph)
+
+
+def _graph_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield graph.name
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+        yield tensor.name
+    yield from _node_names(graph.node)
+
+
+def _node_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attr in node.attribute:
+            yield attr.name
+            yield from _graph_names(attr.g)
+
+
+def _check_graph(model: onnx.ModelProto, where: str) -> None:
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise ModelError(f"{where} holds no ONNX graph; export the model again.")
+    if not model.graph.output:
+        raise ModelError(f"{where} has a graph without outputs; export the model with outputs.")
+    if not model.opset_import and model.ir_version >= 3:
+        raise ModelError(f"{where} imports no opset, so its ops have no meaning; export it again.")

@@ -1,0 +1,172 @@
+"""One op, with given types of its inputs, as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from clrt.errors import InputError, ModelError
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, TensorType
+from clrt.models.onnx.context import Context
+from clrt.models.onnx.importer import main_graph
+from clrt.models.onnx.operators import OWN_DOMAIN, Attribute, OpForm
+from clrt.models.onnx.tensors import TensorReader
+from clrt.models.onnx.types import type_proto
+from clrt.ops import REGISTRY
+from clrt.util.host_limits import text_array
+
+_KINDS = onnx.AttributeProto.AttributeType
+
+
+def single_graph(
+    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any], outputs: int
+) -> Graph:
+    """The graph of one call of an op. Its inputs are x0, x1, …, but for constants.
+
+    Args:
+        inputs: Their types; None for one left out. One with elements is a constant.
+        attributes: As `settled_attributes` gives them.
+        outputs: How many it has; an op of clrt's own has all of its outputs.
+
+    Raises:
+        InputError, ShapeError: The call is not valid.
+        UnsupportedError: clrt does not run it, or not without knowing more of its inputs.
+    """
+    try:
+        if form.domain == OWN_DOMAIN:
+            return _own_graph(form, inputs, attributes)
+        return _imported(form, inputs, attributes, outputs)
+    except ModelError as error:
+        raise InputError(f"{error}") from error
+
+
+def _own_graph(
+    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any]
+) -> Graph:
+    op = REGISTRY.classes[form.domain, form.name](**attributes)
+    values = [None if t is None else Value(f"x{k}", t) for k, t in enumerate(inputs)]
+    make = Builder()
+    outputs = make.add_all(op, *values)
+    return make.graph(form.name, (v for v in values if v and not v.is_constant), outputs)
+
+
+def _imported(
+    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any], outputs: int
+) -> Graph:
+    types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
+    names = ["" if t is None else f"x{k}" for k, t in enumerate(inputs)]
+    results = [f"y{k}" for k in range(outputs)]
+    node = onnx.NodeProto(
+        op_type=form.name, domain=form.domain, name=form.name, input=names, output=results
+    )
+    node.attribute.extend(
+        _attribute(form.attributes[name], value) for name, value in attributes.items()
+    )
+    free = {n: t for n, t in types.items() if t.numbers is None}
+    graph = onnx.GraphProto(
+        name=form.name,
+        node=[node],
+        input=[onnx.ValueInfoProto(name=n, type=type_proto(t)) for n, t in free.items()],
+        output=[onnx.ValueInfoProto(name=n) for n in results],
+    )
+    versions = {"": onnx.defs.onnx_opset_version(), form.domain: form.opset}
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
+    model = onnx.ModelProto(ir_version=onnx.IR_VERSION, graph=graph, opset_import=opsets)
+    context = Context(model, TensorReader(None))
+    for name, type_ in types.items():
+        if (array := type_.numbers) is not None:
+            context.initializers[name] = array
+    return main_graph(context)
+
+
+def settled_attributes(form: OpForm, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes in the types of their kinds; those that are None are left out.
+
+    Raises:
+        InputError: One is unknown, missing or of another kind.
+    """
+    kept = {k: v for k, v in given.items() if v is not None}
+    missing = [n for n, a in form.attributes.items() if a.required and n not in kept]
+    if missing:
+        raise InputError(f"{form.title} lacks its attribute '{missing[0]}'; pass {missing[0]}=….")
+    return {name: _settled(form, name, value) for name, value in kept.items()}
+
+
+def _settled(form: OpForm, name: str, value: Any) -> Any:
+    kind = form.attributes[name].kind
+    settle = _SETTLE.get(kind)
+    if settle is None:
+        return value
+    many, one, expected = settle
+    try:
+        if not many:
+            return one(value)
+        if isinstance(value, str) or not np.iterable(value):
+            raise TypeError
+        return tuple(map(one, value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{form.title}: attribute '{name}' is {value!r:.60}; it takes {expected}."
+        ) from error
+
+
+def _integer(value: Any) -> int:
+    """An integer; a dtype as ONNX's number for it."""
+    if isinstance(value, (DType, np.dtype, type)):
+        return (value if isinstance(value, DType) else DType.of(np.dtype(value))).onnx
+    if isinstance(value, str) or int(value) != value:
+        raise TypeError
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError
+    return float(value)
+
+
+def _text(value: Any) -> str | bytes:
+    if not isinstance(value, (str, bytes)):
+        raise TypeError
+    return value
+
+
+def _tensor(value: Any) -> Array:
+    array = with_texts(np.asarray(value))
+    DType.of(array.dtype)
+    return array
+
+
+def with_texts(array: Array) -> Array:
+    """An array of NumPy's text, where it has texts as objects; else itself."""
+    if array.dtype == object and all(isinstance(x, str) for x in array.flat):
+        return text_array(array.reshape(-1).tolist(), array.shape)
+    return array
+
+
+# By kind: whether it is a list, what makes one value, and what to say of another one.
+_SETTLE: Mapping[str, tuple[bool, Any, str]] = {
+    "int": (False, _integer, "an integer, or a dtype where it means one"),
+    "ints": (True, _integer, "a list of integers"),
+    "float": (False, _number, "a number"),
+    "floats": (True, _number, "a list of numbers"),
+    "string": (False, _text, "text"),
+    "strings": (True, _text, "a list of texts"),
+    "tensor": (False, _tensor, "an array"),
+    "tensors": (True, _tensor, "a list of arrays"),
+}
+
+
+def _attribute(attribute: Attribute, value: Any) -> onnx.AttributeProto:
+    kind = _KINDS.Value(attribute.kind.upper())
+    if attribute.kind == "tensor":
+        value = onnx.numpy_helper.from_array(value)
+    elif attribute.kind == "tensors":
+        value = list(map(onnx.numpy_helper.from_array, value))
+    return onnx.helper.make_attribute(attribute.name, value, attr_type=kind)

@@ -1,0 +1,206 @@
+"""`TensorProto` to NumPy: elements in the file, in external files, and sparse ones."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.models.onnx.mapped import MIN_VIEW_BYTES
+from clrt.util.files import check_link, stays_below
+from clrt.util.host_limits import check_host, text_array
+
+
+def dtype_of(elem_type: int, where: str) -> DType:
+    """The dtype of an ONNX element type.
+
+    Raises:
+        UnsupportedError: clrt has no such dtype (complex).
+        ModelError: ONNX has no such element type.
+    """
+    found = DType.from_onnx(elem_type)
+    if found is not None:
+        return found
+    names = onnx.TensorProto.DataType
+    if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in names.values():
+        raise ModelError(
+            f"{where} has no valid element type ({elem_type}); export the model again."
+        )
+    raise UnsupportedError(f"{where} has dtype {names.Name(elem_type).lower()}")
+
+
+class TensorReader:
+    """Reads tensors; files of external data are mapped once and their elements not copied.
+
+    A view starts where its tensor does in the file, at any address: NumPy and OpenCL's copies
+    take it, code that does its own loads has to look at `flags.aligned`.
+
+    Args:
+        folder: Where external data lie; None for a model that comes from no file.
+        views: The raw_data of tensors that `cut_tensors` took out, by their tokens.
+    """
+
+    def __init__(self, folder: Path | None, views: Mapping[bytes, Array] | None = None) -> None:
+        self._folder = folder
+        self._views = views or {}
+        self._files: dict[str, Array] = {}
+
+    def hold(self, files: Mapping[str, Array]) -> None:
+        """Takes the bytes of external files, by location, in the place of files on disk."""
+        self._files.update(files)
+
+    def array(self, tensor: onnx.TensorProto, where: str) -> Array:
+        """The elements of a tensor.
+
+        Raises:
+            ModelError: They are damaged, missing, or lie outside the model's folder.
+            UnsupportedError: clrt does not have the dtype.
+        """
+        dtype = dtype_of(tensor.data_type, where)
+        shape = _shape(tensor.dims, where)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(tensor, dtype, shape, where)
+        # Each access to raw_data copies it.
+        view = self._views.get(tensor.raw_data) if self._views else None
+        try:
+            if view is not None and not tensor.HasField("segment"):
+                return _elements(view, dtype, tensor.data_type, shape)
+            if _lies_plain(tensor, dtype):
+                return np.frombuffer(tensor.raw_data, dtype.numpy).reshape(shape)
+            array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+            if dtype is DType.STRING:
+                return text_array(array.reshape(-1).tolist(), shape)
+            return array
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise ModelError(
+                f"{where} is damaged: {dtype}{list(shape)} does not fit its data ({error}); "
+                "export the model again."
+            ) from error
+
+    def sparse(self, tensor: onnx.SparseTensorProto, where: str) -> Array:
+        """The elements of a sparse tensor, zeros filled in.
+
+        Raises:
+            ModelError: Indices are damaged or outside the shape.
+            OutOfMemoryError: The dense form is over CLRT_HOST_LIMIT.
+            UnsupportedError: clrt does not have the dtype.
+        """
+        values = self.array(tensor.values, where)
+        indices = self.array(tensor.indices, where)
+        shape = _shape(tensor.dims, where)
+        check_host(math.prod(shape) * max(values.itemsize, 1), f"{where}, a sparse tensor,")
+        dense = np.zeros(shape, values.dtype)
+        try:
+            if indices.ndim == 2:
+                indices = np.ravel_multi_index(tuple(indices.T), shape)
+            if values.ndim != 1 or indices.shape != values.shape:
+                raise ValueError(f"{values.shape} values, {indices.shape} indices")
+            if indices.size and not 0 <= indices.min() <= indices.max() < dense.size:
+                raise ValueError("an index is outside the shape")
+            dense.reshape(-1)[indices] = values
+        except (ValueError, TypeError, IndexError) as error:
+            raise ModelError(f"{where} is a damaged sparse tensor: {error}.") from error
+        return dense
+
+    def _external(
+        self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str
+    ) -> Array:
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        needed = -(-math.prod(shape) * dtype.file_bits // 8)
+        offset = _number(entries, "offset", 0, where)
+        length = _number(entries, "length", needed, where)
+        if length != needed:
+            raise ModelError(
+                f"{where} is damaged: {dtype}{list(shape)} takes {needed} bytes, "
+                f"but '{location}' gives it {length}; export the model again."
+            )
+        data = self._file(location, where)
+        if offset + length > data.size:
+            raise ModelError(
+                f"'{location}' is truncated: {where} ends at byte {offset + length} of it, "
+                f"but it has {data.size}; download or export the model again."
+            )
+        window = data[offset : offset + length]
+        if dtype is DType.BOOL:
+            flags: Array = window != 0
+            return flags.reshape(shape)
+        # The loads of a misaligned view are slow: large ones happen once, at the upload.
+        if 0 < length < MIN_VIEW_BYTES and window.ctypes.data % dtype.itemsize:
+            window = window.copy()
+        return _elements(window, dtype, tensor.data_type, shape)
+
+    def _file(self, location: str, where: str) -> Array:
+        if location not in self._files:
+            path = self._resolve(location, where)
+            try:
+                size = path.stat().st_size
+                mapped = (
+                    np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
+                )
+            except (OSError, ValueError) as error:
+                raise ModelError(
+                    f"'{path}', the file of {where}, cannot be read: {error}."
+                ) from error
+            self._files[location] = mapped
+        return self._files[location]
+
+    def _resolve(self, location: str, where: str) -> Path:
+        """The file of a location; only files that belong to the model are opened."""
+        if self._folder is None:
+            raise ModelError(
+                f"{where} lies in the external file '{location}', but the model was not read from "
+                "a file; pass its path, or load it with onnx.load first."
+            )
+        if not location or not stays_below(location):
+            raise ModelError(
+                f"{where} lies in '{location}', outside the model's folder; "
+                "export the model with external data beside it."
+            )
+        path = self._folder / location
+        if not os.path.isfile(path):  # where Path's raises, False
+            raise ModelError(
+                f"'{path}', the external file of {where}, does not exist; "
+                "put it beside the model under this name."
+            )
+        check_link(path, self._folder)
+        return path
+
+
+def _lies_plain(tensor: onnx.TensorProto, dtype: DType) -> bool:
+    """Whether the elements lie in raw_data as they do in memory."""
+    if not tensor.HasField("raw_data") or tensor.HasField("segment") or sys.byteorder == "big":
+        return False
+    return dtype is not DType.STRING and dtype.file_bits == 8 * dtype.itemsize
+
+
+def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:
+    """The elements in raw bytes: a view, or unpacked where several share a byte."""
+    if dtype.file_bits == 8 * dtype.itemsize:
+        return raw.view(dtype.numpy).reshape(shape)
+    packed = onnx.TensorProto(data_type=code, dims=shape, raw_data=raw.tobytes())
+    return np.asarray(numpy_helper.to_array(packed))
+
+
+def _shape(dims: object, where: str) -> tuple[int, ...]:
+    shape = tuple(int(d) for d in dims)  # type: ignore[attr-defined]
+    if any(d < 0 for d in shape):
+        raise ModelError(f"{where} is damaged: its shape is {list(shape)}; export the model again.")
+    return shape
+
+
+def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
+    text = entries.get(key) or str(default)
+    # int() has no bound on the digits that protobuf gives it, and takes "1_0" and " 1".
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise ModelError(f"{where} is damaged: its external {key} is '{text[:40]}'.")
+    return int(text)

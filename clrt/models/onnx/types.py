@@ -1,0 +1,271 @@
+"""ONNX types to `TensorType` and back: named, computed, unnamed and missing dims."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.dim_operations import parse_dim
+from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Names
+from clrt.ir.op import ContainerType, TensorType
+from clrt.models.onnx.tensors import dtype_of
+from clrt.ops.control.host_driven import wider
+from clrt.ops.movement.movement import fresh_dim
+
+_MAX_DIM_CHARS = 200
+
+
+class DimNames:
+    """The symbols of a model's input dims.
+
+    A dim_param that is an identifier is the symbol of that name, or one of a like name where clrt
+    does not take it. Any other is read as an expression where all its symbols are dims of their own
+    ("past + sequence"): only those get numbers from the input shapes. What remains ("?", as
+    Paddle's exporter writes it, or "batch-size") says nothing: each is a dim of its own.
+    """
+
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
+        texts = [
+            d.dim_param.strip()
+            for i in inputs
+            if i.type.WhichOneof("value") == "tensor_type"
+            for d in i.type.tensor_type.shape.dim
+            if d.WhichOneof("value") == "dim_param"
+        ]
+        plain = dict.fromkeys(t for t in texts if _is_plain(t))
+        self._plain = frozenset(plain)
+        self._dims: dict[str, Dim] = {t: symbol(t) for t in plain}
+        self._names = Names(plain)
+        for text in texts:
+            if text and text not in self._dims:
+                dim = self.fresh(text) if text.isidentifier() else self._expression(text)
+                if dim is not None:
+                    self._dims[text] = dim
+
+    def fresh(self, hint: str) -> Expr:
+        """A new symbol, named after the hint."""
+        return symbol(self._names.unique(_sanitise(hint), "_"))
+
+    def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
+        """The shape of a graph input; None where the model gives none."""
+        tensor = info.type.tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        dims: list[Dim] = []
+        for axis, proto in enumerate(tensor.shape.dim):
+            dim = self.known(proto)
+            told = re.search(r"\w", proto.dim_param[:_MAX_DIM_CHARS]) is not None
+            hint = proto.dim_param if told else f"{info.name}_{axis}"
+            dims.append(self.fresh(hint) if dim is None else dim)
+        return tuple(dims)
+
+    def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
+        """A dim in numbers and symbols of the inputs; None where it is none of these."""
+        kind = proto.WhichOneof("value")
+        if kind == "dim_value":
+            # Some exporters write -1 for "any".
+            return int(proto.dim_value) if proto.dim_value >= 0 else None
+        if kind == "dim_param":
+            text = proto.dim_param.strip()
+            return self._dims[text] if text in self._dims else self._expression(text)
+        return None
+
+    def _expression(self, text: str) -> Dim | None:
+        if not text or len(text) > _MAX_DIM_CHARS:
+            return None
+        try:
+            dim = parse_dim(text)
+        except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+            return None
+        if isinstance(dim, int):
+            return dim if dim >= 0 and not isinstance(dim, bool) else None
+        return dim if dim.symbols <= self._plain else None
+
+
+def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
+    """The type of a graph input.
+
+    Raises:
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
+        ModelError: It has no valid type.
+    """
+    type_ = value_type(info.type, f"input '{info.name}'")
+    if isinstance(type_, ContainerType):
+        return type_
+    return replace(type_, shape=names.input_shape(info))
+
+
+def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
+    """The type of an input of a subgraph.
+
+    Args:
+        given: What the node gives there, where the file declares no type.
+
+    Raises:
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
+        ModelError: It has no valid type.
+    """
+    if is_typed(info.type) or given is None:
+        return value_type(info.type, f"input '{info.name}'")
+    return given
+
+
+def is_typed(proto: onnx.TypeProto) -> bool:
+    """Whether a type says what its elements are; exporters leave that out in subgraphs."""
+    kind = proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        inner: onnx.TypeProto = getattr(proto, kind).elem_type
+        return is_typed(inner)
+    if kind == "tensor_type":
+        return bool(proto.tensor_type.elem_type != onnx.TensorProto.UNDEFINED)
+    return kind is not None
+
+
+def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
+    """The type that a captured value has inside a subgraph.
+
+    Args:
+        sizes: The subgraph cannot relate an outer expression to its symbols. So each expression
+            is one new symbol inside: those so far, by the expression.
+    """
+    if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
+        return type_
+
+    def inside(dim: Dim) -> Dim:
+        plain = isinstance(dim, int) or is_symbol(dim)
+        return dim if plain else sizes.setdefault(str(dim), fresh_dim())
+
+    return TensorType(type_.dtype, tuple(map(inside, type_.shape)))
+
+
+def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
+    """The type that a type of ONNX is, with unknown dims for all that are no numbers.
+
+    Raises:
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
+        ModelError: It is not valid.
+    """
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return ContainerType.sequence(value_type(proto.sequence_type.elem_type, where))
+    if kind == "optional_type":
+        return ContainerType.optional(value_type(proto.optional_type.elem_type, where))
+    if kind == "map_type":
+        return _map_type(proto.map_type, where)
+    if kind not in ("tensor_type", None):
+        raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
+    tensor = proto.tensor_type
+    dtype = dtype_of(tensor.elem_type, where)
+    if not tensor.HasField("shape"):
+        return TensorType(dtype, None)
+    dims = [
+        int(d.dim_value) if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0 else None
+        for d in tensor.shape.dim
+    ]
+    return TensorType(dtype, tuple(fresh_dim() if d is None else d for d in dims))
+
+
+def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
+    key, value = dtype_of(proto.key_type, where), value_type(proto.value_type, where)
+    if key is not DType.STRING and not key.is_int:
+        raise ModelError(f"{where} is a map from {key}; its keys must be integers or text.")
+    if isinstance(value, ContainerType):
+        raise UnsupportedError(f"{where} is a map to a {value.kind}")
+    # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
+    return ContainerType.map(key, value.dtype)
+
+
+def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
+    """The inferred type; unknown dims and ranks come from what the file declares."""
+    declared_kind = None if info is None else info.type.WhichOneof("value")
+    if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
+        return inferred
+    if not info.type.tensor_type.HasField("shape") or inferred.is_static:
+        return inferred
+    declared = [names.known(d) for d in info.type.tensor_type.shape.dim]
+    if inferred.shape is None:
+        shape = tuple(fresh_dim() if d is None else d for d in declared)
+        return TensorType(inferred.dtype, shape, inferred.data)
+    if len(declared) != len(inferred.shape):
+        return inferred
+    pairs = zip(inferred.shape, declared, strict=True)
+    shape = tuple(d if d is not None and is_symbol(o) and is_unknown(o) else o for o, d in pairs)
+    return TensorType(inferred.dtype, shape, inferred.data)
+
+
+def varying_types(
+    graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
+) -> dict[int, TensorType]:
+    """Loop-carried inputs whose shape changes between iterations: their types without that.
+
+    Args:
+        carries: As `Op.carries`.
+        given: The types of the node's inputs, which the first iteration takes.
+    """
+    first, result = carries
+    found = {}
+    ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
+    for index, (start, end, initial) in enumerate(ends, first):
+        types = [start.type, end.type]
+        if initial is not None and not initial.agrees(start.type):
+            types.append(initial)
+        joint = wider(types, [start.type])
+        if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
+            found[index] = joint
+    return found
+
+
+def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
+    pairs = zip(before or (), after or (), strict=False)
+    return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
+
+
+def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
+    """ONNX's form of a type; an empty one for None.
+
+    Args:
+        named: Whether symbolic dims keep their text; without, they are left open.
+    """
+    if type_ is None:
+        return onnx.TypeProto()
+    if isinstance(type_, ContainerType):
+        element = type_proto(type_.element, named)
+        if type_.key is not None:
+            return onnx.helper.make_map_type_proto(type_.key.onnx, element)
+        if type_.kind == "sequence":
+            return onnx.helper.make_sequence_type_proto(element)
+        return onnx.helper.make_optional_type_proto(element)
+    shape = None if type_.shape is None else [_dim_text(d, named) for d in type_.shape]
+    return onnx.helper.make_tensor_type_proto(type_.dtype.onnx, shape)
+
+
+def _dim_text(dim: Dim, named: bool) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return str(dim) if named and not is_unknown(dim) else None
+
+
+def _is_plain(text: str) -> bool:
+    # `fresh_dim` hands out the names that start with "unknown_".
+    return (
+        text.isidentifier()
+        and text.isascii()
+        and len(text) <= _MAX_DIM_CHARS
+        and not keyword.iskeyword(text)
+        and not text.startswith(UNKNOWN)
+    )
+
+
+def _sanitise(text: str) -> str:
+    name = re.sub(r"\W+", "_", text[:_MAX_DIM_CHARS], flags=re.ASCII).strip("_")
+    return name if _is_plain(name) else f"dim_{name}"

@@ -1,0 +1,1 @@
+"""Tokenizers from tokenizer.json and GGUF metadata, checked before use."""

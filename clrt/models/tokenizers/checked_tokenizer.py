@@ -1,0 +1,379 @@
+"""Tokenizers of the tokenizers library, from JSON that may mean harm.
+
+The library follows what a tokenizer.json says without bounds: tables that point out of themselves
+abort the process, replacements that double a text take all memory, and patterns may take hours. So
+the JSON is checked before the library sees it, errors and panics of the library are translated, and
+calls that may take long run in a thread that is given up.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tokenizers import Encoding, Tokenizer
+
+from clrt.errors import ClrtError, InputError, ModelError
+from clrt.formats.safetensors import damaged
+from clrt.models.tokenizers.charsmap import check_charsmap
+from clrt.models.tokenizers.gguf_splits import SPLIT_RULES
+from clrt.util.own_thread import call_in_thread
+
+T = TypeVar("T")
+
+# Factor by which all replacements together may lengthen a text; those of models stay below 20.
+_MAX_GROWTH = 1 << 12
+# Characters that a replacement of a character may have, and that may be put before a text.
+_MAX_CONTENT = 1 << 12
+# Characters that the normal forms of Unicode make of one: NFKC of U+FDFA.
+_NORMAL_FORMS = {"NFD": 4, "NFC": 3, "NFKD": 18, "NFKC": 18, "ByteLevel": 4, "BertNormalizer": 12}
+# Steps of a tokenizer, tokens that it adds to a text, and lists or objects in each other.
+_MAX_STEPS, _MAX_ADDED, _MAX_DEPTH = 2048, 4096, 100
+# Characters of a decoder's Strip, and of a word that WordPiece looks up: the square of it is work.
+_MAX_STRIPPED, _MAX_WORD = 1024, 1 << 12
+_MAX_PATTERN = 1 << 14
+# Characters that a normalizer may make of all added tokens; those of one that patterns look at.
+_MAX_NORMALIZED, _MAX_TOKEN = 1 << 26, 256
+_ID_LIMIT = 1 << 30
+# Seconds that a call may take: for any text, and per character.
+_PATIENCE_S, _PATIENCE_S_PER_CHAR = 6.0, 2e-5
+_COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+# Patterns of models' own tokenizers, whose work is known to grow with the text alone.
+_KNOWN = {p for rule in SPLIT_RULES.values() for p in rule.patterns} | {
+    *(" {2,}", r"\s+", " +", "^ +| +$", "^ +", " +$", "[^\n]+|\n+", "[0-9]", r"\d", r"\p{N}"),
+    r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",  # CLIP
+}
+
+
+class CheckedTokenizer:
+    """A tokenizer whose errors are those of clrt.
+
+    Attributes:
+        library: The tokenizer of the tokenizers library.
+        is_slow: Whether calls may take long: they run in a thread of their own.
+
+    Args:
+        library: A tokenizer that `load_tokenizer` returned, or that clrt made.
+    """
+
+    def __init__(self, library: Tokenizer, is_slow: bool = True) -> None:
+        self.library, self.is_slow = library, is_slow
+
+    def encode_batch(
+        self, texts: Sequence[Any], add_special_tokens: bool = True
+    ) -> Sequence[Encoding]:
+        """Encodes texts or pairs, without the places of tokens in them.
+
+        Raises:
+            InputError: The tokenizer cannot encode a text, or takes too long.
+            TypeError, UnicodeError: A text is none, or not valid Unicode.
+        """
+        return self._call(
+            lambda: self.library.encode_batch_fast(texts, add_special_tokens=add_special_tokens),
+            sum(len(part) for part in texts) if self.is_slow else 0,
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
+        """Encodes a text.
+
+        Raises:
+            InputError, TypeError, UnicodeError: As `encode_batch`.
+        """
+        return self._call(
+            lambda: self.library.encode_batch([text], add_special_tokens=add_special_tokens)[0],
+            len(text),
+        )
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Decodes tokens.
+
+        Raises:
+            InputError: The tokenizer cannot decode them, or takes too long.
+        """
+        return self._call(
+            lambda: str(self.library.decode(tokens, skip_special_tokens=skip_special_tokens)),
+            100 * len(tokens),
+        )
+
+    def _call(self, call: Callable[[], T], chars: int) -> T:
+        with translated(InputError, "The tokenizer cannot take the text"):
+            return within(call, chars) if self.is_slow else call()
+
+
+def load_tokenizer(text: str, file: Path) -> CheckedTokenizer:
+    """Returns the tokenizer that a tokenizer.json describes.
+
+    Args:
+        text: The JSON.
+        file: Where it is from, for messages.
+
+    Raises:
+        ModelError: It is no tokenizer, or asks for more than a tokenizer may.
+    """
+    is_slow = check_tokenizer(text, file)
+    what = f"'{file}' is not a tokenizer that the tokenizers library reads"
+    with translated(ModelError, what, "download the model's own file"):
+        library = Tokenizer.from_str(text)
+        if (padding := library.padding) is not None:  # to the longest text, never to a size
+            kept = ("direction", "pad_id", "pad_type_id", "pad_token")
+            library.enable_padding(**{name: padding[name] for name in kept})
+        return CheckedTokenizer(library, is_slow)
+
+
+def check_tokenizer(text: str, file: Path) -> bool:
+    """Checks the JSON of a tokenizer.
+
+    Returns:
+        Whether it has patterns that clrt does not know, or other steps whose work is not known to
+        grow with the text alone.
+
+    Raises:
+        ModelError: As `load_tokenizer`.
+    """
+    what = f"'{file}' is not a tokenizer that the tokenizers library reads"
+    try:
+        found = json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{what} ({error}); download the model's own file.") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{what} (it is no JSON object); download the model's own file.")
+    check = _Check(file)
+    for name in reversed(_COMPONENTS):  # what the normalizer does to added tokens is checked last
+        check.growth = 1.0
+        check.component(found.get(name), name, 0)
+    check.added(found.get("added_tokens"))
+    check.model(found.get("model"))
+    return check.is_slow
+
+
+def within(call: Callable[[], T], chars: int) -> T:
+    """Runs a call of the library in a thread; gives it up when it takes too long.
+
+    Args:
+        chars: Length of the text: the time grows with it.
+
+    Raises:
+        InputError: The call takes too long.
+    """
+    patience = _PATIENCE_S + _PATIENCE_S_PER_CHAR * chars
+    try:
+        return call_in_thread(call, patience)
+    except TimeoutError as error:
+        raise InputError(
+            f"The tokenizer takes more than {patience:.0f} s for a text of {chars} characters; use "
+            "the model's own tokenizer.json, or shorter texts."
+        ) from error
+
+
+@contextmanager
+def translated(
+    kind: type[ClrtError], what: str, remedy: str = "use the model's own tokenizer.json"
+) -> Iterator[None]:
+    """Makes errors of clrt of what the tokenizers library raises, panics included.
+
+    Raises:
+        ClrtError: Of `kind`, for what the library raises.
+        TypeError, UnicodeError: Of arguments.
+    """
+    try:
+        yield
+    except (ClrtError, TypeError, UnicodeError):
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise kind(f"{what} ({error}); {remedy}.") from error
+    except BaseException as error:  # pyo3's PanicException, which no module exports
+        if type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what} ({error}); {remedy}.") from error
+
+
+class _Check:
+    """Walks through the steps of a tokenizer, whatever they are called.
+
+    The library takes several spellings of a step, so values are told by their keys.
+
+    Attributes:
+        growth: Factor by which the steps before lengthen a text.
+        is_slow: As `check_tokenizer` returns.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._steps = self._lengthening = self._put = 0
+        self.growth = 1.0
+        self.is_slow = False
+
+    def component(self, value: object, where: str, depth: int) -> None:
+        """Checks a step and those in it.
+
+        Raises:
+            ModelError: One asks for too much.
+        """
+        if depth > _MAX_DEPTH:
+            raise self._wrong(where, f"nests more than {_MAX_DEPTH} levels")
+        if isinstance(value, list):
+            if len(value) > _MAX_ADDED:
+                raise self._wrong(where, f"lists {len(value)} values, more than {_MAX_ADDED}")
+            for each in value:
+                self.component(each, where, depth + 1)
+            return
+        if not isinstance(value, Mapping):
+            self._scalar(value, where)
+            return
+        self._steps += 1
+        if self._steps > 16 * _MAX_ADDED:
+            raise self._wrong(where, "has too many values")
+        if where in ("normalizer", "decoder"):
+            self._step(value, where)
+        for key, inner in value.items():
+            if key == "precompiled_charsmap" and inner is not None:
+                self._charsmap(inner)
+            elif key == "Regex":
+                self._pattern(inner, where)
+            else:
+                self.component(inner, where, depth + 1)
+
+    def _scalar(self, value: object, where: str) -> None:
+        if isinstance(value, str):
+            self._put += len(value)
+            if self._put > 16 * _MAX_CONTENT:
+                raise self._wrong(where, f"has more than {16 * _MAX_CONTENT} characters of text")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            if not 0 <= value <= _ID_LIMIT:
+                raise self._wrong(where, f"has the number {value}, out of 0 to {_ID_LIMIT}")
+        elif isinstance(value, float) and not abs(value) < inf:
+            raise self._wrong(where, f"has the number {value}")
+
+    def _step(self, value: Mapping[str, object], where: str) -> None:
+        """Checks how a step of a normalizer or decoder lengthens texts."""
+        kind = value.get("type")
+        if kind == "Sequence" or "normalizers" in value or "decoders" in value:
+            return
+        factor = float(_NORMAL_FORMS.get(str(kind), 1))
+        pattern, content = value.get("pattern"), value.get("content")
+        if isinstance(content, str) and pattern is not None:
+            least = self._least(pattern)
+            factor = max(factor, 1.0 + len(content) if least == 0 else len(content) / least)
+        for key in ("start", "stop", "length"):
+            number = value.get(key)
+            if isinstance(number, int) and number > _MAX_STRIPPED:
+                raise self._wrong(where, f"has {key} {number}; the most is {_MAX_STRIPPED}")
+        self.growth *= factor
+        if self.growth > _MAX_GROWTH:
+            raise self._wrong(
+                where, f"may lengthen a text more than {_MAX_GROWTH} times by its replacements"
+            )
+        self._count(where)
+
+    def _count(self, where: str) -> None:
+        self._lengthening += 1
+        if self._lengthening > _MAX_STEPS:
+            raise self._wrong(where, f"has more than {_MAX_STEPS} steps")
+
+    def _least(self, pattern: object) -> int:
+        """Returns the characters that a pattern matches at least."""
+        if not isinstance(pattern, Mapping):
+            return len(pattern) if isinstance(pattern, str) else 0
+        if isinstance(text := pattern.get("String"), str):
+            return len(text)
+        text = pattern.get("Regex")
+        if not isinstance(text, str):
+            return 0
+        try:
+            plain = re.sub(r"\\[pP]\{[^}]*\}", "x", text)
+            return 1 if re.compile(plain).match("") is None and _cannot_be_empty(plain) else 0
+        except (re.error, RecursionError, OverflowError):
+            return 0
+
+    def _pattern(self, pattern: object, where: str) -> None:
+        if not isinstance(pattern, str) or len(pattern) > _MAX_PATTERN:
+            raise self._wrong(where, f"has a pattern of more than {_MAX_PATTERN} characters")
+        if where == "decoder" and pattern not in _KNOWN:
+            raise self._wrong(where, f"has the pattern {pattern[:80]!r}, which clrt does not know")
+        self.is_slow |= pattern not in _KNOWN
+
+    def _charsmap(self, value: object) -> None:
+        try:
+            raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+        except (binascii.Error, ValueError) as error:
+            raise damaged(self._file, f"its precompiled_charsmap is no base64, {error}") from error
+        longest = check_charsmap(raw, self._file, "precompiled_charsmap") if raw else 0
+        self.growth *= max(1, longest)
+        if self.growth > _MAX_GROWTH:
+            raise self._wrong("normalizer", f"may lengthen a text more than {_MAX_GROWTH} times")
+
+    def model(self, model: object) -> None:
+        """Checks the numbers of the vocabulary.
+
+        Raises:
+            ModelError: One is out of range.
+        """
+        if not isinstance(model, Mapping):
+            return
+        vocabulary = model.get("vocab")
+        if isinstance(vocabulary, Mapping):
+            if not all(type(i) is int and 0 <= i < _ID_LIMIT for i in vocabulary.values()):
+                raise self._wrong("model", f"has a token whose id is not within 0 to {_ID_LIMIT}")
+            if "" in vocabulary and model.get("type") != "WordLevel":
+                self.is_slow = True
+        word = model.get("max_input_chars_per_word")
+        self.is_slow |= isinstance(word, int) and word > _MAX_WORD
+        for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+            text = model.get(key)
+            if isinstance(text, str) and len(text) > _MAX_CONTENT:
+                raise self._wrong("model", f"has a {key} of {len(text)} characters")
+
+    def added(self, tokens: object) -> None:
+        """Checks the tokens that are found whole in texts.
+
+        Raises:
+            ModelError: An id is out of range.
+        """
+        chars = 0
+        for token in tokens if isinstance(tokens, list) else ():
+            if not isinstance(token, Mapping):
+                continue
+            content = token.get("content")
+            size = len(content) if isinstance(content, str) else 0
+            chars += size
+            # The library normalizes them while it reads the file, where nothing can stop it.
+            if chars * self.growth > _MAX_NORMALIZED or (self.is_slow and size > _MAX_TOKEN):
+                raise self._wrong("added_tokens", "has too much text for its normalizer")
+            number = token.get("id")
+            if type(number) is not int or not 0 <= number <= _ID_LIMIT:
+                number = repr(number)[:40]
+                raise self._wrong("added_tokens", f"has the id {number}, not 0 to {_ID_LIMIT}")
+
+    def _wrong(self, where: str, what: str) -> ModelError:
+        return ModelError(
+            f"The {where} of '{self._file}' {what}; download the model's own tokenizer.json."
+        )
+
+
+def _cannot_be_empty(pattern: str) -> bool:
+    """Whether no match of a regular expression of Python is empty."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The parser is the one place that tells it; its name depends on the version of Python.
+        try:
+            from re import _parser as parser  # type: ignore[attr-defined]
+        except ImportError:
+            import sre_parse as parser
+    return int(parser.parse(pattern).getwidth()[0]) > 0
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; keys may be there twice in vocabularies alone, of which the last counts."""
+    made = dict(pairs)
+    if len(made) < len(pairs) and not all(type(value) is int for _, value in pairs):
+        raise ValueError("a key is there twice")
+    return made

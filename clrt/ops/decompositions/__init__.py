@@ -1,0 +1,1 @@
+"""What ops stand for: the registry, and its rules by who asks."""

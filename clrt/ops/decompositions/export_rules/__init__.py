@@ -1,0 +1,1 @@
+"""Ops that ONNX lacks, as ops that it has."""

@@ -1,0 +1,85 @@
+"""Experimental ops that ai.onnx once had; exporters for opsets below 10 wrote some of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.errors import ModelError, counted
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.pointwise.cast import onnx_dtype
+
+
+def _scaled(body: Body, x: Value, factor: float) -> Value:
+    return x if factor == 1 else body("Mul", x, body.number(factor))
+
+
+@expands("", "Affine")
+def _affine(body: Body) -> None:
+    y = _scaled(body, body.inputs[0], body.attrs.get("alpha", 1.0))
+    body.outputs = [body("Add", y, body.number(body.attrs.get("beta", 0.0)))]
+
+
+@expands("", "Scale")
+def _scale(body: Body) -> None:
+    factor = body.number(body.attrs.get("scale", 1.0))
+    body.outputs = [body("Mul", body.inputs[0], factor)]
+
+
+@expands("", "ImageScaler")
+def _image_scaler(body: Body) -> None:
+    """`bias` has a number for each channel of `[N, C, H, W]`."""
+    bias = body.number(body.attrs["bias"])
+    y = _scaled(body, body.inputs[0], body.attrs.get("scale", 1.0))
+    body.outputs = [body("Add", y, body("Unsqueeze", bias, body.ints(1, 2)))]
+
+
+@expands("", "Crop")
+def _crop(body: Body) -> None:
+    """`border` is what goes left, above, right and below; `scale`, height and width, what stays."""
+    left, top, right, bottom = (int(v) for v in body.attrs["border"])
+    x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
+    if size:
+        ends = body.ints(top + int(size[0]), left + int(size[1]))
+        body.outputs = [body("Slice", x, body.ints(top, left), ends, axes)]
+    else:
+        body.outputs = [body("Pad", x, body.ints(-top, -left, -bottom, -right), None, axes)]
+
+
+@expands("", "ParametricSoftplus")
+def _parametric_softplus(body: Body) -> None:
+    y = body("Softplus", _scaled(body, body.inputs[0], body.attrs["beta"]))
+    body.outputs = [body("Mul", y, body.number(body.attrs["alpha"]))]
+
+
+@expands("", "ScaledTanh")
+def _scaled_tanh(body: Body) -> None:
+    y = body("Tanh", _scaled(body, body.inputs[0], body.attrs["beta"]))
+    body.outputs = [body("Mul", y, body.number(body.attrs["alpha"]))]
+
+
+@expands("", "DynamicSlice")
+def _dynamic_slice(body: Body) -> None:
+    if len(body.inputs) < 3:
+        raise ModelError(f"it has {counted(len(body.inputs), 'input')}; expected 3 or 4.")
+    body.outputs = [body("Slice", *body.inputs)]
+
+
+@expands("", "ConstantFill")
+def _constant_fill(body: Body) -> None:
+    """The shape is an attribute, that of the input, or with `input_as_shape` the input.
+
+    Source: ONNX, opset 1 to 8; PyTorch wrote it for the first states of recurrent nets.
+    """
+    dtype = onnx_dtype(body.attrs.get("dtype", DType.FLOAT32.onnx), body.op_type)
+    shape = body.ints(*body.attrs.get("shape", ()))
+    if body.attrs.get("input_as_shape"):
+        shape = body.cast(body.inputs[0], DType.INT64)
+    elif body.inputs:
+        shape = body("Shape", body.inputs[0])
+    extra = body.attrs.get("extra_shape")
+    if extra:
+        shape = body("Concat", shape, body.ints(*extra), axis=0)
+    value = np.array([body.attrs.get("value", 0.0)]).astype(dtype.numpy)
+    body.outputs = [body("ConstantOfShape", shape, value=value)]

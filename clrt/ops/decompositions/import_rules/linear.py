@@ -1,0 +1,47 @@
+"""LinearRegressor and LinearClassifier of ai.onnx.ml: a product, and what is done to scores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules import scores as s
+from clrt.ops.decompositions.import_rules.body import Body, expands
+
+_DOMAIN = "ai.onnx.ml"
+
+
+def _product(body: Body, rows: int) -> Value:
+    """x W^T + intercepts, [N, rows]."""
+    weights = np.asarray(body.attrs["coefficients"], np.float32).reshape(rows, -1)
+    intercepts = np.asarray(body.attrs.get("intercepts") or [0.0], np.float32)
+    x = body.rows(body.as_float32())
+    return body("Gemm", x, body.constant(weights), body.constant(intercepts), transB=1)
+
+
+@expands(_DOMAIN, "LinearRegressor")
+def _linear_regressor(body: Body) -> None:
+    body.outputs = [s.transform(body, _product(body, body.attrs.get("targets", 1)))]
+
+
+@expands(_DOMAIN, "LinearClassifier")
+def _linear_classifier(body: Body) -> None:
+    labels = body.labels("classlabels_strings", "classlabels_ints")
+    intercepts = body.attrs.get("intercepts") or []
+    classes = len(intercepts) or (1 if labels is None else len(labels))
+    scores = _product(body, classes)
+    if classes > 1:
+        place = s.best(body, scores)
+        body.outputs = [s.named(body, place, labels), s.transform(body, scores)]
+        return
+    if labels is not None and len(labels) > 2:
+        raise ModelError(f"it has one row of coefficients for {len(labels)} classes.")
+    place = s.above(body, scores, 0.0)
+    if labels is not None and len(labels) == 2:
+        made = s.two_columns(body, scores, share=True)
+    else:
+        made = s.transform(body, scores)
+    if labels is not None and len(labels) == 1:
+        labels = np.array([labels.dtype.type(), labels[0]])
+    body.outputs = [s.named(body, place, labels), made]

@@ -1,0 +1,64 @@
+"""Fourier transforms of com.microsoft, and the products of complex numbers that go with them."""
+
+from __future__ import annotations
+
+from clrt.errors import UnsupportedError
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+
+_DOMAIN = "com.microsoft"
+
+
+def _signal_axes(body: Body, behind: int) -> list[int]:
+    """The axes of the signal.
+
+    Args:
+        behind: How many axes of the input come behind them.
+
+    Raises:
+        UnsupportedError: It is transformed in another form.
+    """
+    if not body.attrs.get("onesided", 1) or body.attrs.get("normalized", 0):
+        raise UnsupportedError("a transform that is normalized, or not onesided")
+    end = body.rank_of() - behind
+    count = body.count_of("signal_ndim", 1, max(end, 1))
+    return list(range(end - count, end))
+
+
+def _transform(body: Body, x: Value, axis: int, *, inverse: int, onesided: int = 0) -> Value:
+    axes = (None, body.scalar(axis))
+    return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
+
+
+@expands(_DOMAIN, "Rfft")
+def _rfft(body: Body) -> None:
+    *others, last = _signal_axes(body, 0)
+    y = body("Unsqueeze", body.inputs[0], body.ints(-1))
+    y = _transform(body, y, last, inverse=0, onesided=1)
+    for axis in others:
+        y = _transform(body, y, axis, inverse=0)
+    body.outputs = [y]
+
+
+@expands(_DOMAIN, "Irfft")
+def _irfft(body: Body) -> None:
+    """The size along the last axis of the signal is even; `Rfft` leaves no sign of an odd one."""
+    *others, last = _signal_axes(body, 1)
+    y = body.inputs[0]
+    for axis in others:
+        y = _transform(body, y, axis, inverse=1)
+    y = _transform(body, y, last, inverse=1, onesided=1)
+    body.outputs = [body("Squeeze", y, body.ints(-1))]
+
+
+@expands(_DOMAIN, "ComplexMul", "ComplexMulConj")
+def _complex_mul(body: Body) -> None:
+    """Of numbers `[…, 2]`; the second one is conjugate in ComplexMulConj."""
+    (a, b), (c, d) = (
+        body.node("Split", [value], 2, num_outputs=2, axis=-1) for value in body.inputs[:2]
+    )
+    if body.op_type == "ComplexMulConj":
+        d = body("Neg", d)
+    real = body("Sub", body("Mul", a, c), body("Mul", b, d))
+    imaginary = body("Add", body("Mul", a, d), body("Mul", b, c))
+    body.outputs = [body("Concat", real, imaginary, axis=-1)]

@@ -1,0 +1,379 @@
+"""Ops of com.microsoft that optimised models have, as compositions of ONNX's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import (
+    channels_first,
+    channels_last,
+    count_up,
+    dim_of,
+    padded,
+)
+from clrt.ops.decompositions.import_rules.quantised import CONV_ATTRS
+
+_DOMAIN = "com.microsoft"
+_ACTIVATIONS = {
+    "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
+    "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
+    "Selu": ("alpha", "gamma"), "ThresholdedRelu": ("alpha",), "Softmax": ("axis",),
+    "LogSoftmax": ("axis",), "HardSwish": (),
+}  # fmt: skip
+
+
+@expands(_DOMAIN, "Gelu")
+def _gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", body.inputs[0])]
+
+
+@expands(_DOMAIN, "FastGelu")
+def _fast_gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", body.plus(body.inputs[0], 1), approximate="tanh")]
+
+
+@expands(_DOMAIN, "BiasGelu")
+def _bias_gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", body.plus(body.inputs[0], 1))]
+
+
+@expands(_DOMAIN, "GemmFastGelu")
+def _gemm_fast_gelu(body: Body) -> None:
+    y = body.plus(body("MatMul", *body.inputs[:2]), 2)
+    body.outputs = [body("Gelu", y, approximate="tanh")]
+
+
+@expands(_DOMAIN, "QuickGelu")
+def _quick_gelu(body: Body) -> None:
+    x, alpha = body.inputs[0], body.attrs.get("alpha", 1.702)
+    body.outputs = [body("Mul", x, body("Sigmoid", body("Mul", x, body.number(alpha))))]
+
+
+@expands(_DOMAIN, "BiasSplitGelu")
+def _bias_split_gelu(body: Body) -> None:
+    halves = body.node("Split", [body.plus(body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
+    body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
+
+
+@expands(_DOMAIN, "BiasAdd")
+def _bias_add(body: Body) -> None:
+    body.outputs = [body.plus(body.plus(body.inputs[0], 1), 2)]
+
+
+@expands(_DOMAIN, "BiasDropout")
+def _bias_dropout(body: Body) -> None:
+    """Inputs: x, bias, what is added behind the dropout, the ratio, and whether it trains."""
+    seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
+    inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
+    y, mask = body.node("Dropout", inputs, 2, **seed)
+    body.outputs = [body.plus(y, 2), mask]
+
+
+@expands(_DOMAIN, "TorchEmbedding")
+def _torch_embedding(body: Body) -> None:
+    # What is behind the indices says how the table learns.
+    body.outputs = [body("Gather", *body.inputs[:2])]
+
+
+@expands(_DOMAIN, "IsAllFinite")
+def _is_all_finite(body: Body) -> None:
+    tests: list[Value] = []
+    for x in body.inputs:
+        if not body.attrs.get("isinf_only", 0):
+            tests.append(body("IsNaN", x))
+        if not body.attrs.get("isnan_only", 0):
+            tests.append(body("IsInf", x))
+    flags = [body("ReduceMax", body.cast(t, DType.UINT8), keepdims=0) for t in tests]
+    odd = body("Max", *flags) if len(flags) > 1 else flags[0]
+    body.outputs = [body("Not", body.cast(odd, DType.BOOL))]
+
+
+@expands("", "SimplifiedLayerNormalization")
+@expands(_DOMAIN, "SimplifiedLayerNormalization")
+def _simplified_layer_normalization(body: Body) -> None:
+    axis, epsilon = int(body.attrs.get("axis", -1)), body.attrs.get("epsilon", 1e-5)
+    y = body("RMSNormalization", *body.inputs[:2], axis=axis, epsilon=epsilon)
+    body.outputs = [y]
+
+
+def _skip(body: Body, bias: int) -> Value:
+    """The input, the skipped one and the bias added up."""
+    return body.plus(body("Add", *body.inputs[:2]), bias)
+
+
+@expands(_DOMAIN, "SkipLayerNormalization")
+def _skip_layer_normalization(body: Body) -> None:
+    total = _skip(body, 4)
+    inputs = [total, body.inputs[2], body.optional(3)]
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
+    # The statistics stand between; only training reads them.
+    body.outputs = [y, None, None, total]
+
+
+@expands(_DOMAIN, "SkipSimplifiedLayerNormalization")
+def _skip_simplified_layer_normalization(body: Body) -> None:
+    total = _skip(body, 3)
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("RMSNormalization", total, body.inputs[2], axis=-1, epsilon=epsilon)
+    body.outputs = [y, None, None, total]
+
+
+@expands(_DOMAIN, "EmbedLayerNormalization")
+def _embed_layer_normalization(body: Body) -> None:
+    """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
+    positions = body.optional(8) or positions_of(body)
+    tables = body.inputs
+    embed(body, lambda table, ids: body("Gather", tables[table], ids), positions, tables[5:7])
+
+
+def positions_of(body: Body) -> Value:
+    """The places 0, 1, … of ids `[B, S]`."""
+    return count_up(body, dim_of(body, body.inputs[0], 1))
+
+
+def embed(
+    body: Body, look_up: Callable[[int, Value], Value], positions: Value, affine: Sequence[Value]
+) -> None:
+    """Rows of words, positions and segments, added up and normalised.
+
+    Args:
+        look_up: Gives the rows that ids name of the table that is an input.
+        affine: Gamma and beta.
+    """
+    ids = body.inputs[0]
+    total = body("Add", look_up(2, ids), look_up(3, positions))
+    if body.has(1) and body.has(4):
+        total = body("Add", total, look_up(4, body.inputs[1]))
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("LayerNormalization", total, *affine, axis=-1, epsilon=epsilon)
+    if body.has(7):
+        count = body("ReduceSum", body.inputs[7], body.ints(1), keepdims=0)
+        lengths = body("Cast", count, to=6)
+    else:
+        rows = dim_of(body, ids, 0)
+        lengths = body("Expand", body.constant(np.array([0], np.int32)), rows)
+    body.outputs = [y, lengths, total]
+
+
+@expands(_DOMAIN, "FusedMatMul")
+@expands(_DOMAIN, "TransposeMatMul")
+def _fused_matmul(body: Body) -> None:
+    body.outputs = [_product(body)]
+
+
+@expands(_DOMAIN, "FusedMatMulActivation")
+def _fused_matmul_activation(body: Body) -> None:
+    body.outputs = [_activated(body, _product(body), _named_parameters(body))]
+
+
+def _product(body: Body) -> Value:
+    """FusedMatMul."""
+    a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
+    y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
+    return y if alpha == 1 else body("Mul", y, body.number(alpha))
+
+
+def _turned(body: Body, index: int, side: str) -> Value:
+    """An operand with its first axis as its rows (transBatch), then rows and columns exchanged."""
+    rank = body.rank_of(index)
+    perm = list(range(rank))
+    if body.attrs.get(f"transBatch{side}", 0) and rank > 2:
+        perm.insert(rank - 2, perm.pop(0))
+    if body.attrs.get(f"trans{side}", 0) and rank > 1:
+        perm[-2:] = perm[:-3:-1]
+    value = body.inputs[index]
+    return value if perm == sorted(perm) else body("Transpose", value, perm=perm)
+
+
+def _parameter_names(body: Body) -> tuple[str, ...]:
+    """What the activation takes that an attribute names.
+
+    Raises:
+        UnsupportedError: clrt does not have the activation.
+    """
+    name = body.attrs.get("activation", "")
+    if name and name not in _ACTIVATIONS:
+        raise UnsupportedError(f"activation '{name}'")
+    return _ACTIVATIONS.get(name, ())
+
+
+def _named_parameters(body: Body) -> dict[str, Any]:
+    """What the attributes `activation_…` say of the activation."""
+    given = ((name, f"activation_{name}") for name in _parameter_names(body))
+    return {name: body.attrs[attr] for name, attr in given if attr in body.attrs}
+
+
+def _listed_parameters(body: Body) -> dict[str, Any]:
+    """What the attribute `activation_params` says of the activation."""
+    given = [float(v) for v in body.attrs.get("activation_params", ())]
+    return dict(zip(_parameter_names(body), given, strict=False))
+
+
+def _activated(body: Body, value: Value, parameters: dict[str, Any]) -> Value:
+    """A value behind the activation that an attribute names."""
+    name = body.attrs.get("activation", "")
+    if name == "Clip":
+        bounds = [body.number(parameters[k]) if k in parameters else None for k in ("min", "max")]
+        return body("Clip", value, *bounds)
+    return body(name, value, **parameters) if name else value
+
+
+@expands(_DOMAIN, "FusedGemm")
+def _fused_gemm(body: Body) -> None:
+    attrs = {k: v for k, v in body.attrs.items() if k in ("alpha", "beta", "transA", "transB")}
+    y = body("Gemm", *body.inputs[:3], **attrs)
+    body.outputs = [_activated(body, y, _named_parameters(body))]
+
+
+def _conv(body: Body, *inputs: Value | None) -> Value:
+    attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
+    return body("Conv", *inputs, **attrs)
+
+
+def conv_and_activation(
+    body: Body, x: Value, weights: Value, bias: Value | None, added: Value | None
+) -> Value:
+    """A convolution, plus what is added where that is there, behind the activation of the node."""
+    y = _conv(body, x, weights, bias)
+    return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
+
+
+@expands(_DOMAIN, "FusedConv")
+def _fused_conv(body: Body) -> None:
+    x, weights = body.inputs[:2]
+    body.outputs = [conv_and_activation(body, x, weights, body.optional(2), body.optional(3))]
+
+
+@expands(_DOMAIN, "NhwcConv")
+def _nhwc_conv(body: Body) -> None:
+    rank = body.rank_of()
+    x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
+    body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
+
+
+@expands(_DOMAIN, "NhwcFusedConv")
+def _nhwc_fused_conv(body: Body) -> None:
+    """FusedConv with channels last, but for the weights."""
+    rank = body.rank_of()
+    y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
+    total = body.plus(channels_last(body, y, rank), 3)
+    body.outputs = [_activated(body, total, _listed_parameters(body))]
+
+
+@expands(_DOMAIN, "CausalConvWithState")
+def _causal_conv_with_state(body: Body) -> None:
+    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
+    P = (K - 1) dilation. The last P places of both are the state that comes after x.
+
+    With channels last, x and the states are `[B, L, …]`, whose last axes have the channels.
+    """
+    forms = {"ndim": 1, "state_window": 0}
+    if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
+        raise UnsupportedError(f"{odd[0]} {body.attrs[odd[0]]}")
+    last, dilation = body.attrs.get("channels_last", 0), int(body.attrs.get("dilation", 1))
+    x = _one_axis_of_channels(body, body.inputs[0]) if last else body.inputs[0]
+    if not body.has(3):
+        before = body.ints((body.size_of(1, 2) - 1) * dilation)
+        whole = padded(body, x, 2, before=before)
+    else:
+        past = _one_axis_of_channels(body, body.inputs[3]) if last else body.inputs[3]
+        whole = body("Concat", past, x, axis=2)
+    attrs: dict[str, Any] = {"group": body.size_of(1, 0), "dilations": [dilation]}
+    y = body("Conv", whole, body.inputs[1], body.optional(2), **attrs)
+    match body.attrs.get("activation", "none"):
+        case "silu" | "swish":
+            y = body("Swish", y)
+        case "none":
+            pass
+        case other:
+            raise UnsupportedError(f"activation '{other}'")
+    state = body("Slice", whole, dim_of(body, x, 2), dim_of(body, whole, 2), body.ints(2))
+    body.outputs = [y, state]
+    if last:
+        channels = body("Shape", body.inputs[0], start=2)
+        body.outputs = [
+            body("Reshape", t, body("Concat", body("Shape", t, end=2), channels, axis=0))
+            for t in (channels_last(body, value, 3) for value in (y, state))
+        ]
+
+
+def _one_axis_of_channels(body: Body, value: Value) -> Value:
+    """`[B, L, …]` as `[B, C, L]`."""
+    return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
+
+
+@expands(_DOMAIN, "GroupNorm")
+def _group_norm(body: Body) -> None:
+    body.outputs = [_normalised_groups(body, body.inputs[0])]
+
+
+@expands(_DOMAIN, "SkipGroupNorm")
+def _skip_group_norm(body: Body) -> None:
+    """Inputs: x `[N, H, W, C]`, gamma, beta, what is added by place or by channel, and a bias."""
+    if not body.attrs.get("channels_last", 1):
+        raise UnsupportedError("channels_last 0")
+    skip = body.inputs[3]
+    if body.rank_of(3) == 2:
+        skip = body("Unsqueeze", skip, body.ints(*range(1, body.rank_of() - 1)))
+    total = body.plus(body("Add", body.inputs[0], skip), 4)
+    body.outputs = [_normalised_groups(body, total), total]
+
+
+def _normalised_groups(body: Body, x: Value) -> Value:
+    """GroupNorm of a value with the shape and dtype of input 0."""
+    rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
+    if nhwc:
+        x = channels_first(body, x, rank)
+    dtype = body.input_dtype()
+    affine = [v if body.input_dtype(i) is dtype else body.cast(v, dtype)
+              for i, v in enumerate(body.inputs[1:3], 1)]  # fmt: skip
+    groups, epsilon = int(body.attrs["groups"]), body.attrs.get("epsilon", 1e-5)
+    y = body("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
+    if body.attrs.get("activation", 0):
+        y = body("Mul", y, body("Sigmoid", y))
+    return channels_last(body, y, rank) if nhwc else y
+
+
+@expands(_DOMAIN, "BiasSoftmax")
+def _bias_softmax(body: Body) -> None:
+    axis, rank = int(body.attrs.get("axis", 1)), body.rank_of(0)
+    if axis % rank != rank - 1:
+        raise UnsupportedError(f"axis {axis} of rank {rank}; clrt has the last one")
+    body.outputs = [body("Softmax", body("Add", *body.inputs[:2]), axis=-1)]
+
+
+def _positions(body: Body, given: Value, rank: int, like: Value, axis: int) -> Value:
+    """Positions `[B, S]`; one number is the first of them."""
+    if rank > 1:
+        return given
+    batch, length = (dim_of(body, like, a) for a in (0, axis))
+    row = body("Add", count_up(body, length), given)
+    return body(
+        "Expand", body("Unsqueeze", row, body.ints(0)), body("Concat", batch, length, axis=0)
+    )
+
+
+@expands(_DOMAIN, "RotaryEmbedding")
+def _rotary_embedding(body: Body) -> None:
+    """Inputs: x, positions, and the tables of cosines and sines.
+
+    `scale` and `is_packed_batching` change nothing, as in ONNX Runtime: the tables are scaled, and
+    positions say where a packed row stands.
+    """
+    x, given, cosines, sines = body.inputs[:4]
+    rank = body.rank_of(0)
+    positions = _positions(body, given, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
+    attrs: dict[str, Any] = {
+        k: int(body.attrs.get(k, 0)) for k in ("interleaved", "num_heads", "rotary_embedding_dim")
+    }
+    if rank == 3 and not attrs["num_heads"]:
+        attrs["num_heads"] = body.size_of(0, 2) // (2 * body.size_of(2, 1))
+    body.outputs = [body("RotaryEmbedding", x, cosines, sines, positions, **attrs)]

@@ -1,0 +1,89 @@
+"""LinearAttention of com.microsoft: a Scan over the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import dim_of
+
+_RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@expands("com.microsoft", "LinearAttention")
+def _linear_attention(body: Body) -> None:
+    """Inputs: q, k, v `[B, T, H * D]`, the state `[B, H, D, E]` by heads of k and v, its decay as a
+    logarithm, and the rate at which it learns; the last two by head, the decay by row of it, too.
+    """
+    rule = body.attrs.get("update_rule", "gated_delta")
+    if rule not in _RULES:
+        raise UnsupportedError(f"update_rule '{rule}'")
+    if body.attrs.get("state_window", 0):
+        raise UnsupportedError("a window of states")
+    heads, groups = body.count_of("q_num_heads"), body.count_of("kv_num_heads")
+    depth, width = body.size_of(0, 2) // heads, body.size_of(2, 2) // groups
+    if depth < 1 or width < 1:
+        raise ModelError(f"its inputs are too narrow for {heads} heads of q and {groups} of v.")
+    each = max(heads // groups, 1)
+    q = body("Reshape", body.inputs[0], body.ints(0, 0, -1, each, depth))
+    k = body("Reshape", body.inputs[1], body.ints(0, 0, -1, depth, 1))
+    # Heads of q or k that are fewer than those of the state serve several of it.
+    q, k = (
+        _repeated(body, t, groups // own)
+        for t, own in ((q, min(heads, groups)), (k, body.size_of(1, 2) // depth))
+    )
+    scale = body.attrs.get("scale", 0.0) or depth**-0.5
+    v = body("Reshape", body.inputs[2], body.ints(0, 0, groups, 1, width))
+    scanned = {"q": body("Mul", q, body.number(scale)), "k": k, "v": v}
+    if "gated" in rule:
+        scanned["decay"] = body(
+            "Exp", body("Reshape", body.inputs[4], body.ints(0, 0, groups, -1, 1))
+        )
+    if "delta" in rule:
+        scanned["rate"] = body("Reshape", body.inputs[5], body.ints(0, 0, -1, 1, 1))
+    state = body.optional(3)
+    if not state:
+        shape = body(
+            "Concat", dim_of(body, body.inputs[0], 0), body.ints(groups, depth, width), axis=0
+        )
+        state = body("Expand", body.number(0.0), shape)
+    last, y = body.scan(
+        [state, *scanned.values()], _token(list(scanned)), 2, num_scan_inputs=len(scanned),
+        scan_input_axes=[1] * len(scanned), scan_output_axes=[1],
+    )  # fmt: skip
+    # A Scan does not say that the rows are those of q.
+    rows = body("Shape", body.inputs[0], end=2)
+    shape = body("Concat", rows, body.ints(max(heads, groups) * width), axis=0)
+    body.outputs = [body("Reshape", y, shape), last]
+
+
+def _repeated(body: Body, value: Value, times: int) -> Value:
+    """A value `[B, T, H, …]` with each head that often, one behind the other."""
+    if times == 1:
+        return value
+    spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
+    shape = body("Shape", value)
+    ends = [body("Slice", shape, body.ints(a), body.ints(b)) for a, b in ((0, 2), (3, 5))]
+    return body("Reshape", spread, body("Concat", ends[0], body.ints(-1), ends[1], axis=0))
+
+
+def _token(names: list[str]) -> Callable[[Body, list[Value]], list[Value]]:
+    """What a token does: the state fades and learns, then q reads it."""
+
+    def token(body: Body, inputs: list[Value]) -> list[Value]:
+        state = inputs[0]
+        given = dict(zip(names, inputs[1:], strict=True))
+        value = given["v"]
+        if "decay" in given:
+            state = body("Mul", state, given["decay"])
+        if "rate" in given:
+            # What the key finds already need not be learnt.
+            row = body("Transpose", given["k"], perm=[0, 1, 3, 2])
+            missing = body("Sub", value, body("MatMul", row, state))
+            value = body("Mul", given["rate"], missing)
+        state = body("Add", state, body("Mul", given["k"], value))
+        return [state, body("MatMul", given["q"], state)]
+
+    return token

@@ -1,0 +1,93 @@
+"""com.microsoft.nchwc: what ONNX Runtime makes of convolutions when it saves a model for one CPU.
+
+A tensor `[N, C, H, W]` lies in memory as `[N, C / block, H, W, block]`, with more channels up to a
+whole block, and nodes of other domains may take it as that. So each node here moves its inputs to
+where their shape says, and its output back; where one node follows another, passes take both out.
+"""
+
+from __future__ import annotations
+
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import channels_first, channels_last, padded
+from clrt.ops.decompositions.import_rules.microsoft.fusions import conv_and_activation
+
+NCHWC = "com.microsoft.nchwc"
+
+
+def _plain(body: Body, value: Value) -> Value:
+    """A tensor as its shape has it."""
+    blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
+    moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
+    return body("Reshape", moved, body("Shape", value))
+
+
+def _blocked(body: Body, value: Value) -> Value:
+    """A tensor as it lies in memory."""
+    count, size = body("Shape", value, end=1), body("Shape", value, start=2)
+    parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
+    moved = body("Transpose", body("Reshape", value, parts), perm=[0, 1, 3, 4, 2])
+    return body("Reshape", moved, body("Shape", value))
+
+
+@expands(NCHWC, "ReorderInput")
+def _reorder_input(body: Body) -> None:
+    x = body.inputs[0]
+    last = bool(body.attrs.get("channels_last", 0))
+    extra = -body.size_of(0, 3 if last else 1) % body.attrs["block"]
+    x = channels_first(body, x, 4) if last else x
+    body.outputs = [_blocked(body, padded(body, x, 1, after=body.ints(extra)))]
+
+
+@expands(NCHWC, "ReorderOutput")
+def _reorder_output(body: Body) -> None:
+    ends = (body.ints(0), body.ints(int(body.attrs["channels"])), body.ints(1))
+    y = body("Slice", _plain(body, body.inputs[0]), *ends)
+    body.outputs = [channels_last(body, y, 4) if body.attrs.get("channels_last", 0) else y]
+
+
+@expands(NCHWC, "Conv")
+def _conv(body: Body) -> None:
+    """Inputs: x, weights, bias, and what is added before the activation.
+
+    Fewer input channels than a block are as they are, in the weights and, but for convolutions of
+    each channel, in x.
+    """
+    block = body.attrs["block"]
+    outputs, inputs, *window = (body.size_of(1, axis) for axis in range(4))
+    deep, x, w = inputs >= block, body.inputs[0], body.inputs[1]
+    if deep:
+        shape = body.ints(outputs // block, inputs // block, *window, block, block)
+        w = body("Transpose", body("Reshape", w, shape), perm=[0, 5, 1, 4, 2, 3])
+    else:
+        shape = body.ints(outputs // block, inputs, *window, block)
+        w = body("Transpose", body("Reshape", w, shape), perm=[0, 4, 1, 2, 3])
+    w = body("Reshape", w, body.ints(outputs, inputs, *window))
+    depthwise = inputs == 1 and int(body.attrs.get("group", 1)) == outputs
+    x = _plain(body, x) if deep or depthwise else x
+    added = _plain(body, body.inputs[3]) if body.has(3) else None
+    y = conv_and_activation(body, x, w, body.optional(2), added)
+    body.outputs = [_blocked(body, y)]
+
+
+@expands(NCHWC, "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+def _pool(body: Body) -> None:
+    attrs = {name: value for name, value in body.attrs.items() if name != "block"}
+    y = body(body.op_type, _plain(body, body.inputs[0]), **attrs)
+    body.outputs = [_blocked(body, y)]
+
+
+@expands(NCHWC, "Upsample")
+def _upsample(body: Body) -> None:
+    y = body(
+        "Resize",
+        _plain(body, body.inputs[0]),
+        None,
+        body.floats(body.attrs["scales"]),
+        mode=body.attrs.get("mode", "nearest"),
+        coordinate_transformation_mode=body.attrs.get(
+            "coordinate_transformation_mode", "asymmetric"
+        ),
+        nearest_mode="floor",
+    )
+    body.outputs = [_blocked(body, y)]

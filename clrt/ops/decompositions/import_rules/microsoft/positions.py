@@ -1,0 +1,114 @@
+"""Positions in com.microsoft: biases of scores by distance, and rotations by position."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.op import Array
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import count_up, split_heads
+from clrt.ops.decompositions.import_rules.microsoft.packed import with_padding
+from clrt.util.host_limits import MAX_COUNT
+
+_DOMAIN = "com.microsoft"
+
+
+@expands(_DOMAIN, "RelativePositionBias")
+def _relative_position_bias(body: Body) -> None:
+    """The bias `[1, H, S, S]` of T5: a bucket for each small distance, wider ones behind them.
+
+    The table `[buckets, H]` lies in memory by columns.
+    """
+    buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
+    queries, keys = (
+        count_up(body, body("Reshape", length, body.ints(1))) for length in body.inputs[1:3]
+    )
+    ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.scalar(0)
+    both = bool(body.attrs.get("is_bidirectional", 0))
+    own = _bucket_of_each(buckets // 2 if both else buckets, body.count_of("max_distance"))
+    distance = body("Abs", ahead) if both else body("Max", body("Neg", ahead), none)
+    place = body("Gather", body.constant(own), body("Min", distance, body.scalar(len(own) - 1)))
+    if both:
+        later = body("Where", body("Greater", ahead, none), body.scalar(buckets // 2), none)
+        place = body("Add", place, later)
+    table = body("Reshape", body.inputs[0], body.ints(heads, -1))
+    body.outputs = [body("Unsqueeze", body("Gather", table, place, axis=1), body.ints(0))]
+
+
+def _bucket_of_each(count: int, limit: int) -> Array:
+    """The buckets of the distances up to a limit: half of them for one each, the others in powers.
+
+    Numerics: float32, as T5 has it, since some distances lie on the edge of a bucket.
+    """
+    exact, distances = count // 2, np.arange(limit + 1)
+    ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
+    share = np.log(ratio) / np.float32(math.log(limit / exact))
+    far = exact + (share * np.float32(count - exact)).astype(np.int64)
+    return np.where(distances < exact, distances, np.minimum(far, count - 1))
+
+
+@expands(_DOMAIN, "GatedRelativePositionBias")
+def _gated_relative_position_bias(body: Body) -> None:
+    """Inputs: queries `[B, S, H * D]`, their bias, the bias by position, weights and bias of the
+    gates, the scale of the second gate by head, and the offsets of queries without padding.
+    """
+    queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
+    if body.has(6):
+        queries = with_padding(body, queries, body.inputs[6])
+    q = split_heads(body, body("Add", queries, own_bias), int(body.attrs["num_heads"]))
+    gates = body("Add", body("MatMul", q, weights), bias)
+    halves = body("Reshape", gates, body.ints(0, 0, 0, 2, -1))
+    both = body("Sigmoid", body("ReduceSum", halves, body.ints(-1), keepdims=0))
+    u, r = body.node("Split", [both], 2, num_outputs=2, axis=-1)
+    one, two = (body.number(value) for value in (1.0, 2.0))
+    gate = body("Add", body("Mul", u, body("Sub", body("Mul", r, scale), one)), two)
+    body.outputs = [body("Mul", gate, positions)]
+
+
+@expands(_DOMAIN, "GemmaRotaryEmbedding")
+def _gemma_rotary_embedding(body: Body) -> None:
+    """Inputs: angles `[B, S, D]`, queries, queries with their halves turned, and keys likewise."""
+    sine, cosine = (
+        body.cast(body("Unsqueeze", body(op, body.inputs[0]), body.ints(1)), body.input_dtype(1))
+        for op in ("Sin", "Cos")
+    )
+    body.outputs = [
+        body("Add", body("Mul", x, cosine), body("Mul", turned, sine))
+        for x, turned in (body.inputs[1:3], body.inputs[3:5])
+    ]
+
+
+@expands(_DOMAIN, "MRotaryEmbedding")
+def _mrotary_embedding(body: Body) -> None:
+    """Inputs: x, positions `[3, B, S]` in time, height and width, and the tables of cosines and
+    sines, of which each column goes by one of the three.
+
+    `is_packed_batching` changes nothing, as in ONNX Runtime.
+    """
+    sections = [int(v) for v in body.attrs["mrope_section"]]
+    half, scale = sum(sections), body.attrs.get("scale", 1.0)
+    if len(sections) != 3 or min(sections) < 0 or half > MAX_COUNT:
+        raise ModelError(f"its mrope_section is {sections}; expected three counts.")
+    if body.attrs.get("mrope_layout", 0):
+        streams = np.zeros(half, np.int64)
+        for stream in (1, 2):
+            streams[stream : 3 * sections[stream] : 3] = stream
+    else:
+        streams = np.repeat(np.arange(3), sections)
+    each = body.node("Split", [body.inputs[1]], 3, num_outputs=3, axis=0)
+    positions = [body("Squeeze", value, body.ints(0)) for value in each]
+    tables = []
+    for table in body.inputs[2:4]:
+        rows = [body("Gather", table, value) for value in positions]
+        found = rows[0]
+        for stream in (1, 2):
+            own = body.constant(streams == stream)
+            found = body("Where", own, rows[stream], found)
+        tables.append(found if scale == 1 else body("Mul", found, body.number(scale)))
+    names = ("interleaved", "num_heads", "rotary_embedding_dim")
+    attrs: dict[str, Any] = {name: int(body.attrs.get(name, 0)) for name in names}
+    body.outputs = [body("RotaryEmbedding", body.inputs[0], *tables, **attrs)]

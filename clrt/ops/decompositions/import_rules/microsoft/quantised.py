@@ -1,0 +1,339 @@
+"""The quantised ops of com.microsoft that are compositions of ONNX's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import channels_first, channels_last
+from clrt.ops.decompositions.import_rules.microsoft.attention import self_attention
+from clrt.ops.decompositions.import_rules.microsoft.fusions import embed, positions_of
+from clrt.ops.decompositions.import_rules.quantised import (
+    as_product,
+    column,
+    qlinear_conv,
+    quantise,
+    requantise,
+)
+
+_DOMAIN = "com.microsoft"
+_POOL_ATTRS = (
+    "auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides",
+)  # fmt: skip
+
+
+def _dequantised(body: Body, index: int) -> Value:
+    """The tensor whose scale and zero point are the two inputs behind it."""
+    return body("DequantizeLinear", *body.inputs[index : index + 2], body.optional(index + 2))
+
+
+def _finish(body: Body, y: Value, index: int, like: int = 0) -> None:
+    """Quantises the result with the scale at `index` and the zero point behind it."""
+    dtype = body.input_dtype(like)
+    body.outputs = [quantise(body, y, body.inputs[index], body.optional(index + 1), dtype)]
+
+
+def integer_product(
+    body: Body, *operands: Value | None, factor: Value, bias: Value | None = None
+) -> Value:
+    """A B * factor + bias in float32; operands are A, B and their zero points.
+
+    A and B have the shapes of the inputs 0 and 1.
+    """
+    sums = body("MatMulInteger", *operands)
+    y = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+    y = as_product(body, y, sums, 0, 1)
+    return body("Add", y, bias) if bias else y
+
+
+@expands(_DOMAIN, "DequantizeLinear")
+def _dequantize(body: Body) -> None:
+    axis = body.attrs.get("axis", 1)
+    body.outputs = [body("DequantizeLinear", *body.inputs, axis=axis)]
+
+
+@expands(_DOMAIN, "QuantizeLinear")
+def _quantize(body: Body) -> None:
+    axis = body.attrs.get("axis", 1)
+    x, scale = body.inputs[:2]
+    body.outputs = [quantise(body, x, scale, body.optional(2), DType.UINT8, axis)]
+
+
+@expands(_DOMAIN, "MatMulIntegerToFloat")
+def _matmul_integer_to_float(body: Body) -> None:
+    a, b = body.inputs[:2]
+    to = body.input_dtype(2)
+    scales = body("Mul", column(body, 2), body.as_float32(3))
+    bias = body.as_float32(6) if body.has(6) else None
+    zeros = (body.optional(4), body.optional(5))
+    y = integer_product(body, a, b, *zeros, factor=scales, bias=bias)
+    body.outputs = [y if to is DType.FLOAT32 else body.cast(y, to)]
+
+
+@expands(_DOMAIN, "DynamicQuantizeMatMul")
+def _dynamic_quantize_matmul(body: Body) -> None:
+    x, b, b_scale = body.inputs[:3]
+    a, a_scale, a_zero = body.node("DynamicQuantizeLinear", [x], 3)
+    factor = body("Mul", a_scale, b_scale)
+    zeros = (a_zero, body.optional(3))
+    bias = body.optional(4)
+    body.outputs = [integer_product(body, a, b, *zeros, factor=factor, bias=bias)]
+
+
+@expands(_DOMAIN, "QGemm")
+def _qgemm(body: Body) -> None:
+    a, a_scale, a_zero, b, b_scale, b_zero = body.inputs[:6]
+    if body.attrs.get("transA", 0):
+        a = body("Transpose", a, perm=[1, 0])
+    if body.attrs.get("transB", 0):
+        b = body("Transpose", b, perm=[1, 0])
+    sums = body("MatMulInteger", a, b, a_zero, b_zero)
+    if body.has(6):
+        sums = body("Add", sums, body.inputs[6])
+    factor = body("Mul", body("Mul", a_scale, b_scale), body.floats(body.attrs.get("alpha", 1.0)))
+    if not body.has(7):
+        body.outputs = [body("Mul", body.cast(sums, DType.FLOAT32), factor)]
+        return
+    factor = body("Div", factor, body.inputs[7])
+    zero = body.optional(8)
+    to = body.input_dtype(8) if zero else body.input_dtype(0)
+    body.outputs = [requantise(body, sums, factor, zero, to)]
+
+
+@expands(_DOMAIN, "QLinearConv")
+def _qlinear_conv(body: Body) -> None:
+    rank = body.rank_of(3)
+    last = bool(body.attrs.get("channels_last", 0))
+    x = body.inputs[0]
+    y = qlinear_conv(body, channels_first(body, x, rank) if last else x, rank)
+    body.outputs = [channels_last(body, y, rank) if last else y]
+
+
+@expands(_DOMAIN, "QLinearAdd")
+def _qlinear_add(body: Body) -> None:
+    _finish(body, body("Add", _dequantised(body, 0), _dequantised(body, 3)), 6)
+
+
+@expands(_DOMAIN, "QLinearMul")
+def _qlinear_mul(body: Body) -> None:
+    _finish(body, body("Mul", _dequantised(body, 0), _dequantised(body, 3)), 6)
+
+
+@expands(_DOMAIN, "MulInteger")
+def _mul_integer(body: Body) -> None:
+    """Inputs: a and its zero point, b and its own."""
+    factors = []
+    for index in (0, 2):
+        wide = body.cast(body.inputs[index], DType.INT32)
+        if body.has(index + 1):
+            wide = body("Sub", wide, body.cast(body.inputs[index + 1], DType.INT32))
+        factors.append(wide)
+    body.outputs = [body("Mul", *factors)]
+
+
+@expands(_DOMAIN, "MatMulInteger16")
+def _matmul_integer16(body: Body) -> None:
+    if any(body.input_dtype(i) is not DType.INT16 for i in range(2)):
+        raise UnsupportedError("operands other than int16, of which the result may be uint32")
+    operands = [body.cast(value, DType.INT32) for value in body.inputs[:2]]
+    body.outputs = [body("MatMul", *operands)]
+
+
+@expands(_DOMAIN, "QLinearReduceMean")
+def _qlinear_reduce_mean(body: Body) -> None:
+    axes = [int(axis) for axis in body.attrs.get("axes", ())]
+    keep = int(body.attrs.get("keepdims", 1))
+    x = _dequantised(body, 0)
+    _finish(body, body("ReduceMean", x, body.ints(*axes) if axes else None, keepdims=keep), 3)
+
+
+@expands(_DOMAIN, "QLinearWhere")
+def _qlinear_where(body: Body) -> None:
+    picked = body("Where", body.inputs[0], _dequantised(body, 1), _dequantised(body, 4))
+    _finish(body, picked, 7, like=1)
+
+
+@expands(_DOMAIN, "QLinearSigmoid")
+def _qlinear_sigmoid(body: Body) -> None:
+    _finish(body, body("Sigmoid", _dequantised(body, 0)), 3)
+
+
+@expands(_DOMAIN, "QLinearLeakyRelu")
+def _qlinear_leaky_relu(body: Body) -> None:
+    alpha = float(body.attrs.get("alpha", 0.01))
+    _finish(body, body("LeakyRelu", _dequantised(body, 0), alpha=alpha), 3)
+
+
+@expands(_DOMAIN, "QLinearSoftmax")
+def _qlinear_softmax(body: Body) -> None:
+    axis, x = int(body.attrs.get("axis", -1)), _dequantised(body, 0)
+    if body.attrs["opset"] >= 13:
+        y = body("Softmax", x, axis=axis)
+    else:
+        rows = body("Softmax", body("Flatten", x, axis=axis), axis=1)
+        y = body("Reshape", rows, body("Shape", x), allowzero=1)
+    _finish(body, y, 3)
+
+
+@expands(_DOMAIN, "QLinearConcat")
+def _qlinear_concat(body: Body) -> None:
+    count, rest = divmod(len(body.inputs) - 2, 3)
+    if rest or count < 1:
+        raise ModelError(
+            f"it has {counted(len(body.inputs), 'input')}; expected 2 and a multiple of 3."
+        )
+    parts = [_dequantised(body, 2 + 3 * i) for i in range(count)]
+    _finish(body, body("Concat", *parts, axis=int(body.attrs["axis"])), 0, like=1)
+
+
+@expands(_DOMAIN, "NhwcMaxPool")
+def _nhwc_max_pool(body: Body) -> None:
+    rank = body.rank_of()
+    y = body("MaxPool", channels_first(body, body.inputs[0], rank), **_pool_attrs(body))
+    body.outputs = [channels_last(body, y, rank)]
+
+
+def _pool_attrs(body: Body) -> dict[str, Any]:
+    return {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
+
+
+def _pool(body: Body, op: str) -> None:
+    rank = body.rank_of(0)
+    last = bool(body.attrs.get("channels_last", 0))
+    x = _dequantised(body, 0)
+    attrs = _pool_attrs(body)
+    y = body(op, channels_first(body, x, rank) if last else x, **attrs)
+    _finish(body, channels_last(body, y, rank) if last else y, 3)
+
+
+@expands(_DOMAIN, "QLinearAveragePool")
+def _qlinear_average_pool(body: Body) -> None:
+    _pool(body, "AveragePool")
+
+
+@expands(_DOMAIN, "QLinearGlobalAveragePool")
+def _qlinear_global_average_pool(body: Body) -> None:
+    _pool(body, "GlobalAveragePool")
+
+
+@expands(_DOMAIN, "QEmbedLayerNormalization")
+def _qembed_layer_normalization(body: Body) -> None:
+    """Inputs: as EmbedLayerNormalization up to the mask, then scales and zero points of the tables,
+    gamma and beta."""
+
+    def dequantised(index: int, value: Value) -> Value:
+        return body("DequantizeLinear", value, body.inputs[index + 6], body.optional(index + 11))
+
+    def look_up(table: int, ids: Value) -> Value:
+        return dequantised(table, body("Gather", body.inputs[table], ids))
+
+    embed(body, look_up, positions_of(body), [dequantised(i, body.inputs[i]) for i in (5, 6)])
+
+
+def unpacked(body: Body, x: Value, bits: int) -> Value:
+    """Bytes as elements of `bits` bits along the last axis, low-order bits first."""
+    if bits == 8:
+        return x
+    mask = body.constant(np.array((1 << bits) - 1, np.uint8))
+    last = body.ints(-1)
+    parts = []
+    for shift in range(0, 8, bits):
+        by = body.constant(np.array(shift, np.uint8))
+        moved = body("BitShift", x, by, direction="RIGHT") if shift else x
+        parts.append(body("Unsqueeze", body("BitwiseAnd", moved, mask), last))
+    pairs = body("Concat", *parts, axis=-1)
+    lead = body("Shape", x, end=-1)
+    return body("Reshape", pairs, body("Concat", lead, last, axis=0))
+
+
+@expands(_DOMAIN, "MatMulNBits")
+def _matmul_nbits(body: Body) -> None:
+    """With a block for each place of K: its weights in floats, and a product of those."""
+    k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
+    a, weights, scales, _, groups = body.inputs[:5]
+    dtype = body.input_dtype()
+
+    def spread(packed: Value, count: int) -> Value:
+        levels = unpacked(body, body("Reshape", packed, body.ints(n, -1)), bits)
+        cut = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
+        return body.cast(cut, dtype)
+
+    # There may be groups for the places that fill the last block, too.
+    groups = body("Slice", groups, body.ints(0), body.ints(k))
+
+    def by_place(blocks: Value) -> Value:
+        return body("Gather", body("Reshape", blocks, body.ints(n, -1)), groups, axis=1)
+
+    blocks = -(-k // int(body.attrs["block_size"]))
+    if not body.has(3):
+        zeros = body.number(1 << (bits - 1))
+    else:
+        zero, packed = body.inputs[3], body.input_dtype(3) is DType.UINT8
+        zeros = by_place(spread(zero, blocks) if packed else zero)
+    moved = body("Mul", body("Sub", spread(weights, k), zeros), by_place(scales))
+    y = body("MatMul", a, body("Transpose", moved, perm=[1, 0]))
+    body.outputs = [body("Add", y, body.inputs[5]) if body.has(5) else y]
+
+
+@expands(_DOMAIN, "GatherBlockQuantized")
+def _gather_block_quantized(body: Body) -> None:
+    data, indices, scales = body.inputs[:3]
+    rank, dtype = body.rank_of(0), body.input_dtype(0)
+    gather = int(body.attrs.get("gather_axis", 0)) % rank
+    along = int(body.attrs.get("quantize_axis", 1)) % rank
+    bits, block = int(body.attrs.get("bits", 4)), int(body.attrs.get("block_size", 128))
+    if gather == along:
+        raise UnsupportedError(f"it gathers and quantises along axis {gather}")
+    axis = along + (body.rank_of(1) - 1 if along > gather else 0)
+    found = body("Gather", data, indices, axis=gather)
+    scale = body("Gather", scales, indices, axis=gather)
+    if dtype.is_float and not block:
+        wide = body("Cast", found, to=body.input_dtype(2).onnx)
+        body.outputs = [body("Mul", wide, scale)]
+        return
+    zero = body("Gather", body.inputs[3], indices, axis=gather) if body.has(3) else None
+    if dtype is DType.UINT8:
+        found = unpacked(body, found, bits)
+        shape = body("Shape", scale)
+        if zero:
+            # A last byte may hold fewer zero points than fit.
+            size = body("Slice", shape, body.ints(-1), body.ints(1 << 62))
+            spread = unpacked(body, zero, bits)
+            zero = body("Slice", spread, body.ints(0), size, body.ints(-1))
+        else:
+            middle = body.constant(np.array(1 << (bits - 1), np.uint8))
+            zero = body("Expand", middle, shape)
+    body.outputs = [body("DequantizeLinear", found, scale, zero, axis=axis, block_size=block)]
+
+
+@expands(_DOMAIN, "QAttention")
+def _qattention(body: Body) -> None:
+    x, weight, bias, x_scale, weight_scale = body.inputs[:5]
+    factor = body("Mul", x_scale, weight_scale)
+    zeros = (body.optional(6), body.optional(7))
+    qkv = integer_product(body, x, weight, *zeros, factor=factor, bias=bias)
+    self_attention(body, qkv, mask=5, past=8, like=3)
+
+
+@expands(_DOMAIN, "DynamicQuantizeLSTM")
+def _dynamic_quantize_lstm(body: Body) -> None:
+    """LSTM with weights `[D, I, 4 H]` and `[D, H, 4 H]`, each with a scale and a zero point, `[D]`
+    or `[D, 4 H]`, among the last four inputs.
+
+    ONNX Runtime rounds x and the state of each step to 8 bits as well; here they stay floats.
+    """
+    weights = []
+    for index, scale in ((1, 8), (2, 10)):
+        steps, zero = (
+            body("Unsqueeze", body.as_float32(i), body.ints(*range(1, 4 - body.rank_of(i))))
+            for i in (scale, scale + 1)
+        )
+        wide = body("Mul", body("Sub", body.as_float32(index), zero), steps)
+        weights.append(body("Transpose", wide, perm=[0, 2, 1]))
+    optional = [body.optional(i) for i in range(3, 8)]
+    body.outputs = body.node("LSTM", [body.inputs[0], *weights, *optional], 3, **body.attrs)

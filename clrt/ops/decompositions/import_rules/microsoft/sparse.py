@@ -1,0 +1,75 @@
+"""SparseAttention of com.microsoft: queries see blocks of keys, by a layout that heads share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import count_up, dim_of, merge_heads
+from clrt.ops.decompositions.import_rules.microsoft.attention import mask_of
+from clrt.ops.decompositions.import_rules.microsoft.grouped import (
+    first_places,
+    rotate,
+    split_groups,
+)
+
+
+@expands("com.microsoft", "SparseAttention")
+def _sparse_attention(body: Body) -> None:
+    """Inputs: q, k, v, a cache of keys and one of values `[B, K, P, D]`, the blocks that are seen
+    (`_seen_blocks`), how many places there are in all, those of each row, and the tables of cosines
+    and sines.
+    """
+    heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))
+    q, k, v = split_groups(body)
+    rows = dim_of(body, q, 2)
+    lengths = body("Reshape", body.cast(body.inputs[8], DType.INT64), body.ints(-1))
+    before = first_places(body, lengths, rows)
+    places = body("Add", body("Unsqueeze", before, body.ints(1)), count_up(body, rows))
+    q, k = rotate(body, (q, k), (body.optional(9), body.optional(10)), 9, places)
+    caches = [
+        body("TensorScatter", old, new, before, axis=-2)
+        for old, new in zip(body.inputs[3:5], (k, v), strict=True)
+    ]
+    keys = count_up(body, dim_of(body, caches[0], 2))
+    by_query = body("Gather", _seen_blocks(body), body("Div", places, block), axis=1)
+    by_key = body("Gather", by_query, body("Div", keys, block), axis=3)
+    # From [layouts, B, S, P]: heads take the layouts in turn.
+    turns = body.constant(np.arange(heads) % body.size_of(5, 0))
+    seen = body("Gather", body("Transpose", by_key, perm=[1, 0, 2, 3]), turns, axis=1)
+    causal = body("LessOrEqual", keys, body("Unsqueeze", places, body.ints(1, 3)))
+    mask = mask_of(body, body("And", body.cast(seen, DType.BOOL), causal))
+    scale = float(body.attrs.get("scale", 0.0))
+    attrs: dict[str, Any] = {"scale": scale} if scale else {}
+    body.outputs = [merge_heads(body, body("Attention", q, *caches, mask, **attrs)), *caches]
+
+
+def _seen_blocks(body: Body) -> Value:
+    """Which blocks of keys those of queries see, `[layouts, blocks, blocks]`, as bytes.
+
+    Input 5 says where each row of input 6 ends, `[layouts, blocks + 1]`; that has the columns.
+    """
+    layouts = body.size_of(5, 0)
+    ends = body("Slice", body.inputs[5], body.ints(1), body.ints(1 << 31), body.ints(1))
+    columns = body.cast(body.inputs[6], DType.INT64)
+    one = body.ints(1)
+    number = body("Unsqueeze", count_up(body, dim_of(body, columns, 1)), one)
+    past = body("LessOrEqual", body("Unsqueeze", body.cast(ends, DType.INT64), one), number)
+    # What fills up a shorter list comes behind the last row: one more row takes it.
+    row = body("ReduceSum", body.cast(past, DType.INT64), body.ints(-1), keepdims=0)
+    column = body("Max", columns, body.scalar(0))
+    numbers = body("Unsqueeze", count_up(body, dim_of(body, columns, 0)), one)
+    layout = body("Expand", numbers, body("Shape", columns))
+    where = [body("Unsqueeze", index, body.ints(-1)) for index in (layout, row, column)]
+    count = dim_of(body, ends, 1)
+    shape = body("Concat", body.ints(layouts), body("Add", count, one), count, axis=0)
+    zero, yes = (body.constant(np.array(value, np.uint8)) for value in (0, 1))
+    found = body(
+        "ScatterND", body("Expand", zero, shape), body("Concat", *where, axis=-1),
+        body("Expand", yes, body("Shape", columns)),
+    )  # fmt: skip
+    return body("Slice", found, body.ints(0), count, one)

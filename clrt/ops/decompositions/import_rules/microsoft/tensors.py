@@ -1,0 +1,144 @@
+"""Ops of com.microsoft that compute with tensors of any kind, as compositions of ONNX's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import count_up, dim_of
+
+_DOMAIN = "com.microsoft"
+# Tokens of an n-gram, for each of which there are four nodes.
+_MOST_GRAM = 1000
+
+
+@expands(_DOMAIN, "SampleOp")
+def _sample_op(body: Body) -> None:
+    body.outputs = [body("Identity", body.inputs[0])]
+
+
+@expands(_DOMAIN, "ExpandDims")
+def _expand_dims(body: Body) -> None:
+    axis = body("Reshape", body("Cast", body.inputs[1], to=7), body.ints(1))
+    body.outputs = [body("Unsqueeze", body.inputs[0], axis)]
+
+
+@expands(_DOMAIN, "CDist")
+def _cdist(body: Body) -> None:
+    """Distances of the rows of `[M, N]` to those of `[K, N]`."""
+    metric = body.attrs.get("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
+    squares = body("SquaredDistance", *body.inputs[:2], domain="clrt")
+    body.outputs = [body("Sqrt", squares) if metric == "euclidean" else squares]
+
+
+@expands(_DOMAIN, "UnfoldTensor")
+def _unfold_tensor(body: Body) -> None:
+    """Slices of `size` elements of an axis, `step` apart, each along a new last axis."""
+    rank = body.rank_of()
+    axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
+    if size < 1:
+        raise ModelError(f"its size is {size}; expected 1 or more.")
+    step = body.scalar(int(body.attrs.get("step", 1)))
+    length = body("Squeeze", dim_of(body, body.inputs[0], axis), body.ints(0))
+    end = body("Sub", length, body.scalar(size - 1))
+    starts = body("Unsqueeze", body("Range", body.scalar(0), end, step), body.ints(1))
+    ahead = body("Range", body.scalar(0), body.scalar(size), body.scalar(1))
+    places = body("Add", starts, ahead)
+    y = body("Gather", body.inputs[0], places, axis=axis)
+    order = [d for d in range(rank + 1) if d != axis + 1]
+    body.outputs = [body("Transpose", y, perm=[*order, axis + 1])]
+
+
+@expands(_DOMAIN, "Trilu")
+def _trilu(body: Body) -> None:
+    body.outputs = [body("Trilu", *body.inputs, upper=int(body.attrs.get("upper", 1)))]
+
+
+@expands(_DOMAIN, "GatherND")
+def _gather_nd(body: Body) -> None:
+    body.outputs = [body("GatherND", body.inputs[0], body("Cast", body.inputs[1], to=7))]
+
+
+@expands(_DOMAIN, "GridSample")
+def _grid_sample(body: Body) -> None:
+    """The modes have had other names since."""
+    mode = {"bilinear": "linear", "bicubic": "cubic"}
+    given = body.attrs.get("mode", "bilinear")
+    attrs = {**body.attrs, "mode": mode.get(given, given)}
+    body.outputs = [body("GridSample", *body.inputs, **attrs)]
+
+
+@expands(_DOMAIN, "Pad")
+def _pad(body: Body) -> None:
+    """The pads may be one row, the value a list of one."""
+    pads = body("Reshape", body.inputs[1], body.ints(-1))
+    value = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else None
+    mode = body.attrs.get("mode", "constant")
+    body.outputs = [body("Pad", body.inputs[0], pads, value, mode=mode)]
+
+
+@expands(_DOMAIN, "Range")
+def _range(body: Body) -> None:
+    """Each number may be a list of one; the step may be left out."""
+    ends = [body("Reshape", x, body.ints()) for x in body.inputs[:2]]
+    step = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else body.number(1)
+    body.outputs = [body("Range", *ends, step)]
+
+
+@expands(_DOMAIN, "Unique")
+def _unique(body: Body) -> None:
+    """In the order they come, and without the places where they do."""
+    y, _, which, counts = body.node("Unique", body.inputs, 4, sorted=0)
+    body.outputs = [y, which, counts]
+
+
+@expands(_DOMAIN, "NGramRepeatBlock")
+def _ngram_repeat_block(body: Body) -> None:
+    """Scores `[B, V]` are -inf where the token would end an n-gram that ids `[B, S]` have."""
+    ids, scores = body.inputs
+    size, last = body.count_of("ngram_size", most=_MOST_GRAM), body.ints(1)
+    end = body.ints(1 << 62)
+
+    def part(start: int, stop: int) -> Value:
+        return body("Slice", ids, body.ints(start), body.ints(stop) if stop else end, last)
+
+    tokens = part(size - 1, 0)
+    # A token is barred where all before it in its n-gram are the last ones of the row.
+    barred = body("Equal", tokens, tokens)
+    for place in range(size - 1):
+        ends = part(place, place - size + 1), part(place - size + 1, place - size + 2)
+        barred = body("And", barred, body("Equal", *ends))
+    none = body("Expand", body.constant(np.array(0, np.int32)), body("Shape", scores))
+    updates = body("Cast", barred, to=6)
+    found = body("ScatterElements", none, tokens, updates, axis=1, reduction="max")
+    lowest = body.number(-math.inf, 1)
+    body.outputs = [body("Where", body("Cast", found, to=9), lowest, scores)]
+
+
+@expands(_DOMAIN, "WordConvEmbedding")
+def _word_conv_embedding(body: Body) -> None:
+    """The largest tanh of a convolution over the characters of each word, `[words, filters]`.
+
+    Inputs: characters `[words, places]`, 0 behind the last one; filters `[F, 1, window, E]` and
+    bias; a table `[characters, E]`. A word without characters gives zeros.
+    """
+    ids, weights, bias, table = body.inputs
+    letters = body("Gather", table, ids)
+    y = body("Conv", body("Unsqueeze", letters, body.ints(1)), weights, bias)
+    y = body("Tanh", body("Squeeze", y, body.ints(3)))
+    # A window counts up to the end of the word; the first one always does.
+    given = body("Greater", ids, body.constant(np.array(0, np.int32)))
+    count = body("ReduceSum", body("Cast", given, to=7), body.ints(1))
+    places = count_up(body, dim_of(body, y, 2))
+    last = body("Max", body("Sub", count, dim_of(body, weights, 2)), body.ints(0))
+    ended = body("Unsqueeze", body("Greater", places, last), body.ints(1))
+    y = body("Where", ended, body.floats(-1e12), y)
+    largest = body("ReduceMax", y, body.ints(2), keepdims=0)
+    first = body("Slice", given, body.ints(0), body.ints(1), body.ints(1))
+    body.outputs = [body("Where", first, largest, body.floats(0))]

@@ -1,0 +1,79 @@
+"""LRN, GlobalLpPool and MaxUnpool: pooling made of other ops."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ops.decompositions.import_rules.body import Body, expands
+
+
+@expands("", "LRN")
+def _lrn(body: Body) -> None:
+    """x / (bias + alpha / size * the sum of squares over neighbouring channels) ** beta."""
+    x, size = body.input_type(), int(body.attrs["size"])
+    alpha, beta, bias = (
+        body.number(body.attrs.get(name, default))
+        for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    data, planes = body.inputs[0], body.ints(1)
+    if x.rank is not None and x.rank <= 4:
+        flat, rest = data, [1] * (x.rank - 2)
+    else:  # more axes than AveragePool takes
+        flat, rest = body("Reshape", data, body.ints(0, 0, -1)), [1]
+    squares = body("Unsqueeze", body("Mul", flat, flat), planes)
+    before, after = (size - 1) // 2, size // 2
+    # A mean over `size` channels, those outside counting as 0.
+    mean = body(
+        "AveragePool",
+        squares,
+        kernel_shape=[size, *rest],
+        pads=[before, *([0] * len(rest)), after, *([0] * len(rest))],
+        count_include_pad=1,
+    )
+    scale = body("Add", body("Mul", body("Squeeze", mean, planes), alpha), bias)
+    if flat != data:
+        scale = body("Reshape", scale, body("Shape", data))
+    body.outputs = [body("Div", data, body("Pow", scale, beta))]
+
+
+@expands("", "GlobalLpPool")
+def _global_lp_pool(body: Body) -> None:
+    """The p-norm over the spatial axes, which are kept."""
+    p = float(body.attrs.get("p", 2))
+    rank = body("Size", body("Shape", body.inputs[0]))
+    axes = body("Range", body.scalar(2), rank, body.scalar(1))
+    if p in (1, 2):
+        body.outputs = [body(f"ReduceL{int(p)}", body.inputs[0], axes)]
+        return
+    power, root = (body.number(v) for v in (p, 1 / p))
+    total = body("ReduceSum", body("Pow", body("Abs", body.inputs[0]), power), axes)
+    body.outputs = [body("Pow", total, root)]
+
+
+@expands("", "MaxUnpool")
+def _max_unpool(body: Body) -> None:
+    """The elements of x at the places that MaxPool took them from, 0 elsewhere."""
+    kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
+    if body.input_type().rank not in (None, len(kernel) + 2):
+        raise ModelError("its window does not fit its input.")
+    strides = body.attrs.get("strides") or [1] * len(kernel)
+    pads = body.attrs.get("pads") or [0] * (2 * len(kernel))
+    data, indices = body.inputs[:2]
+    sizes = body("Slice", body("Shape", data), *(body.ints(v) for v in (2, 99)))
+    steps, extents = body.ints(*strides), body.ints(*kernel)
+    removed = body.ints(*(pads[a] + pads[len(kernel) + a] for a in range(len(kernel))))
+    last = body("Mul", body("Sub", sizes, body.ints(1)), steps)
+    spatial = body("Sub", body("Add", last, extents), removed)
+    planes = body("Slice", body("Shape", data), *(body.ints(v) for v in (0, 2)))
+    shape = body("Concat", planes, spatial, axis=0)
+    count = body("ReduceProd", shape, keepdims=1)
+    zero = np.zeros(1, body.input_dtype().numpy)
+    zeros = body("ConstantOfShape", count, value=zero)
+    flat, places = (body("Reshape", v, body.ints(-1)) for v in (data, indices))
+    full = body("Reshape", body("ScatterElements", zeros, places, flat, axis=0), shape)
+    if len(body.inputs) > 2:
+        room = body("Sub", body.inputs[2], shape)
+        nothing = body("Mul", room, body.ints(0))
+        full = body("Pad", full, body("Concat", nothing, room, axis=0))
+    body.outputs = [full]

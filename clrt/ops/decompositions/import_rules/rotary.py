@@ -1,0 +1,32 @@
+"""RotaryEmbedding in the form that the pass which has a kernel for it (`fuse_rotary`) looks for."""
+
+from __future__ import annotations
+
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import same
+from clrt.ops.base import Decompose
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.layouts import merge_heads, split_heads
+
+
+@expands("", "RotaryEmbedding")
+def _rotary_embedding(body: Body) -> None:
+    """Halves of whole heads as pairs; other forms are what ONNX's function body says."""
+    shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
+    if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):
+        raise Decompose
+    size = shape[3] if len(shape) == 4 else floordiv(shape[2], heads)
+    part = int(body.attrs.get("rotary_embedding_dim", 0))
+    if body.attrs.get("interleaved", 0) or (part and not same(size, part)):
+        raise Decompose
+    x = body.inputs[0]
+    if len(shape) == 3:
+        x = split_heads(body, x, heads)
+    tables = []
+    for table in body.inputs[1:3]:
+        rows = body("Gather", table, body.inputs[3], axis=0) if body.has(3) else table
+        tables.append(body("Unsqueeze", body("Concat", rows, rows, axis=-1), body.ints(1)))
+    first, second = body.node("Split", [x], 2, num_outputs=2, axis=-1)
+    turned = body("Concat", body("Neg", second), first, axis=-1)
+    y = body("Add", body("Mul", x, tables[0]), body("Mul", turned, tables[1]))
+    body.outputs = [merge_heads(body, y) if len(shape) == 3 else y]

@@ -1,0 +1,137 @@
+"""SVMRegressor and SVMClassifier of ai.onnx.ml: kernel values of the support vectors, weighted."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.ops.decompositions.import_rules import scores as s
+from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.util.host_limits import check_host
+
+_DOMAIN = "ai.onnx.ml"
+
+
+def _floats(body: Body, name: str) -> Array:
+    return np.asarray(body.attrs.get(name) or [], np.float32)
+
+
+def _kernel(body: Body, vectors: Array, kind: str) -> Value:
+    """Kernel values [rows, vectors] of x and each vector.
+
+    Raises:
+        UnsupportedError: ONNX has no such kernel.
+    """
+    x = body.rows(body.as_float32())
+    gamma, bias, degree = (*_floats(body, "kernel_params"), 0, 0, 0)[:3]
+    if kind == "RBF":
+        distance = body("SquaredDistance", x, body.constant(vectors), domain="clrt")
+        return body("Exp", body("Mul", distance, body.floats(-gamma)))
+    if kind not in ("LINEAR", "POLY", "SIGMOID"):
+        raise UnsupportedError(f"kernel_type '{kind}'")
+    product = body("MatMul", x, body.constant(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return product
+    product = body("Add", body("Mul", product, body.floats(gamma)), body.floats(bias))
+    if kind == "SIGMOID":
+        return body("Tanh", product)
+    return _power(body, product, degree)
+
+
+def _power(body: Body, x: Value, degree: float) -> Value:
+    """x^degree; by products where the degree is a small natural number, as x may be negative."""
+    if degree != int(degree) or not 1 <= degree <= 8:
+        return body("Pow", x, body.floats(degree))
+    power = x
+    for _ in range(int(degree) - 1):
+        power = body("Mul", power, x)
+    return power
+
+
+def _weighted(body: Body, kernels: Value, weights: Array, bias: Array) -> Value:
+    """kernels @ weights + bias"""
+    product = body("MatMul", kernels, body.constant(np.ascontiguousarray(weights)))
+    return body("Add", product, body.constant(bias))
+
+
+@expands(_DOMAIN, "SVMRegressor")
+def _svm_regressor(body: Body) -> None:
+    weights, rho = _floats(body, "coefficients"), _floats(body, "rho")[:1]
+    count = body.attrs.get("n_supports", 0)
+    if count:
+        vectors = _floats(body, "support_vectors").reshape(count, -1)
+        kernels = _kernel(body, vectors, body.attrs.get("kernel_type", "LINEAR"))
+        made = _weighted(body, kernels, weights.reshape(-1, 1)[:count], rho)
+    else:
+        made = body("Add", _kernel(body, weights.reshape(1, -1), "LINEAR"), body.constant(rho))
+    if body.attrs.get("one_class", 0):
+        positive = body("Greater", made, body.floats(0))
+        made = body("Where", positive, body.floats(1), body.floats(-1))
+    body.outputs = [s.transform(body, made)]
+
+
+@expands(_DOMAIN, "SVMClassifier")
+def _svm_classifier(body: Body) -> None:
+    labels = body.labels("classlabels_strings", "classlabels_ints")
+    per_class = list(body.attrs.get("vectors_per_class") or [])
+    if sum(per_class):
+        body.outputs = _by_vectors(body, labels, per_class)
+    else:
+        body.outputs = _by_planes(body, labels)
+
+
+def _by_planes(body: Body, labels: Array | None) -> list[Value]:
+    """One product for each class (liblinear)."""
+    classes = 1 if labels is None else len(labels)
+    planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")
+    scores = body("Add", _kernel(body, planes, "LINEAR"), body.constant(rho[:1]))
+    if labels is None:
+        return [s.above(body, scores, 0.0), s.transform(body, scores)]
+    return [s.named(body, s.best(body, scores), labels), s.transform(body, scores)]
+
+
+def _by_vectors(body: Body, labels: Array | None, per_class: list[int]) -> list[Value]:
+    """One decision for each pair of classes; each pair votes for one of the two (libsvm)."""
+    classes, count = len(per_class), sum(per_class)
+    if labels is not None and len(labels) != classes:
+        raise ModelError(f"it has {len(labels)} labels and vectors of {classes} classes.")
+    vectors = _floats(body, "support_vectors").reshape(count, -1)
+    coefficients = _floats(body, "coefficients").reshape(-1, count)
+    # Votes by class for each pair of classes, and a weight for each vector.
+    check_host((2 * classes + count) * classes**2 * 2, f"An SVM of {classes} classes")
+    pairs = list(combinations(range(classes), 2))
+    starts = np.cumsum([0, *per_class])
+    weights, votes = (
+        np.zeros((count, len(pairs)), np.float32),
+        np.zeros((2, len(pairs), classes), np.float32),
+    )
+    for index, (i, j) in enumerate(pairs):
+        for own, other in ((i, j - 1), (j, i)):
+            span = slice(starts[own], starts[own + 1])
+            weights[span, index] = coefficients[other, span]
+        votes[0, index, i] = votes[1, index, j] = 1
+    kernels = _kernel(body, vectors, body.attrs.get("kernel_type", "LINEAR"))
+    rho = _floats(body, "rho")[: len(pairs)]
+    decisions = _weighted(body, kernels, weights, rho)
+    probable = bool(body.attrs.get("prob_a"))
+    positive = body.cast(body("Greater", decisions, body.floats(0)), DType.FLOAT32)
+    place = s.best(body, _weighted(body, positive, (votes[0] - votes[1]), votes[1].sum(0)))
+    if probable:
+        made = s.transform(body, _probabilities(body, decisions, classes))
+    elif classes == 2:
+        made = s.two_columns(body, decisions, share=False)
+    else:
+        made = s.transform(body, decisions)
+    return [s.named(body, place, labels), made]
+
+
+def _probabilities(body: Body, decisions: Value, classes: int) -> Value:
+    """Probabilities of the classes, coupled from those of the pairs (Platt's sigmoids)."""
+    a, b = _floats(body, "prob_a"), _floats(body, "prob_b")
+    z = body("Add", body("Mul", decisions, body.constant(a)), body.constant(b))
+    return body("CouplePairs", body("Sigmoid", body("Neg", z)), domain="clrt", classes=classes)

@@ -1,0 +1,141 @@
+"""Optimizers of ai.onnx.preview.training: elementwise arithmetic on each tensor.
+
+Inputs are the learning rate, how many updates there were, and for k tensors first all values, then
+all gradients, then all states of one kind, and so on; outputs are the values and the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.body import Body, expands
+
+_DOMAIN = "ai.onnx.preview.training"
+
+
+class _Arithmetic:
+    """The operations of one optimizer, in the dtype of its tensors."""
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.dtype = body.input_dtype(2)
+
+    def number(self, value: float) -> Value:
+        """A constant."""
+        return self.body.number(value, 2)
+
+    def attr(self, name: str, default: float | None = None) -> Value:
+        """An attribute as a constant."""
+        return self.number(self.value(name, default))
+
+    def value(self, name: str, default: float | None = None) -> float:
+        """An attribute.
+
+        Raises:
+            ModelError: It is left out and has no default.
+        """
+        found = self.body.attrs.get(name, default)
+        if found is None:
+            raise ModelError(f"it lacks its attribute '{name}'.")
+        return float(found)
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.body("Add", a, b)
+
+    def sub(self, a: Value, b: Value) -> Value:
+        return self.body("Sub", a, b)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.body("Mul", a, b)
+
+    def div(self, a: Value, b: Value) -> Value:
+        return self.body("Div", a, b)
+
+    def mix(self, a: Value, x: Value, b: Value, y: Value) -> Value:
+        """a x + b y"""
+        return self.add(self.mul(a, x), self.mul(b, y))
+
+    def regularized(self, x: Value, gradient: Value) -> Value:
+        """The gradient with that of the squared norm."""
+        return self.add(self.mul(self.attr("norm_coefficient", 0.0), x), gradient)
+
+
+def _each(
+    body: Body, kinds: int, update: Callable[[_Arithmetic, Value, Value, list[Value]], list[Value]]
+) -> None:
+    """Updates each tensor; `update` gets the learning rate, the count and a value of each kind."""
+    tensors, rest = divmod(len(body.inputs) - 2, kinds)
+    if rest or tensors < 1:
+        raise ModelError(
+            f"it has {counted(len(body.inputs), 'input')}; expected 2 and a multiple of {kinds}."
+        )
+    math = _Arithmetic(body)
+    rate, times = body.inputs[:2]
+    if body.input_dtype(0) is not math.dtype:
+        rate = body.cast(rate, math.dtype)
+    made = [
+        update(math, rate, times, [body.inputs[2 + i + k * tensors] for k in range(kinds)])
+        for i in range(tensors)
+    ]
+    body.outputs = [values[k] for k in range(kinds - 1) for values in made]
+
+
+@expands(_DOMAIN, "Momentum")
+def _momentum(body: Body) -> None:
+    mode = body.attrs.get("mode", "standard")
+    if mode not in ("standard", "nesterov"):
+        raise UnsupportedError(f"mode '{mode}'")
+
+    def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
+        x, gradient, velocity = values
+        g = m.regularized(x, gradient)
+        started = body("Greater", times, body.number(0, 1))
+        beta = body("Where", started, m.attr("beta"), m.number(1))
+        alpha = m.attr("alpha")
+        velocity = m.mix(alpha, velocity, beta, g)
+        step = m.add(g, m.mul(alpha, velocity)) if mode == "nesterov" else velocity
+        return [m.sub(x, m.mul(rate, step)), velocity]
+
+    _each(body, 3, update)
+
+
+@expands(_DOMAIN, "Adagrad")
+def _adagrad(body: Body) -> None:
+    def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
+        x, gradient, squares = values
+        count = body.cast(times, m.dtype)
+        decay = m.add(m.number(1), m.mul(count, m.attr("decay_factor", 0.0)))
+        g = m.regularized(x, gradient)
+        squares = m.add(squares, m.mul(g, g))
+        root = m.add(body("Sqrt", squares), m.attr("epsilon", 1e-6))
+        return [m.sub(x, m.div(m.mul(m.div(rate, decay), g), root)), squares]
+
+    _each(body, 3, update)
+
+
+@expands(_DOMAIN, "Adam")
+def _adam(body: Body) -> None:
+    def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
+        x, gradient, mean, squares = values
+        alpha, beta = m.value("alpha", 0.9), m.value("beta", 0.999)
+        g = m.regularized(x, gradient)
+        mean = m.mix(m.number(alpha), mean, m.number(1 - alpha), g)
+        squares = m.mix(m.number(beta), squares, m.number(1 - beta), m.mul(g, g))
+        root = m.add(body("Sqrt", squares), m.attr("epsilon", 1e-6))
+        x = m.sub(x, m.mul(_adam_rate(m, rate, times, alpha, beta), m.div(mean, root)))
+        x = m.mul(m.number(1 - m.value("norm_coefficient_post", 0.0)), x)
+        return [x, mean, squares]
+
+    _each(body, 4, update)
+
+
+def _adam_rate(m: _Arithmetic, rate: Value, times: Value, alpha: float, beta: float) -> Value:
+    """rate sqrt(1 - beta^t) / (1 - alpha^t), and the rate itself before the first update."""
+    body = m.body
+    count = body.cast(times, m.dtype)
+    left = [m.sub(m.number(1), body("Pow", m.number(a), count)) for a in (beta, alpha)]
+    started = body("Greater", count, m.number(0))
+    root = body("Where", started, body("Sqrt", left[0]), m.number(1))
+    return m.div(m.mul(rate, root), body("Where", started, left[1], m.number(1)))

@@ -1,0 +1,123 @@
+"""When each step of a run was on the device: plans run on a queue that keeps the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from clrt.ir.graph import Node
+from clrt.plan.steps import HostStep
+from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.patcher import Enqueue
+from clrt.runtime.opencl.connection import Lane
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.session import Session
+
+
+@dataclass(frozen=True)
+class Span:
+    """When something ran: nanoseconds of the host's `time.perf_counter_ns`."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """One run of a plan.
+
+    Attributes:
+        spans: A span per launch and host step, in the order of the plan.
+    """
+
+    bound: BoundPlan
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One computation of a node between plans, on the host."""
+
+    node: Node
+    span: Span
+
+
+@dataclass
+class Recorder:
+    """Runs the steps of plans on a second queue of the session, and notes when they ran."""
+
+    session: Session
+    _runs: list[PlanRun | NodeRun] = field(default_factory=list)
+    _queue: cl.CommandQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        with self.session.lock, self.session.commands:
+            self._queue = cl.CommandQueue(
+                self.session.context,
+                self.session.device.handle,
+                properties=cl.command_queue_properties.PROFILING_ENABLE,
+            )
+
+    def take(self) -> tuple[PlanRun | NodeRun, ...]:
+        """What ran since the last call, in order."""
+        runs, self._runs = tuple(self._runs), []
+        return runs
+
+    def record_steps(
+        self,
+        bound: BoundPlan,
+        steps: Sequence[Enqueue | HostStep],
+        run_host: Callable[[HostStep], None],
+    ) -> None:
+        """Runs the steps of a plan whose inputs have been enqueued on its own queue."""
+        bound.lane.finish()
+        try:
+            spans = self._record(bound.lane, steps, run_host)
+        finally:  # what is left in this queue uses the arena, which the next run writes
+            try:
+                self._queue.finish()
+            except cl.Error:
+                self._queue.finish()
+                raise
+        self._runs.append(PlanRun(bound, tuple(spans)))
+
+    def _record(
+        self,
+        lane: Lane,
+        steps: Sequence[Enqueue | HostStep],
+        run_host: Callable[[HostStep], None],
+    ) -> list[Span]:
+        spans: list[Span] = []
+        pending: list[cl.Event] = []
+        began_ns = 0
+        for step in steps:
+            if isinstance(step, HostStep):
+                spans += self._wait(pending, began_ns)
+                pending = []
+                start = time.perf_counter_ns()
+                run_host(step)
+                lane.finish()
+                spans.append(Span(start, time.perf_counter_ns()))
+                continue
+            if not pending:
+                began_ns = time.perf_counter_ns()
+            pending.append(
+                cl.enqueue_nd_range_kernel(
+                    self._queue, step.kernel, step.global_size, step.local_size
+                )
+            )
+        return spans + self._wait(pending, began_ns)
+
+    def record_node(self, node: Node, start_ns: int) -> None:
+        """Notes that the host has computed a node from a given time until now."""
+        self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
+
+    def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
+        """The spans of finished launches, the first of which was enqueued at `began_ns`."""
+        self._queue.finish()
+        if not events:
+            return []
+        # OpenCL 1.2 has no common clock, but it says when it took the first command.
+        shift = began_ns - events[0].profile.queued
+        return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]

@@ -1,0 +1,351 @@
+"""What a model takes and gives: names, dtypes and shapes, and inputs checked against them."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import reprlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import DeviceError, InputError, ShapeError, counted
+from clrt.ir.dims import Dim, Expr, is_symbol, substitute
+from clrt.ir.dtypes import DType, converts_safely
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ops.base import Held
+from clrt.runtime.execution.leases import Feed
+from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.tensors import DeviceTensor
+from clrt.util.host_limits import text_array
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model.
+
+    Attributes:
+        dtype: Of the tensor; of those inside where it is a sequence or an optional; of the values
+            of a map.
+        shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
+        kind: "tensor", "sequence" (a list), "optional" (a value or None) or "map" (a dict).
+        key: Of the keys of the map that it is, or has inside.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...] | None
+    kind: str = "tensor"
+    key: DType | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "tensor":
+            dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+            return f"{self.name}: {self.dtype}[{dims}]"
+        inside = f"{self.dtype}" if self.key is None else f"map from {self.key} to {self.dtype}"
+        return f"{self.name}: " + (inside if self.kind == "map" else f"{self.kind} of {inside}")
+
+
+def symbol_places(graph: Graph) -> dict[str, list[str]]:
+    """Where each symbol stands in the shapes of the inputs, as "input_ids axis 0"."""
+    places: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if is_symbol(dim):
+                places.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
+    return places
+
+
+def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
+    """Symbols as people read them: exporters call them s18 and s41."""
+    return ", ".join(f"{symbol} ({', '.join(where)})" for symbol, where in places.items())
+
+
+class Signature:
+    """The inputs and outputs of a graph on a device.
+
+    Attributes:
+        held: Names of the outputs that are, or are from, a container.
+    """
+
+    def __init__(self, graph: Graph, session: Session) -> None:
+        self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
+        pairs = zip(graph.output_names, graph.outputs, strict=True)
+        self.outputs = tuple(_spec(name, v) for name, v in pairs)
+        self.held = frozenset(s.name for s in self.outputs if s.kind != "tensor")
+        self._types = [v.type for v in graph.inputs]
+        self._names = dict.fromkeys(v.name for v in graph.inputs).keys()
+        self._outputs = [s.name for s in self.outputs]
+        self._session = session
+
+    def wanted(self, outputs: Sequence[str] | None) -> list[str]:
+        """The names of the outputs to compute.
+
+        Raises:
+            InputError: There is none of a name.
+        """
+        names = self._outputs
+        if outputs is None:
+            return names
+        if not isinstance(outputs, Iterable):
+            raise InputError(f"outputs is {outputs!r}; it is a list of: {', '.join(names)}.")
+        wanted = [outputs] if isinstance(outputs, str) else list(outputs)
+        for name in wanted:
+            if name not in names:
+                raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
+        return wanted
+
+    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
+        """The inputs as plans take them; see `Model.run`.
+
+        Raises:
+            InputError, DeviceError: One is missing, unknown, or does not fit.
+        """
+        if not isinstance(inputs, Mapping):
+            if len(self.inputs) != 1:
+                raise InputError(
+                    f"The model takes {counted(len(self.inputs), 'input')}; pass a dict by name: "
+                    f"{', '.join(s.name for s in self.inputs)}."
+                )
+            inputs = {self.inputs[0].name: inputs}
+        self.check_names(inputs)
+        return {
+            spec.name: self._feed(spec, type_, inputs[spec.name])
+            for spec, type_ in zip(self.inputs, self._types, strict=True)
+        }
+
+    def on_device(self, name: str, given: Any) -> DeviceTensor:
+        """A tensor on the device for an input: of an array, or zeros of a shape.
+
+        Raises:
+            InputError, DeviceError: It does not fit.
+        """
+        spec = next((s for s in self.inputs if s.name == name), None)
+        if spec is None or spec.kind != "tensor":
+            names = [s.name for s in self.inputs if s.kind == "tensor"]
+            raise InputError(f"The model has no tensor input '{name}'.{_near(name, names)}")
+        if isinstance(given, (tuple, list)):
+            given = np.zeros(shape_of(name, given), spec.dtype.numpy)
+        feed = self._tensor(spec, given)
+        array = feed.numpy() if isinstance(feed, DeviceTensor) else feed
+        return self._session.tensor_of(array, spec.dtype)
+
+    def donated(self, feeds: Mapping[str, Held], names: Collection[str]) -> frozenset[str]:
+        """Names of inputs whose memory a run may use up.
+
+        Raises:
+            InputError: One is no input on the device, or is given to two inputs.
+        """
+        names = [names] if isinstance(names, str) else list(names)
+        for name in names:
+            tensor = feeds.get(name)
+            if not isinstance(tensor, DeviceTensor):
+                raise InputError(
+                    f"'{name}' cannot be donated: it is no input that is a DeviceTensor, as the "
+                    "results of run(..., device_outputs=True) are."
+                )
+            twice = [n for n, feed in feeds.items() if feed is tensor]
+            if len(twice) > 1:
+                raise InputError(f"'{name}' cannot be donated: it is '{twice[1]}', too; copy it.")
+            tensor.held()
+        return frozenset(names)
+
+    def check_names(self, given: Mapping[str, Any]) -> None:
+        """Whether every input is named, and no other.
+
+        Raises:
+            InputError: It is not so.
+        """
+        names = self._names
+        if given.keys() == names:
+            return
+        unknown = [n for n in given if n not in names]
+        missing = [n for n in names if n not in given]
+        if unknown:
+            raise InputError(
+                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or [*names])} "
+                f"It takes: {', '.join(map(str, self.inputs))}."
+            )
+        if missing:
+            specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
+            raise InputError(f"Missing input {specs}.")
+
+    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> Held:
+        if isinstance(type_, ContainerType):
+            if type_.kind == "optional":
+                return None if given is None else self._feed(spec, type_.element, given)
+            if type_.kind == "map":
+                return self._map(spec, type_, given)
+            if not isinstance(given, (list, tuple)):
+                inside = "dicts" if spec.key else "arrays"
+                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of {inside}.")
+            return [self._feed(spec, type_.element, item) for item in given]
+        return self._tensor(spec, given)
+
+    def _map(self, spec: TensorSpec, type_: ContainerType, given: Any) -> Held:
+        assert type_.key is not None
+        title = f"Input '{spec.name}' is a map from {type_.key} to {type_.dtype}"
+        if not isinstance(given, Mapping):
+            raise InputError(f"{title}; pass a dict.")
+        columns = []
+        for what, items, dtype in (
+            ("keys", list(given), type_.key),
+            ("values", list(given.values()), type_.dtype),
+        ):
+            array = None
+            with suppress(InputError):
+                array = self._tensor(replace(spec, dtype=dtype), items)
+            if array is None or array.shape != (len(items),):
+                shown = reprlib.repr(items)
+                raise InputError(f"{title}; its {what} {shown} are not {dtype} without loss.")
+            columns.append(np.asarray(array).tolist())
+        return dict(zip(*columns, strict=True))
+
+    def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
+        if (
+            type(given) is np.ndarray
+            and given.dtype == spec.dtype.numpy
+            and given.flags.c_contiguous
+            and spec.dtype is not DType.STRING
+        ):
+            return given
+        if isinstance(given, DeviceTensor):
+            if given.session.context != self._session.context:
+                raise DeviceError(
+                    f"Input '{spec.name}' lies on {given.session.device} but the model on "
+                    f"{self._session.device}; pass its .numpy()."
+                )
+            if given.dtype is not spec.dtype:
+                raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
+            return given
+        if given is None:
+            raise InputError(f"Input {spec} is None, which only an optional may be.")
+        try:
+            # Else NumPy makes text of numbers beside text.
+            as_objects = isinstance(given, (list, tuple)) and spec.dtype is DType.STRING
+            array = np.asarray(given, object if as_objects else None)
+            is_list = not isinstance(given, np.ndarray)
+            target = spec.dtype.numpy
+            if spec.dtype is DType.STRING:
+                return _strings(array, spec)
+            if array.dtype != target:
+                exact = is_list and _holds(array, spec.dtype)
+                if not (converts_safely(array.dtype, target) or exact):
+                    raise InputError(
+                        f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
+                        f"converted without loss. Convert it with .astype('{spec.dtype}')."
+                    )
+            return np.asarray(array, target, order="C")
+        except InputError:
+            raise
+        except (TypeError, ValueError, RuntimeError) as error:  # torch's tensors raise the last
+            reason = str(error).rstrip(".")
+            raise InputError(f"Input '{spec.name}' is no array: {reason}.") from error
+
+
+def _holds(array: Array, dtype: DType) -> bool:
+    """Whether a dtype holds the numbers of a list; floats are rounded: Python has one size."""
+    if array.dtype.kind in "SU":
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype.numpy)
+        if array.dtype.kind == "f" and dtype.is_float:
+            return np.array_equal(np.isfinite(cast), np.isfinite(array))
+        return np.array_equal(cast.astype(array.dtype), array)
+
+
+def _strings(array: Array, spec: TensorSpec) -> Array:
+    """Text of Python or NumPy as the host computes with it."""
+    if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
+        array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
+    wrong = [x for x in array.flat if not isinstance(x, str)]
+    if wrong:
+        found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
+        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
+    return text_array(array.reshape(-1).tolist(), array.shape)
+
+
+def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape that a user gave.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        dims = (-1,)
+    if any(d < 0 for d in dims):
+        raise InputError(
+            f"The shape of input '{name}' must be sizes, as in (8, 128); it is "
+            f"{reprlib.repr(shape)}."
+        )
+    return dims
+
+
+def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The number of each symbol, from the actual input shapes.
+
+    Raises:
+        ShapeError: A rank or dim differs from the model's, or two inputs disagree on a symbol.
+    """
+    bindings: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    pending: list[tuple[Value, int, Expr, int]] = []
+    for value in inputs:
+        if value.shape is None:
+            continue
+        actual = shapes[value.name]
+        wanted = f"{value.name}: {value.type}"
+        if len(actual) != len(value.shape):
+            raise ShapeError(
+                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; "
+                f"the model wants rank {len(value.shape)} ({wanted})."
+            )
+        for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
+            if isinstance(dim, int):
+                _expect(value, axis, dim, size, wanted)
+            elif is_symbol(dim):
+                (name,) = dim.symbols
+                if bindings.setdefault(name, size) != size:
+                    raise ShapeError(
+                        f"Input '{value.name}' has {name}={size} (axis {axis}), but input "
+                        f"'{origin[name]}' has {name}={bindings[name]}."
+                    )
+                origin.setdefault(name, value.name)
+            else:
+                pending.append((value, axis, dim, size))
+    for value, axis, expr, size in pending:
+        expected = substitute(expr, bindings)
+        if isinstance(expected, int):
+            _expect(value, axis, expected, size, f"{value.name}: {value.type}")
+    return bindings
+
+
+def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
+    if dim != size:
+        raise ShapeError(
+            f"Input '{value.name}' has {size} at axis {axis}; the model wants {dim} ({wanted})."
+        )
+
+
+def _spec(name: str, value: Value) -> TensorSpec:
+    def text(dim: Dim) -> int | str:
+        return dim if isinstance(dim, int) else str(dim)
+
+    shape = None if value.shape is None else tuple(text(d) for d in value.shape)
+    kind = value.type.kind if isinstance(value.type, ContainerType) else "tensor"
+    inside = value.type
+    while isinstance(inside, ContainerType) and inside.kind != "map":
+        inside = inside.element
+    key = inside.key if isinstance(inside, ContainerType) else None
+    return TensorSpec(name, value.dtype, shape, kind, key)
+
+
+def _near(name: object, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(str(name), names, 1)
+    return f" Did you mean '{found[0]}'?" if found else ""

@@ -1,0 +1,174 @@
+"""What one run copies: inputs to where kernels read them, results to where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.ops.base import Op
+from clrt.ops.blaming import Blaming
+from clrt.plan.steps import HostStep
+from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.leases import Feed, Leases
+from clrt.runtime.opencl.connection import TrackedBuffer
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.tensors import DeviceTensor
+
+
+@dataclass(eq=False, slots=True)
+class Transfers:
+    """The copies of a run, in the queue of its plan.
+
+    Attributes:
+        leases: The memory of external values, where the plan has any.
+        last: The event of the run's last command, launches included.
+        slabs: The arena's memory, which the driver does not keep alive.
+    """
+
+    bound: BoundPlan
+    leases: Leases | None = None
+    last: cl.Event | None = None
+    slabs: tuple[TrackedBuffer, ...] = ()
+    _events: list[cl.Event] = field(default_factory=list)
+    _results: dict[str, tuple[Value, Feed]] = field(default_factory=dict)
+    _status: tuple[Array, cl.Event] | None = None
+
+    @property
+    def queue(self) -> cl.CommandQueue:
+        """That of the plan."""
+        return self.bound.lane.queue
+
+    @property
+    def results(self) -> dict[str, Feed]:
+        """An array or a tensor per wanted output."""
+        return {name: result for name, (_, result) in self._results.items()}
+
+    def _note(self, event: cl.Event) -> None:
+        """Keeps the event of a copy, which keeps the host's array."""
+        self.last = event
+        self._events.append(event)
+
+    def feed(self, feeds: Mapping[str, Feed]) -> None:
+        """Takes the memory that the run needs, and feeds the inputs; donated tensors are used up.
+
+        Raises:
+            InputError: A tensor was donated to another run.
+            OutOfMemoryError: There is no room for an external value.
+        """
+        bound = self.bound
+        self.slabs = tuple(bound.slabs.buffers)
+        if bound.plan.external:
+            self.leases = Leases(bound.plan, bound.session)
+            bound.bind_external(self.leases.take(feeds))
+        for value in bound.plan.graph.inputs:
+            self._feed(value, feeds[value.name])
+        if self.leases is not None:
+            self.leases.use_up()
+
+    def _feed(self, value: Value, feed: Feed) -> None:
+        bound, queue = self.bound, self.queue
+        if type(feed) is np.ndarray and (host := bound.host_memory(value)) is not None:
+            host[...] = feed
+            return
+        is_external = self.leases is not None and value in self.leases.by_root
+        if feed.nbytes == 0 or not (is_external or value in bound.plan.places):
+            return
+        if isinstance(feed, DeviceTensor):
+            target, offset = bound.bytes_of(value)
+            if target is not feed.buffer:
+                size = feed.nbytes
+                cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=size)
+            return
+        target, offset = bound.bytes_of(value)
+        self._note(cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False))
+
+    def run_host(self, step: HostStep) -> None:
+        """Computes a node on the host, once what it reads is there."""
+        node = step.node
+        assert isinstance(node.op, Op)
+        inputs = [
+            None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
+            for v in node.inputs
+        ]
+        with Blaming(node):
+            results = node.op.compute(*inputs)
+        for value, array in zip(node.outputs, results, strict=False):
+            elements = np.asarray(array, value.dtype.numpy, order="C")
+            if elements.nbytes:
+                buffer, offset = self.bound.bytes_of(value)
+                cl.enqueue_copy(self.queue, buffer, elements, dst_offset=offset)
+
+    def read_back(self, outputs: Mapping[str, bool]) -> None:
+        """Enqueues what brings the results where they are wanted, and what kernels reported.
+
+        Args:
+            outputs: Names of the wanted outputs, and whether each stays on the device.
+        """
+        graph = self.bound.plan.graph
+        for name, value in zip(graph.output_names, graph.outputs, strict=True):
+            if name in outputs:
+                result = self._keep(value) if outputs[name] else self._read(value)
+                self._results[name] = value, result
+        self._status = self.bound.copy_status()
+        if self._status is not None:
+            self._note(self._status[1])
+
+    def _keep(self, value: Value) -> DeviceTensor:
+        """A tensor for a value: where it was computed, or a copy."""
+        there = None if self.leases is None else self.leases.claim(value)
+        if there is not None:
+            return there
+        bound, session = self.bound, self.bound.session
+        kept = session.tensor(value.dims, value.dtype)
+        if kept.nbytes:
+            buffer, offset = bound.bytes_of(value)
+            size = kept.nbytes
+            self._note(
+                cl.enqueue_copy(self.queue, kept.buffer, buffer, src_offset=offset, byte_count=size)
+            )
+        return kept
+
+    def _read(self, value: Value, *, wait: bool = False) -> Array:
+        """An array for the elements, which are there after `wait`, or at the end."""
+        array = np.empty(value.dims, value.dtype.numpy)
+        if array.nbytes and (wait or self.bound.host_memory(value) is None):
+            buffer, offset = self.bound.bytes_of(value)
+            self._note(
+                cl.enqueue_copy(self.queue, array, buffer, src_offset=offset, is_blocking=wait)
+            )
+        return array
+
+    def complete(self) -> None:
+        """Once the queue is empty: what was reported, and the results that the host has there.
+
+        Raises:
+            NumberError: A kernel met an index, or the like, out of range.
+        """
+        bound = self.bound
+        with bound.settling():
+            words = bound.status_words(self._status)
+        if words is not None:
+            first = int(np.flatnonzero(words)[0])
+            raise bound.plan.statuses[first].error(words[first])
+        for value, result in self._results.values():
+            if isinstance(result, np.ndarray):
+                host = bound.host_memory(value)
+                if host is not None:
+                    result[...] = host
+
+    def drop(self) -> None:
+        """Of a run that failed: what was donated is the caller's again."""
+        if self.leases is not None:
+            self.leases.give_back()
+        self._results = {}
+
+    def end(self) -> None:
+        """Lets go of all memory but the results."""
+        if self.leases is not None:
+            self.bound.forget_external()
+            self.leases.end()
+        self._events, self.slabs, self.last = [], (), None

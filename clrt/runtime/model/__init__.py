@@ -1,0 +1,1 @@
+"""`load` and `Model`."""

@@ -1,0 +1,1 @@
+"""Devices, programs, buffers and kernels: the only user of pyopencl."""

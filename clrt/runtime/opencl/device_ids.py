@@ -1,0 +1,91 @@
+"""What tells a device from others of the same name: PCI address, UUID, LUID."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from clrt.runtime.opencl.driver import cl, device_bytes
+
+# Numbers of clGetDeviceInfo that pyopencl has no names for, by extension.
+_UUID, _LUID_VALID, _LUID = 0x106A, 0x106C, 0x106D  # cl_khr_device_uuid
+_PCI_KHR = 0x410F  # cl_khr_pci_bus_info: domain, bus, device, function
+_BUS_NV, _SLOT_NV, _DOMAIN_NV = 0x4008, 0x4009, 0x400A  # cl_nv_device_attribute_query
+_TOPOLOGY_AMD, _PCIE_AMD = 0x4037, 1  # cl_amd_device_attribute_query
+_PRODUCT_AMD = 0x4034
+_PRODUCT_INTEL = 0x4251  # cl_intel_device_attribute_query
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,4}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?")
+
+
+@dataclass(frozen=True)
+class DeviceIds:
+    """Identifiers of a device, as other interfaces (Vulkan, DXGI, the system) have them.
+
+    Attributes:
+        pci: PCI address, "0000:01:00.0" (domain, bus, device, function); "" if unknown.
+        uuid: 32 hexadecimal digits, as Vulkan's deviceUUID; "" if unknown.
+        luid: 16 hexadecimal digits, the bytes of DXGI's AdapterLuid in memory; "" if unknown.
+        product: PCI device number, as AMD's and Intel's drivers tell it; 0 if unknown.
+    """
+
+    pci: str = ""
+    uuid: str = ""
+    luid: str = ""
+    product: int = 0
+
+    def matches(self, kind: str, text: str) -> bool:
+        """Whether an identifier ("pci", "uuid" or "luid") is this one, in any usual spelling."""
+        if kind == "pci":
+            return bool(self.pci) and _full_address(text) == self.pci
+        own = self.uuid if kind == "uuid" else self.luid
+        return bool(own) and re.sub(r"[-{}\s]", "", text) == own
+
+
+def read_ids(device: cl.Device) -> DeviceIds:
+    """Asks a device for its identifiers; what its driver does not tell stays empty."""
+    extensions = device.extensions.split()
+    uuid = luid = ""
+    if "cl_khr_device_uuid" in extensions:
+        uuid = device_bytes(device, _UUID, 16).hex()
+        if any(device_bytes(device, _LUID_VALID, 4)):
+            luid = device_bytes(device, _LUID, 8).hex()
+    product = 0
+    for extension, number in (
+        ("cl_amd_device_attribute_query", _PRODUCT_AMD),
+        ("cl_intel_device_attribute_query", _PRODUCT_INTEL),
+    ):
+        if extension in extensions:
+            product = int.from_bytes(device_bytes(device, number, 4), "little")
+    return DeviceIds(_pci(device, extensions), uuid, luid, product)
+
+
+def _pci(device: cl.Device, extensions: list[str]) -> str:
+    if "cl_khr_pci_bus_info" in extensions:
+        found = device_bytes(device, _PCI_KHR, 16)
+        return _address(*struct.unpack("<4I", found)) if found else ""
+    if "cl_nv_device_attribute_query" in extensions:
+        bus, slot, domain = (device_bytes(device, n, 4) for n in (_BUS_NV, _SLOT_NV, _DOMAIN_NV))
+        if not bus or not slot:
+            return ""
+        place = int.from_bytes(slot, "little")  # five bits of the device, three of the function
+        number = int.from_bytes(bus, "little")
+        return _address(int.from_bytes(domain, "little"), number, place >> 3, place & 7)
+    if "cl_amd_device_attribute_query" in extensions:
+        found = device_bytes(device, _TOPOLOGY_AMD, 24)
+        if found and int.from_bytes(found[:4], "little") == _PCIE_AMD:
+            return _address(0, *found[21:24])
+    return ""
+
+
+def _address(domain: int, bus: int, device: int, function: int) -> str:
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def _full_address(text: str) -> str:
+    """The whole address of one that may lack its domain or function; "" if it is none."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        return ""
+    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    return _address(domain, bus, device, function)

@@ -1,0 +1,322 @@
+"""The OpenCL devices of this machine, and the choice among them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from threading import Thread
+from typing import Any
+
+from clrt.device.caps import DeviceCaps, MatrixShape
+from clrt.device.quirks import quirks_of
+from clrt.errors import DeviceError, warn_user
+from clrt.runtime.opencl.device_ids import DeviceIds, read_ids
+from clrt.runtime.opencl.driver import (
+    Guard,
+    cl,
+    find_platforms,
+    load_drivers,
+    note_use,
+    sub_group_sizes,
+)
+from clrt.runtime.opencl.gpu_units import gpu_units
+from clrt.runtime.opencl.icd import install_hint, load_failure
+from clrt.runtime.opencl.linker import has_linker
+from clrt.runtime.opencl.matrix_unit import matrix_shapes
+from clrt.runtime.opencl.pages import drop_code, mapped_files
+from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
+from clrt.util import env_vars as knobs
+from clrt.util.env_vars import whole_number
+
+_KNOWN_AS = {"pocl": "portable computing language"}
+_LINKER_NOTE = (
+    "PoCL needs the linker `ld`: apt-get install binutils (or your system's package); an "
+    "application that is frozen can bring one along"
+)
+
+_BUILTINS_NOTE = (
+    "this PoCL is a small one, without functions for CPUs as old as this one: take PyPI's "
+    "pocl-binary-distribution, or leave `cpus` out where the application is frozen"
+)
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device of this machine.
+
+    Attributes:
+        index: What `device=<index>` takes.
+        usable: Whether clrt can run on it.
+        note: Why it is not usable, or what to know about it.
+        is_default: Whether `device="auto"` takes it.
+        cores: How many of its cores it computes on; None for all.
+    """
+
+    index: int
+    caps: DeviceCaps
+    usable: bool
+    note: str
+    is_default: bool
+    handle: Any = dataclasses.field(repr=False, compare=False)
+    cores: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Tells it, and parts of it that have fewer units, from each other."""
+        return self.index, self.caps.compute_units
+
+    @property
+    def name(self) -> str:
+        """The device's name, as its driver gives it."""
+        return self.caps.name
+
+    @property
+    def ids(self) -> DeviceIds:
+        """PCI address, UUID and LUID, where its driver tells them."""
+        return DeviceIds() if self.handle is None else _ids(self.handle)
+
+    @property
+    def platform(self) -> str:
+        """The OpenCL implementation it belongs to."""
+        return self.caps.platform
+
+    @property
+    def kind(self) -> str:
+        """One of "cpu", "gpu" (discrete), "igpu" (shares the host's memory) or "accelerator"."""
+        return self.caps.kind
+
+    def __str__(self) -> str:
+        part = "" if self.cores is None else f", cores={self.cores}"
+        return f"[{self.index}] {self.caps.platform}: {self.caps.name} ({self.caps.kind}{part})"
+
+
+@cache
+def _ids(handle: cl.Device) -> DeviceIds:
+    with Guard("An OpenCL device"):
+        return read_ids(handle)
+
+
+def read_caps(device: cl.Device) -> DeviceCaps:
+    """Asks a device for what planning needs.
+
+    Raises:
+        DeviceError: It does not answer.
+    """
+    with Guard("An OpenCL device"):
+        return _read_caps(device)
+
+
+def _read_caps(device: cl.Device) -> DeviceCaps:
+    kind = "accelerator"
+    if device.type & cl.device_type.CPU:
+        kind = "cpu"
+    elif device.type & cl.device_type.GPU:
+        kind = "igpu" if device.host_unified_memory else "gpu"
+    version = re.match(r"OpenCL (\d+)\.(\d+)", device.version)
+    caps = DeviceCaps(
+        platform=device.platform.name.strip(),
+        name=device.name.strip(),
+        vendor=device.vendor.strip(),
+        driver=device.driver_version.strip(),
+        kind=kind,
+        cl_version=(int(version[1]), int(version[2])) if version else (1, 2),
+        compute_units=device.max_compute_units,
+        max_work_group_size=device.max_work_group_size,
+        local_mem_bytes=device.local_mem_size,
+        global_mem_bytes=device.global_mem_size,
+        max_alloc_bytes=device.max_mem_alloc_size,
+        float_lanes=_float_lanes(device),
+        opencl_c=_opencl_c(device),
+        # Kernels for CPUs have none.
+        sub_group_sizes=frozenset() if kind == "cpu" else sub_group_sizes(device),
+        extensions=frozenset(device.extensions.split()),
+    )
+    quirks = quirks_of(caps)
+    return dataclasses.replace(
+        caps,
+        quirks=quirks,
+        simulator="simulator" in quirks,
+        matrix_shapes=_matrix_shapes(device, caps, quirks),
+    )
+
+
+def _matrix_shapes(
+    device: cl.Device, caps: DeviceCaps, quirks: frozenset[str]
+) -> frozenset[MatrixShape]:
+    if not caps.is_cpu:
+        return gpu_units(device, "no-assembler-beside-barriers" not in quirks)
+    return matrix_shapes() if "takes-assembler" in quirks else frozenset()
+
+
+def _opencl_c(device: cl.Device) -> tuple[int, int]:
+    """The newest OpenCL C that a device's compiler takes.
+
+    Before OpenCL 3.0 a device names one; since then it may name 1.2 and take others.
+    """
+    named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
+    versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]
+    with contextlib.suppress(cl.Error, AttributeError):
+        packed = (v.version for v in device.opencl_c_all_versions)
+        versions += [(v >> 22, v >> 12 & 0x3FF) for v in packed]
+    return max(versions)
+
+
+_found: list[cl.Device] = []
+_starting: Thread | None = None
+
+
+def start_drivers() -> None:
+    """Begins to load the drivers, which takes 50 ms; who asks for devices waits for the rest.
+
+    For callers that read a model before they choose a device.
+    """
+    global _starting
+    if _starting is None and not _found:
+        note_use()
+        thread = Thread(target=load_drivers, name="clrt-drivers", daemon=True)
+        thread.start()
+        _starting = thread  # one that was not started could not be waited for
+
+
+def _handles() -> Sequence[cl.Device]:
+    """Every device that the loader shows; asked for once.
+
+    Raises:
+        DeviceError: The loader fails. An implementation that does is left out, with a warning.
+    """
+    if _found:
+        return _found
+    note_use()
+    if _starting is not None:
+        _starting.join()
+    found: list[cl.Device] = []
+    whole, mapped = True, mapped_files()
+    with Guard("The OpenCL loader"):
+        platforms = find_platforms()
+    for platform in platforms:
+        try:
+            found += platform.get_devices()
+        except cl.Error as error:
+            if error.code != cl.status_code.DEVICE_NOT_FOUND:
+                whole = False
+                warn_user(f"An OpenCL implementation is left out, since it fails: {error}.")
+    drop_code(mapped)
+    if whole:
+        _found[:] = found
+    return found
+
+
+@cache
+def _float_lanes(device: cl.Device) -> int:
+    """Floats in a vector register of the code that the device's compiler makes."""
+    if "pocl" not in device.version.lower():
+        return int(device.native_vector_width_float)
+    architecture, cpu = target_of(device.version)
+    if cpu == "generic":
+        cpu = repair_target_cpu(device.int_ptr) or cpu
+    return float_lanes(architecture, cpu)
+
+
+def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
+    """Order of preference: discrete GPU, integrated GPU, CPU, anything else; quirks come last."""
+    order = {"gpu": 0, "igpu": 1, "cpu": 2}
+    translated, slow = (q in caps.quirks for q in ("translation-layer", "slow-launches"))
+    return translated, order.get(caps.kind, 3), slow
+
+
+def _note(caps: DeviceCaps) -> str:
+    return _unusable(caps) or ("taken only when asked for by name" if caps.simulator else "")
+
+
+def _unusable(caps: DeviceCaps) -> str:
+    """Why a device cannot be used; empty where it can."""
+    if sys.platform == "linux" and "needs-linker" in caps.quirks and not has_linker():
+        return _LINKER_NOTE
+    if "needs-linker" in caps.quirks and lacks_builtins():
+        return _BUILTINS_NOTE
+    return ""
+
+
+def devices() -> list[DeviceInfo]:
+    """Every OpenCL device of this machine, in the loader's order."""
+    handles = _handles()
+    caps = [read_caps(handle) for handle in handles]
+    candidates = [i for i, c in enumerate(caps) if not _unusable(c) and not c.simulator]
+    default = min(candidates, key=lambda i: (_rank(caps[i]), i), default=None)
+    return [
+        DeviceInfo(i, c, not _unusable(c), _note(c), i == default, handles[i])
+        for i, c in enumerate(caps)
+    ]
+
+
+def no_device_text(available: Sequence[DeviceInfo]) -> str:
+    """Returns the sentences that say, in every command, that this machine has no usable device.
+
+    Args:
+        available: The devices that are there; each has a note on why it is not taken.
+    """
+    listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
+    there = f" There is: {listing}." if listing else ""
+    return f"No usable OpenCL device was found.{there} {install_hint()}{load_failure()}"
+
+
+def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
+    """The device asked for.
+
+    Args:
+        request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index,
+            "pci:", "uuid:" or "luid:" with an identifier of `DeviceInfo.ids`, or the device
+            itself; None takes the environment variable CLRT_DEVICE, else "auto".
+
+    Raises:
+        DeviceError: There is none such; the message lists what there is.
+    """
+    if isinstance(request, DeviceInfo):
+        return request
+    wanted = knobs.DEVICE.get() if request is None else request
+    available = devices()
+    text = str(wanted).strip().lower() or "auto"
+    matches = _matching(text, available)
+    usable = [d for d in matches if d.usable]
+    if not usable:
+        if not any(d.usable and not d.caps.simulator for d in available):
+            raise DeviceError(no_device_text(available))
+        listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
+        if matches:
+            raise DeviceError(f"{matches[0]} cannot be used: {matches[0].note}.")
+        names = [name for d in available for name in (d.name, d.platform)]
+        names += [kind for kind in ("auto", "cpu", "gpu") if _matching(kind, available)]
+        near = difflib.get_close_matches(str(wanted), names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near and near[0] != str(wanted).lower() else ""
+        there = f" There is: {listing}.{load_failure()}"
+        raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint}{there}")
+    chosen = min(usable, key=lambda d: (_rank(d.caps), d.index))
+    if text in ("auto", "cpu") and chosen.caps.is_cpu:
+        failure = load_failure()
+        if failure:
+            warn_user(f"{chosen} is taken.{failure}")
+    return chosen
+
+
+def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
+    if text.isdecimal():
+        index = whole_number(text)
+        return [d for d in available if d.index == index]
+    real = [d for d in available if not d.caps.simulator]
+    if text == "auto":
+        return real
+    if text == "cpu":
+        return [d for d in real if d.caps.kind == "cpu"]
+    if text == "gpu":
+        return [d for d in real if d.caps.kind in ("gpu", "igpu")]
+    kind, colon, number = text.partition(":")
+    if colon and kind in ("pci", "uuid", "luid"):
+        return [d for d in available if d.ids.matches(kind, number.strip())]
+    text = _KNOWN_AS.get(text, text)
+    return [d for d in available if text in d.name.lower() or text in d.platform.lower()]

@@ -1,0 +1,243 @@
+"""Compiled programs, cached in memory and on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import warnings
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import clrt
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ClrtError, InputError, KernelBuildError
+from clrt.kernels.spec import KernelSpec
+from clrt.runtime.opencl.cache_folders import warn_if_unusable
+from clrt.runtime.opencl.driver import NO_BUILD, Guard, binary_of, check_process, cl
+from clrt.runtime.opencl.invokers import remember_invokers
+from clrt.runtime.opencl.saver import Saver
+from clrt.util.active_calls import RecencyDict
+from clrt.util.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
+
+# Drivers print warnings, and no user can act on one.
+_NO_WARNINGS = "-w"
+_EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"
+# Programs that stay in memory when no model uses them any more, for the next that does.
+_KEPT = 16
+# Of the largest entry that is read.
+_MOST_BYTES = 256 << 20
+# Programs that come with an application: read where the cache has none, never written.
+_SHIPPED_PROGRAMS = SHIPPED / "programs"
+# What kernels see of a device's quirks.
+_MACROS = {"widens-unsigned": "WIDENS_UNSIGNED", "no-nested-barriers": "NO_NESTED_BARRIERS"}
+remember_invokers()
+
+
+@dataclass
+class ProgramCache:
+    """Programs of one device.
+
+    A disk entry holds a digest, of its key and what follows, and the device's binary; a damaged or
+    stale one, or one under another's name, is rebuilt. On a CPU device a binary is native code, so
+    folder and entry must belong to the user and be closed to others, else they are not used.
+
+    Attributes:
+        requests: How often a program was compiled, or found on disk.
+        builds: How many of them were compiled from source.
+    """
+
+    context: cl.Context
+    device: cl.Device
+    caps: DeviceCaps
+    folder: Path
+    requests: int = 0
+    builds: int = 0
+    _programs: WeakValueDictionary[KernelSpec, cl.Program] = field(
+        default_factory=WeakValueDictionary
+    )
+    _recent: RecencyDict[KernelSpec, cl.Program] = field(default_factory=RecencyDict)
+    _lock: Any = field(default_factory=RLock)
+
+    @cached_property
+    def _saver(self) -> Saver:
+        return Saver(self._store, "costly-binaries" in self.caps.quirks)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.caps.platform}: {self.caps.name}"
+
+    def kernel(
+        self, spec: KernelSpec, held: MutableMapping[KernelSpec, cl.Program] | None = None
+    ) -> cl.Kernel:
+        """A new kernel object, with arguments of its own.
+
+        Args:
+            held: The programs that its user keeps; those that nobody keeps go after a while.
+
+        Raises:
+            KernelBuildError: The program does not compile; the message names kernel and device.
+            DeviceError: The driver fails otherwise.
+        """
+        program = None if held is None else held.get(spec)
+        if program is None:
+            check_process(self._name, self.caps)
+            with self._lock, Guard(self._name):
+                program = self._program(spec)
+            if held is not None:
+                held[spec] = program
+        try:
+            return cl.Kernel(program, spec.entry)
+        except (cl.Error, MemoryError) as error:
+            with self._lock:
+                for programs in (self._programs, self._recent, held or {}):
+                    programs.pop(spec, None)
+            raise self._failed(error, spec) from error
+
+    def _program(self, spec: KernelSpec) -> cl.Program:
+        program = self._programs.get(spec)
+        if program is None:
+            program = self._programs[spec] = self._make(spec)
+            self.requests += 1
+        self._recent.put(spec, program)
+        if len(self._recent) > _KEPT:
+            self._recent.pop_oldest()
+        return program
+
+    def _make(self, spec: KernelSpec) -> cl.Program:
+        source = spec.text
+        options = self._options(spec)
+        key = self._key(source, options)
+        program = self._load(key, options)
+        if program is None:
+            warn_if_unusable(self.folder)
+            program = self._build(spec, source, options)
+            self.builds += 1
+            self._saver.add(key, program)
+        return program
+
+    def save(self) -> None:
+        """Writes the programs built since the last time to disk.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to others.
+            DeviceError: The driver does not work in this fork.
+        """
+        check_process(self._name, self.caps)
+        self._saver.save()
+
+    def after_fork_in_child(self) -> None:
+        """In a fork: nobody else is at it."""
+        self._lock = RLock()
+        self._saver.reset()
+
+    def _key(self, source: str, options: Sequence[str]) -> str:
+        caps = self.caps
+        lanes = str(caps.float_lanes)  # stands for the instructions a CPU compiler uses
+        parts = (source, *options, caps.platform, caps.name, caps.driver, lanes)
+        text = "\0".join((*parts, clrt.__version__))
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+    def _build(self, spec: KernelSpec, source: str, options: Sequence[str]) -> cl.Program:
+        try:
+            return self._compile(cl.Program(self.context, source), options)
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(error, spec) from error
+
+    def _failed(self, error: cl.Error | MemoryError, spec: KernelSpec) -> ClrtError:
+        """The error for a kernel that is not to be had."""
+        if isinstance(error, MemoryError) or error.code not in NO_BUILD:
+            return Guard(self._name).translated(error)
+        defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
+        return KernelBuildError(
+            f"Kernel '{spec.entry}' of {spec.source} does not compile for {self.caps.name} "
+            f"(driver {self.caps.driver}; {defines}). Please report it with the log:\n{error}",
+            str(error),
+        )
+
+    def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
+        binaries = (_read(folder, key) for folder in (self.folder, _SHIPPED_PROGRAMS))
+        binary = next((b for b in binaries if b is not None), None)
+        if binary is None:
+            return None
+        try:
+            return self._compile(cl.Program(self.context, [self.device], [binary]), options)
+        except cl.Error:
+            return None
+
+    def _compile(self, program: cl.Program, options: Sequence[str]) -> cl.Program:
+        """Builds a program; what a compiler says of one that works is of no use to the user."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return program.build(list(options), [self.device], cache_dir=False)
+
+    def _options(self, spec: KernelSpec) -> tuple[str, ...]:
+        """The compiler's options; see the quirk "simulator", and those of `_MACROS`."""
+        simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
+        macros = (f"-D{macro}" for quirk, macro in _MACROS.items() if quirk in self.caps.quirks)
+        exact = (_EXACT,) if self._divides_exactly else ()
+        return (*spec.build_options, _NO_WARNINGS, *exact, *simulated, *macros)
+
+    @cached_property
+    def _divides_exactly(self) -> bool:
+        """Whether it is a GPU that rounds as NumPy does where it is asked to; CPUs do anyway."""
+        exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        return not self.caps.is_cpu and bool(self.device.single_fp_config & exact)
+
+    def _store(self, key: str, program: cl.Program) -> None:
+        """Writes an entry atomically; that no binary can be had is no error.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to others.
+        """
+        path = _path(self.folder, key)
+        make_cache_folder(self.folder)
+        if not _is_private(self.folder):
+            raise InputError(
+                f"Other users can write to '{self.folder}', so that no programs are kept there; "
+                "close it by chmod go-w, or name another folder."
+            )
+        with contextlib.suppress(cl.Error, MemoryError):
+            binary = binary_of(program)
+            _clear_way(path)
+            with replacing(path, sync=False) as stream:  # a torn entry fails its digest
+                stream.write(_digest(key, binary) + binary)
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.clbin"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else can put entries into a folder."""
+    try:
+        return is_private(folder.stat())
+    except OSError:
+        return False
+
+
+def _read(folder: Path, key: str) -> bytes | None:
+    """The binary of an entry; None where there is none, or none to be trusted."""
+    try:
+        data = read_regular(_path(folder, key), _MOST_BYTES, private=True)
+    except OSError:
+        return None
+    digest, binary = data[:32], data[32:]
+    return binary if _is_private(folder) and _digest(key, binary) == digest else None
+
+
+def _digest(key: str, binary: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + binary).digest()
+
+
+def _clear_way(path: Path) -> None:
+    """Removes what is no entry: a pipe would be written to, a link followed."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)

@@ -1,0 +1,340 @@
+"""What talks to a device: buffers, tensors and programs, on the device's connection."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import ALIGNMENT_BYTES
+from clrt.ir.dtypes import DType, native
+from clrt.ir.mapped import is_mapped
+from clrt.ir.op import Array
+from clrt.runtime.opencl.connection import Connection, Lane, TrackedBuffer
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.driver import Guard, check_process, cl, new_context
+from clrt.runtime.opencl.ledger import ALLOCATING, BUDGET, Ledger
+from clrt.runtime.opencl.pages import drop_pages
+from clrt.runtime.opencl.programs import ProgramCache
+from clrt.runtime.opencl.tensors import DeviceTensor, Lease
+from clrt.util import env_vars as knobs
+
+
+@dataclass
+class Session:
+    """What talks to a device.
+
+    Attributes:
+        allocations: How many buffers were ever made.
+    """
+
+    device: DeviceInfo
+    connection: Connection
+    programs: ProgramCache
+    allocations: int = 0
+    _ledger: Ledger = field(default_factory=Ledger)
+    # Buffers that tensors had, by size.
+    _idle: defaultdict[int, list[_LeasedBuffer]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def context(self) -> cl.Context:
+        return self.connection.context
+
+    @property
+    def queue(self) -> cl.CommandQueue:
+        """Of commands that are no run's; see `Connection.lane`."""
+        return self.connection.lane.queue
+
+    def new_lane(self, background: bool = False) -> Lane:
+        """A queue for the runs of a model.
+
+        Raises:
+            DeviceError: The driver fails.
+        """
+        with self.guard:
+            return Lane(self.connection, self.connection.new_queue(), background)
+
+    @property
+    def lock(self) -> Any:
+        """Held while work is enqueued; see `Connection.lock`."""
+        return self.connection.lock
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Sum of the buffers made so far that are still alive."""
+        return self._ledger.nbytes
+
+    @cached_property
+    def commands(self) -> _SettledCommands:
+        """Around commands that are no run, inside `lock`: their errors, and nothing from before.
+
+        Raises:
+            DeviceError: The driver fails.
+        """
+        return _SettledCommands(self)
+
+    @cached_property
+    def guard(self) -> Guard:
+        """Around what calls the driver."""
+        caps = self.device.caps
+        return Guard(str(self.device), caps.global_mem_bytes, lambda: self.allocated_bytes)
+
+    def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
+        """An uninitialised tensor; its memory comes from, and goes back to, a pool.
+
+        A buffer serves tensors down to half of its size, or each new length would add one.
+        """
+        size = max(prod(shape) * dtype.itemsize, 4)
+        with self.lock, self.commands:
+            fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
+            pooled = min(fitting, default=None)
+            buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop().buffer
+            idle = self._idle[buffer.nbytes]
+        lease = Lease(buffer)
+        lease.back = _LeasedBuffer(lease, idle)
+        return DeviceTensor(shape, dtype, self, lease)
+
+    def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
+        """A tensor with the elements of an array.
+
+        Raises:
+            OutOfMemoryError: It does not fit.
+            DeviceError: The driver fails.
+        """
+        tensor = self.tensor(array.shape, dtype)
+        self.fill(tensor.buffer, array)
+        return tensor
+
+    def tensor_written(
+        self, shape: tuple[int, ...], dtype: DType, write: Callable[[Array], None]
+    ) -> DeviceTensor:
+        """A tensor whose elements a function writes: where they will lie, if the host can.
+
+        Args:
+            write: Is given an array of the shape, with anything in it.
+
+        Raises:
+            OutOfMemoryError: It does not fit.
+            DeviceError: The driver fails.
+        """
+        tensor = self.tensor(shape, dtype)
+        host = tensor.buffer.host
+        if host is not None:
+            write(host[: tensor.nbytes].view(dtype.numpy).reshape(shape))
+            return tensor
+        elements = np.empty(shape, dtype.numpy)
+        write(elements)
+        self.fill(tensor.buffer, elements)
+        return tensor
+
+    def trim(self) -> None:
+        """Frees the pooled buffers that no tensor uses."""
+        with self.lock:
+            self.clear_pool()
+
+    def clear_pool(self) -> None:
+        """As `trim`, without waiting for anything."""
+        self._idle.clear()
+
+    def allocate(self, nbytes: int, account: Ledger | None = None) -> TrackedBuffer:
+        """A device buffer.
+
+        Args:
+            account: Of the model that it is for, if it has a limit of its own.
+
+        Raises:
+            OutOfMemoryError: It does not fit, or exceeds a limit.
+            DeviceError: The driver fails.
+        """
+        size = max(nbytes, 4)
+        ledgers = [ledger for ledger in (account, BUDGET, self._ledger) if ledger is not None]
+        shared = self.shares_memory
+        with ALLOCATING:
+            for ledger in ledgers:
+                ledger.check(size)
+            buffer = self._new_buffer(size, shared)
+            for ledger in ledgers:
+                ledger.add(buffer)
+        self.allocations += 1
+        return buffer
+
+    def _new_buffer(self, size: int, shared: bool) -> TrackedBuffer:
+        flags, host = cl.mem_flags.READ_WRITE, None
+        try:
+            if shared:
+                flags, host = flags | cl.mem_flags.USE_HOST_PTR, _aligned(size)
+            buffer = TrackedBuffer(self.context, flags, size if host is None else 0, host)
+        except (cl.Error, MemoryError) as error:
+            raise self.guard.translated(error, size) from error
+        buffer.host, buffer.nbytes = host, size
+        return buffer
+
+    @cached_property
+    def shares_memory(self) -> bool:
+        """Whether a buffer in the host's memory is that memory, which CPU devices are asked for.
+
+        OpenCL lets a device keep a copy of it, so that this is tried out in both directions.
+
+        Raises:
+            DeviceError: The driver fails.
+        """
+        if not self.device.caps.is_cpu or self.device.caps.simulator:
+            return False
+        with self.lock, self.commands:
+            host = _aligned(2 * ALIGNMENT_BYTES)
+            host[:] = 1
+            flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+            buffer = cl.Buffer(self.context, flags, hostbuf=host)
+            cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(2), 0, ALIGNMENT_BYTES)
+            self.queue.finish()
+            written = host.tolist() == [2] * ALIGNMENT_BYTES + [1] * ALIGNMENT_BYTES
+            host[ALIGNMENT_BYTES:] = 3
+            seen = np.empty_like(host)
+            cl.enqueue_copy(self.queue, seen, buffer)
+            return bool(written and seen.tolist() == host.tolist())
+
+    def constant(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
+        """A device buffer with the elements of an array that never change.
+
+        A CPU reads a mapped file where it is.
+
+        Args:
+            account: As in `allocate`.
+        """
+        aligned = array.nbytes > 0 and array.ctypes.data % ALIGNMENT_BYTES == 0
+        if self.shares_memory and aligned and is_mapped(array):
+            flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+            with self.guard:
+                there = TrackedBuffer(self.context, flags, hostbuf=array)
+            there.nbytes = array.nbytes
+            return there
+        buffer = self.upload(array, account)
+        drop_pages(array)
+        return buffer
+
+    def upload(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
+        """A device buffer with the elements of an array."""
+        buffer = self.allocate(array.nbytes, account)
+        self.fill(buffer, array)
+        return buffer
+
+    def fill(self, buffer: TrackedBuffer, array: Array) -> None:
+        """Writes the elements of an array to a buffer that nothing in the queue uses."""
+        contiguous = native(array)
+        if buffer.host is not None:
+            buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
+        elif contiguous.nbytes:
+            with self.lock, self.commands:
+                cl.enqueue_copy(self.queue, buffer, contiguous)
+
+
+class _LeasedBuffer(weakref.ref[Lease]):
+    """The buffer of a lease, for the next one: goes to the pool when the lease is garbage.
+
+    A built-in method puts it there, as no exception can break that off.
+    """
+
+    __slots__ = ("buffer",)
+
+    buffer: TrackedBuffer
+
+    def __new__(cls, lease: Lease, pool: list[_LeasedBuffer]) -> _LeasedBuffer:
+        made = super().__new__(cls, lease, pool.append)
+        made.buffer = lease.buffer
+        return made
+
+    def __init__(self, lease: Lease, pool: list[_LeasedBuffer]) -> None:
+        super().__init__(lease, pool.append)  # type: ignore[call-arg]
+
+
+class _SettledCommands:
+    """See `Session.commands`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        connection = self._session.connection
+        if connection.unfinished:
+            with self._session.guard:
+                connection.settle()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._session.guard.__exit__(*raised)
+
+
+def _aligned(nbytes: int) -> Array:
+    """uint8[nbytes] where any device takes it."""
+    memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
+    return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
+
+
+_SESSIONS: dict[tuple[tuple[int, int], Path], Session] = {}
+_SESSIONS_LOCK = RLock()
+
+
+def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
+    """The session of a device; models on one device share it, so tensors pass between them.
+
+    Some cores of a device are a device of their own.
+
+    Raises:
+        DeviceError: The driver gives no context, or does not work in this fork.
+    """
+    key = (device.key, cache_dir or knobs.cache_dir())
+    check_process(device, device.caps)
+    with _SESSIONS_LOCK:
+        if key in _SESSIONS:
+            return _SESSIONS[key]
+        connection = next((c for c in _connections() if c.device.key == device.key), None)
+        if connection is None:
+            with Guard(str(device), device.caps.global_mem_bytes):
+                context = new_context(device.handle)
+                connection = Connection(device, context)
+        programs = ProgramCache(connection.context, device.handle, device.caps, key[-1])
+        session = Session(device, connection, programs)
+        BUDGET.enter_pool(session.clear_pool)
+        _SESSIONS[key] = session
+        return session
+
+
+def _connections() -> list[Connection]:
+    return list({id(s.connection): s.connection for s in _SESSIONS.values()}.values())
+
+
+def _before_fork() -> None:
+    for connection in _connections():
+        connection.before_fork()
+
+
+def _after_fork() -> None:
+    for connection in _connections():
+        connection.after_fork()
+
+
+def _after_fork_in_child() -> None:
+    global _SESSIONS_LOCK
+    _SESSIONS_LOCK = RLock()
+    for session in _SESSIONS.values():
+        session.programs.after_fork_in_child()
+    for connection in _connections():
+        connection.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork,
+        after_in_child=_after_fork_in_child,
+    )

@@ -1,0 +1,196 @@
+"""Tensors that stay on a device."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.runtime.opencl.connection import TrackedBuffer
+from clrt.runtime.opencl.driver import cl
+
+if TYPE_CHECKING:
+    from clrt.runtime.opencl.session import Session
+
+
+@dataclass(eq=False)
+class Lease:
+    """Memory of tensors; it goes back to the pool of its session with the last of them.
+
+    Attributes:
+        back: What puts it there: a weak reference that must live as long as this.
+    """
+
+    buffer: TrackedBuffer
+    back: object = field(default=None, repr=False)
+
+
+# DLPack's code of the host's memory, where all lies that leaves by DLPack: other libraries read no
+# buffer of OpenCL.
+_HOST = (1, 0)
+# From here on NumPy's arrays take the arguments of the array API of 2023.
+_VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
+
+@dataclass(frozen=True)
+class _SharedElements:
+    """Elements that lie in the host's memory: an array of them keeps that memory from reuse."""
+
+    lease: Lease
+    __array_interface__: dict[str, Any]
+
+
+@dataclass(eq=False)
+class DeviceTensor:
+    """A tensor that stays on the device, from `clrt.tensor` or `run(device_outputs=True)`.
+
+    It can be an input of any model on the same device. Its memory is used again once it is
+    garbage collected, or released: by `release`, or at the end of a `with` block.
+
+    `np.asarray` copies it; `np.from_dlpack`, and what else speaks DLPack, reads it where it lies if
+    that is the host's memory, as on most CPU devices.
+
+    Attributes:
+        lease: Its memory; None once it was donated to a run, or released.
+        readers: Runs that were handed to a thread of their own, and read it there before long. Who
+            donates it waits for them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    session: Session = field(repr=False)
+    lease: Lease | None = field(repr=False)
+    readers: set[Future[Any]] = field(default_factory=set, repr=False)
+    _released: bool = field(default=False, repr=False)
+
+    @property
+    def buffer(self) -> TrackedBuffer:
+        """The buffer that it lies at the start of.
+
+        Raises:
+            InputError: It was donated to a run, or released.
+        """
+        return self.held().buffer
+
+    def held(self) -> Lease:
+        """Its memory.
+
+        Raises:
+            InputError: It was donated to a run, or released.
+        """
+        if self.lease is None:
+            what = f"A tensor {self.dtype}{list(self.shape)} was"
+            if self._released:
+                raise InputError(f"{what} released, and has no memory; use it before that.")
+            raise InputError(
+                f"{what} donated to a run, which has used its memory; take the output that the run "
+                "made of it."
+            )
+        return self.lease
+
+    @property
+    def is_released(self) -> bool:
+        """Whether `release` has given its memory back."""
+        return self._released
+
+    def release(self) -> None:
+        """Gives the memory back; the tensor cannot be used afterwards.
+
+        Runs, and arrays, that use the memory keep it until they are done with it.
+        """
+        self._released = self._released or self.lease is not None
+        self.lease = None
+
+    def __enter__(self) -> DeviceTensor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * self.dtype.itemsize
+
+    def numpy(self) -> Array:
+        """A copy of the elements on the host.
+
+        Raises:
+            DeviceError: The driver fails, or does not work in this fork.
+            InputError: It was donated to a run, or released.
+        """
+        with self.session.lock, self.session.commands:
+            array = np.empty(self.shape, self.dtype.numpy)
+            if array.nbytes:
+                cl.enqueue_copy(self.session.queue, array, self.buffer)
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
+        if copy is not False:
+            return self.numpy().astype(wanted, copy=False)
+        shared = self._shared()
+        if shared is None or wanted != self.dtype.numpy:
+            why = "does not lie in the host's memory" if shared is None else f"is {self.dtype}"
+            raise ValueError(f"A tensor that {why} is no {wanted} array without a copy.")
+        return shared
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _HOST
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if stream is not None:
+            raise BufferError(f"The host's memory has no streams; stream is {stream!r}.")
+        if dl_device not in (None, _HOST):
+            raise BufferError(f"A tensor leaves to the host, {_HOST}, not to {dl_device!r}.")
+        array = None if copy else self._shared()
+        if array is None:
+            if copy is False:
+                raise BufferError(f"{self!r} does not lie in the host's memory; it must be copied.")
+            array = self.numpy()
+        if array.dtype.isbuiltin != 1:
+            raise BufferError(
+                f"NumPy exports no {self.dtype} by DLPack; pass the bits: "
+                f"tensor.numpy().view('u{array.itemsize}')."
+            )
+        return array.__dlpack__(max_version=max_version) if _VERSIONED else array.__dlpack__()
+
+    def _shared(self) -> Array | None:
+        """The elements where they lie, if that is the host's memory.
+
+        Raises:
+            DeviceError: The driver fails, or does not work in this fork.
+            InputError: It was donated to a run, or released.
+        """
+        lease = self.held()
+        if lease.buffer.host is None:
+            return None
+        with self.session.lock, self.session.commands:
+            self.session.queue.finish()
+        place = lease.buffer.host.ctypes.data
+        bits = {"shape": (self.nbytes,), "typestr": "|u1", "data": (place, False), "version": 3}
+        memory = np.asarray(_SharedElements(lease, bits))
+        return memory.view(self.dtype.numpy).reshape(self.shape)

@@ -1,0 +1,206 @@
+"""Runs a model repeatedly and makes a profile of when its steps ran."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from clrt.ir.graph import Graph, Node, Value
+from clrt.kernels.spec import Launch, Scratch
+from clrt.plan.plan import Plan, lifetimes
+from clrt.plan.steps import DeviceStep
+from clrt.plan.traffic import touched, traffic
+from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.profiler import NodeRun, PlanRun, Recorder, Span
+from clrt.runtime.opencl.peaks import Peaks, peaks_of
+from clrt.runtime.opencl.session import Session
+from clrt.runtime.profiling.profile import Profile
+from clrt.runtime.profiling.timings import (
+    HostTime,
+    KernelTime,
+    NodeInfo,
+    StepTime,
+    Tenant,
+    TimedStage,
+)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """One run under the profiler."""
+
+    whole: Span
+    runs: tuple[PlanRun | NodeRun, ...]
+
+    @property
+    def ns(self) -> int:
+        return self.whole.end_ns - self.whole.start_ns
+
+    def spans(self) -> Iterator[Span]:
+        for run in self.runs:
+            yield from (run.span,) if isinstance(run, NodeRun) else run.spans
+
+
+def collect(
+    session: Session,
+    run: Callable[[Recorder | None], object],
+    name: str,
+    inputs: dict[str, tuple[int, ...]],
+    repeat: int,
+) -> Profile:
+    """The profile of a run.
+
+    Args:
+        run: Runs the model once, under a recorder where one is given.
+        repeat: How often it runs under the profiler, and as often without, in turns.
+    """
+    recorder = Recorder(session)
+    run(None)
+    _record(recorder, run)
+    walls: list[float] = []
+    recorded: list[_Recorded] = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        run(None)
+        walls.append(1e3 * (time.perf_counter() - start))
+        recorded.append(_record(recorder, run))
+    shown = sorted(recorded, key=lambda r: r.ns)[repeat // 2]
+    times = zip(*([s.end_ns - s.start_ns for s in r.spans()] for r in recorded), strict=True)
+    medians = [statistics.median(t) for t in times]
+    peaks = peaks_of(session)
+    plans = {r.bound: None for r in shown.runs if isinstance(r, PlanRun)}
+    return Profile(
+        name,
+        str(session.device.name),
+        inputs,
+        repeat,
+        statistics.median(walls),
+        shown.ns,
+        peaks,
+        tuple(_steps(shown, medians, list(plans), peaks)),
+        tuple(_stage(bound.plan) for bound in plans),
+    )
+
+
+def _record(recorder: Recorder, run: Callable[[Recorder | None], object]) -> _Recorded:
+    start = time.perf_counter_ns()
+    run(recorder)
+    return _Recorded(Span(start, time.perf_counter_ns()), recorder.take())
+
+
+def _steps(
+    shown: _Recorded, medians: Sequence[float], plans: Sequence[BoundPlan], peaks: Peaks
+) -> Iterator[StepTime]:
+    zero, index, stage = shown.whole.start_ns, 0, 0
+    for run in shown.runs:
+        if isinstance(run, PlanRun):
+            stage = plans.index(run.bound)
+            parts = list(_launches(run.bound.plan))
+        else:
+            parts = [(-1, run.node, "how much comes out depends on the data", None)]
+        spans = run.spans if isinstance(run, PlanRun) else (run.span,)
+        for (step, node, why, launch), span in zip(parts, spans, strict=True):
+            times = (medians[index], max(span.start_ns - zero, 0), max(span.end_ns - zero, 0))
+            common = (index, stage, step, node.name, node.op.name, node.origins, *times)
+            if launch is None:
+                yield HostTime(*common, why)
+            else:
+                yield _kernel(common, why, launch, node, peaks, run)
+            index += 1
+
+
+def _kernel(
+    common: tuple[int, int, int, str, str, tuple[str, ...], float, float, float],
+    variant: str,
+    launch: Launch,
+    node: Node,
+    peaks: Peaks,
+    run: PlanRun | NodeRun,
+) -> KernelTime:
+    assert isinstance(run, PlanRun)
+    plan, step = run.bound.plan, common[2]
+    nbytes = traffic(plan.steps[step].nodes, launch).nbytes
+    gbs = peaks.gbs_of(min(_footprint(plan, launch), nbytes))
+    return KernelTime(
+        *common,
+        launch.kernel.entry,
+        variant,
+        launch.kernel.defines,
+        launch.global_size,
+        node.output.dims,
+        launch.flops,
+        nbytes,
+        max(launch.flops / peaks.gflops, nbytes / gbs),
+    )
+
+
+def _footprint(plan: Plan, launch: Launch) -> int:
+    """Bytes of the buffers that a launch works on. Views and in-place outputs count once."""
+    places: dict[object, int] = {}
+    for buffer, nbytes in touched(launch).items():
+        owner = plan.root(buffer) if isinstance(buffer, Value) else buffer
+        places[owner] = max(places.get(owner, 0), nbytes)
+    return sum(places.values())
+
+
+def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
+    """Each launch and host step of a plan: index of the step, node, variant or reason, launch."""
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, DeviceStep):
+            yield from ((index, node, step.variant, x) for x, node, _ in step.work())
+        else:
+            yield index, step.node, step.reason, None
+
+
+def _stage(plan: Plan) -> TimedStage:
+    return TimedStage(
+        tuple(_nodes(plan.graph, plan)),
+        tuple(_tenants(plan)),
+        plan.arena.slab_bytes,
+        len(plan.steps),
+    )
+
+
+def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
+    steps = {node: index for index, step in enumerate(plan.steps) for node in step.nodes}
+    places = {node: index for index, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        step = steps.get(node, -1)
+        there = plan.steps[step] if step >= 0 else None
+        producers = (v.producer for v in node.inputs if v is not None)
+        sources = {places[p]: None for p in producers if p is not None and p in places}
+        yield NodeInfo(
+            node.name,
+            node.op.name,
+            node.origins,
+            node.made_by,
+            step,
+            "view" if there is None else getattr(there, "variant", "host"),
+            tuple(_text(v) for v in node.inputs if v is not None),
+            tuple(_text(v) for v in node.outputs),
+            tuple(sources),
+        )
+
+
+def _tenants(plan: Plan) -> Iterator[Tenant]:
+    for owner, interval in lifetimes(plan):
+        place = plan.places[owner]
+        yield Tenant(
+            "scratch" if isinstance(owner, Scratch) else owner.name,
+            f"{owner.dtype}[{owner.elems}]" if isinstance(owner, Scratch) else _type(owner),
+            place.slab,
+            place.offset_bytes,
+            interval.nbytes,
+            interval.first,
+            interval.last,
+        )
+
+
+def _text(value: Value) -> str:
+    return f"{value.name}: {_type(value)}"
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype}[{', '.join(map(str, value.shape or ()))}]"

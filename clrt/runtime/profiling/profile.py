@@ -1,0 +1,38 @@
+"""A profile, and the forms in which it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from clrt.errors import needing
+from clrt.runtime.profiling.timings import Timings
+from clrt.util.files import replacing
+
+
+@dataclass(frozen=True)
+class Profile(Timings):
+    """Where the time of a model goes; `print` shows it as tables."""
+
+    def save_trace(self, path: str | Path) -> None:
+        """Writes a trace for ui.perfetto.dev or chrome://tracing."""
+        from clrt.runtime.profiling.trace import trace_text
+
+        _write(path, trace_text(self))
+
+    def save_html(self, path: str | Path) -> None:
+        """Writes one self-contained HTML page: it needs no network and no other file."""
+        from clrt.runtime.profiling.page import page_text
+
+        _write(path, page_text(self))
+
+    def __str__(self) -> str:
+        with needing("The text of a profile"):
+            from clrt.runtime.profiling.tables import tables_text
+
+        return tables_text(self)
+
+
+def _write(path: str | Path, text: str) -> None:
+    with replacing(Path(path)) as stream:
+        stream.write(text.encode())

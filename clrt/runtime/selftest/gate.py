@@ -1,0 +1,67 @@
+"""Refuses a device that miscomputes; what was found is remembered by device, driver and clrt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from clrt.device.caps import DeviceCaps
+from clrt.util import env_vars as knobs
+
+if TYPE_CHECKING:
+    from clrt.runtime.opencl.session import Session
+    from clrt.runtime.selftest.checking import Outcome
+
+ALWAYS, NEVER = "always", "never"
+_seen: set[tuple[object, Path]] = set()
+_lock = RLock()
+
+
+def needs_self_test(caps: DeviceCaps) -> bool:
+    """Whether a device is tested before it is used.
+
+    CPUs are not unless asked for: their implementations are few and tested, and their compilers
+    take seconds for what is compiled here.
+    """
+    asked = knobs.SELF_TEST.get()
+    return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
+
+
+def ensure_right(session: Session) -> None:
+    """Tests a device at its first use, about a second; later that costs nothing.
+
+    Raises:
+        DeviceError: It miscomputes; the message names kernels, driver and what to do.
+    """
+    if not needs_self_test(session.device.caps):
+        return
+    key = (session.device.key, session.programs.folder)
+    with _lock:
+        if key in _seen:
+            return
+        from clrt.runtime.selftest.remembered import recall_or_check
+
+        outcomes = recall_or_check(session, anew=knobs.SELF_TEST.get() == ALWAYS)
+        _refuse_wrong(session, outcomes)
+        _seen.add(key)
+
+
+def _refuse_wrong(session: Session, outcomes: tuple[Outcome, ...]) -> None:
+    wrong = [o for o in outcomes if o.is_wrong]
+    if not wrong:
+        return
+    from clrt.errors import DeviceError
+    from clrt.runtime.opencl.devices import devices
+
+    others = any(
+        d.usable and not d.caps.simulator and d.index != session.device.index for d in devices()
+    )
+    other = ", or take another device of `clrt devices`" if others else ""
+    what = "; ".join(map(str, {o.family: o for o in wrong}.values()))
+    raise DeviceError(
+        f"{session.device} computes wrong results with its driver {session.device.caps.driver}: "
+        f"{what}. Install another version of the driver{other}; "
+        "`clrt report-device` writes what the project needs to look into it, and "
+        f"CLRT_SELF_TEST={NEVER} uses the device all the same."
+    )

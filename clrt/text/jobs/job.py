@@ -1,0 +1,243 @@
+"""A job: which rows of which files become vectors, by which options, and how much is done.
+
+The output folder holds it, so that a second start goes on where the first one ended:
+
+- `_job.json`: options, files and units, written once;
+- `part-000000.parquet`, …: the vectors of each unit;
+- `_units/000000.json`, …: a record of each unit, written when its part is there;
+- `_errors.jsonl`: at the end, what is wrong with the rows that have no vector.
+
+Readers of a Parquet dataset pass over names that begin with `_`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import InputError
+from clrt.text.jobs.extras import need
+from clrt.text.jobs.inputs import InputFile, find_inputs
+from clrt.text.jobs.options import EmbedOptions, model_digest
+from clrt.text.jobs.rows import kept_schema
+from clrt.text.jobs.split import WorkUnit, split
+from clrt.util.files import parse_json, replacing
+
+VECTOR, FILE, ROW = "vector", "file", "row"
+# Texts are sorted by length within a part: one of 4,096 takes 3-5 % longer a text.
+ROWS_PER_PART = 16_384
+_FORMAT = 1
+_PLAN = "_job.json"
+_ERRORS = "_errors.jsonl"
+_ANEW = "give another --output, or remove that folder to start anew"
+
+
+@dataclass(frozen=True)
+class UnitRecord:
+    """What became of a unit.
+
+    Attributes:
+        vectors: How many its part has; without any there is no part.
+        errors: Objects with the keys "file", "row" (null for a file that cannot be read), "rows"
+            (how many; null where unknown) and "error".
+    """
+
+    vectors: int
+    errors: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def left_out(self) -> int:
+        """Rows without a vector, as far as they could be counted."""
+        return sum(e["rows"] or 0 for e in self.errors)
+
+    @property
+    def rows(self) -> int:
+        """Rows that it tells of."""
+        return self.vectors + self.left_out
+
+
+@dataclass(frozen=True)
+class EmbedJob:
+    """A job as `_job.json` has it.
+
+    Attributes:
+        folder: Where the output lies.
+        settings: What the vectors depend on: a digest of the model, and options by name.
+        kept: The types of the kept columns, as an Arrow schema in base64.
+        files: What is read.
+        units: Each makes one part, whose number is its place here.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    kept: str
+    files: tuple[InputFile, ...]
+    units: tuple[WorkUnit, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> EmbedJob:
+        """The job that a folder holds.
+
+        Raises:
+            InputError: It holds none, or that of another version of clrt.
+        """
+        try:
+            values = parse_json((folder / _PLAN).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"'{folder / _PLAN}' cannot be read ({error}); {_ANEW}. All machines of a job must "
+                "see its folders under the same paths."
+            ) from error
+        if not isinstance(values, dict) or values.get("format") != _FORMAT:
+            raise InputError(f"'{folder}' holds a job of another version of clrt; {_ANEW}.")
+        try:
+            files = tuple(InputFile(*entry) for entry in values["files"])
+            units = tuple(WorkUnit(files[at].path, *entry) for at, *entry in values["units"])
+            return cls(folder, values["settings"], values["kept"], files, units)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise InputError(f"'{folder / _PLAN}' is damaged ({error!r}); {_ANEW}.") from error
+
+    def write(self) -> None:
+        """Writes `_job.json`."""
+        places = {f.path: i for i, f in enumerate(self.files)}
+        values = {
+            "format": _FORMAT,
+            "settings": self.settings,
+            "kept": self.kept,
+            "files": [astuple(f) for f in self.files],
+            "units": [[places[u.path], *astuple(u)[1:]] for u in self.units],
+        }
+        with replacing(self.folder / _PLAN) as stream:
+            stream.write(json.dumps(values).encode())
+
+    @cached_property
+    def kept_columns(self) -> Any:
+        """The Arrow schema of the kept columns."""
+        arrow = need("pyarrow")
+        return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(self.kept)))
+
+    def part(self, index: int) -> Path:
+        """The file of a unit's vectors."""
+        return self.folder / f"part-{index:06}.parquet"
+
+    def record(self, index: int) -> UnitRecord | None:
+        """What became of a unit; None where it is to be done."""
+        try:
+            values = parse_json(self._record_file(index).read_text("utf-8"))
+            found = UnitRecord(values["vectors"], tuple(values["errors"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return None if found.vectors and not self.part(index).is_file() else found
+
+    def finish_unit(self, index: int, record: UnitRecord) -> None:
+        """Records a unit whose part is there."""
+        with replacing(self._record_file(index)) as stream:
+            stream.write(json.dumps(asdict(record)).encode())
+
+    def records(self) -> Iterator[tuple[int, UnitRecord | None]]:
+        """What became of each unit so far."""
+        return ((i, self.record(i)) for i in range(len(self.units)))
+
+    def write_errors(self) -> Path | None:
+        """Writes `_errors.jsonl`, of all units; its path, or None where there are none."""
+        path = self.folder / _ERRORS
+        errors = (e for _, record in self.records() if record for e in record.errors)
+        with replacing(path) as stream:
+            for error in errors:
+                stream.write(json.dumps(error, ensure_ascii=False).encode() + b"\n")
+            there = stream.tell() > 0
+        if not there:
+            path.unlink()
+        return path if there else None
+
+    def _record_file(self, index: int) -> Path:
+        return self.folder / "_units" / f"{index:06}.json"
+
+
+def start_job(
+    patterns: Iterable[str],
+    folder: Path,
+    options: EmbedOptions,
+    column: str,
+    keep: Sequence[str] = (),
+    rows_per_part: int = ROWS_PER_PART,
+) -> EmbedJob:
+    """Begins a job, or takes up the one that `folder` holds.
+
+    Args:
+        patterns: As `find_inputs` takes them.
+        folder: For the output; made where there is none.
+        column: The one that holds the texts.
+        keep: Columns to copy; without any, parts have the file and the row of each vector.
+        rows_per_part: The most that a part has.
+
+    Raises:
+        InputError: Nothing can be read, or the job in the folder has other options or files.
+    """
+    if rows_per_part < 1:
+        raise InputError(f"rows_per_part is {rows_per_part}; it is at least 1.")
+    if VECTOR in keep or len({*keep}) < len(keep):
+        raise InputError(
+            f"The columns to keep are {', '.join(keep)}; each may be there once, and none may be "
+            f"called {VECTOR!r}, as the vectors are."
+        )
+    settings = {
+        "model": model_digest(options.model),
+        "column": column,
+        "keep": list(keep),
+        "rows_per_part": rows_per_part,
+        **options.lasting(),
+    }
+    files = tuple(map(InputFile.of, find_inputs(patterns, folder)))
+    if (folder / _PLAN).exists():
+        job = EmbedJob.open(folder)
+        _check_settings(job, settings)
+        _check_files(job, files)
+        return job
+    units = tuple(u for f in files for u in split(f.path, column, rows_per_part, options.limits))
+    if units and all(u.problem for u in units):
+        raise InputError(units[0].problem)
+    paths = [f.path for f in files]
+    kept = kept_schema(paths, keep).serialize().to_pybytes()
+    job = EmbedJob(folder, settings, base64.b64encode(kept).decode(), files, units)
+    _make_folder(folder)
+    job.write()
+    return job
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = ("_units", f".{_PLAN}.")  # by a process that died before it wrote the job
+        if not all(entry.name.startswith(begun) for entry in folder.iterdir()):
+            raise InputError(f"'{folder}' is not empty and holds no job; give another --output.")
+        (folder / "_units").mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+
+
+def _check_settings(job: EmbedJob, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        before = job.settings.get(name)
+        if value == before:
+            continue
+        if name == "model":
+            raise InputError(f"'{job.folder}' holds vectors of another model; {_ANEW}.")
+        raise InputError(
+            f"The job in '{job.folder}' began with {name}={before!r}, not {value!r}; give that, "
+            f"or {_ANEW}."
+        )
+
+
+def _check_files(job: EmbedJob, files: Sequence[InputFile]) -> None:
+    before, now = ({f.path: f for f in x} for x in (job.files, files))
+    for path in sorted(before.keys() | now.keys()):
+        if before.get(path) != now.get(path):
+            what = "is new" if path not in before else "is missing"
+            what = "has changed" if path in before and path in now else what
+            raise InputError(f"'{path}' {what} since the job in '{job.folder}' began; {_ANEW}.")

@@ -1,0 +1,110 @@
+"""How texts become vectors, and which texts cannot."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import ModelError
+from clrt.models.locate import find_model
+from clrt.text.jobs.split import LIMITS, ReadLimits
+from clrt.text.sentence_encoder import SentenceEncoder
+
+_MODEL_SUFFIXES = frozenset(
+    (".clrt", ".onnx", ".onnx_data", ".data", ".safetensors", ".json", ".txt", ".model")
+)
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """A model and the arguments of `SentenceEncoder` and of its `encode`, as values that pickle."""
+
+    model: str
+    device: str | int | None = None
+    pooling: str | None = None
+    max_length: int | None = None
+    batch_size: int = 32
+    truncate_dim: int | None = None
+    prompt: str | None = None
+    normalize: bool = True
+    limits: ReadLimits = LIMITS
+
+    def make_encoder(self) -> SentenceEncoder:
+        """Loads the model.
+
+        Raises:
+            ClrtError: As `SentenceEncoder`.
+        """
+        return SentenceEncoder(
+            self.model, device=self.device, pooling=self.pooling, max_length=self.max_length
+        )
+
+    def encode(self, encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[Any]:
+        """The vectors of texts, [n, dimension]."""
+        vectors: NDArray[np.float32] = encoder.encode(
+            texts,
+            batch_size=self.batch_size,
+            normalize_embeddings=self.normalize,
+            show_progress_bar=False,
+            truncate_dim=self.truncate_dim,
+            prompt=self.prompt,
+        )
+        return vectors
+
+    def lasting(self) -> dict[str, Any]:
+        """What vectors depend on: neither where the model lies, nor the device and its batches."""
+        values = asdict(self)
+        for name in ("model", "device", "batch_size", "limits"):
+            del values[name]
+        return values
+
+
+def text_problem(value: object) -> str:
+    """Why a value cannot be encoded, as the end of "the text …"; empty where it can."""
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            return "holds a surrogate, which is no character"
+        return ""
+    if value is None or (isinstance(value, float) and value != value):
+        return "is null"
+    return f"is of type {type(value).__name__}, not a string"
+
+
+def model_digest(model: str) -> str:
+    """A digest of the files of a model: weights, configuration and tokenizer.
+
+    Raises:
+        ModelError: A file cannot be read.
+    """
+    source = find_model(model)
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for file in _files(source):
+            digest.update(file.name.encode())
+            with open(file, "rb") as stream:
+                while block := stream.read(_BLOCK_BYTES):
+                    digest.update(block)
+    except OSError as error:
+        raise ModelError(f"'{error.filename}' cannot be read: {error.strerror}.") from error
+    return digest.hexdigest()
+
+
+def _files(source: Path) -> list[Path]:
+    """A file, what lies beside it or above and belongs to it; or what a folder holds."""
+    if source.is_dir():
+        found = {p for pattern in ("*", "*/*") for p in source.glob(pattern)}
+    elif source.suffix == ".clrt":
+        return [source]
+    else:
+        beside = source.parent.glob(f"{source.name}*")
+        found = {*beside, *source.parent.glob("*.json"), *source.parent.parent.glob("*.json")}
+    return sorted(p for p in found if p.suffix in _MODEL_SUFFIXES and p.is_file())

@@ -1,0 +1,320 @@
+"""Reads the rows of units: texts, the columns that are kept, and what is wrong with the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from clrt.errors import InputError
+from clrt.text.jobs.extras import need
+from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
+from clrt.text.jobs.options import text_problem
+from clrt.text.jobs.split import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
+
+_SAMPLED_ROWS = 1000
+
+
+@dataclass
+class UnitRows:
+    """The rows of a unit.
+
+    Attributes:
+        texts: Those that can be encoded.
+        numbers: The number in its file of each text's row.
+        kept: The kept columns of these rows, as Arrow's arrays.
+        errors: For each row without a text its number, and what is wrong with it.
+        problem: Why there are no rows; empty where the unit was read.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
+    errors: list[tuple[int, str]] = field(default_factory=list)
+    problem: str = ""
+
+
+class RowReader:
+    """Reads units one after another; those that follow each other cost one pass over their file.
+
+    Args:
+        column: The one that holds the texts.
+        kept: An Arrow schema of the columns to keep.
+        limits: What a row may have.
+    """
+
+    def __init__(self, column: str, kept: Any, limits: ReadLimits = LIMITS) -> None:
+        self._column = column
+        self._limits = limits
+        self._kept = kept
+        self._group: _RowGroup | None = None
+        self._lines: tuple[str, Any] | None = None
+
+    def read(self, unit: WorkUnit) -> UnitRows:
+        """The rows of a unit.
+
+        Raises:
+            InputError: The file is gone, or has lost rows.
+        """
+        if unit.problem:
+            return UnitRows(problem=unit.problem)
+        read = self._from_parquet if is_parquet(unit.path) else self._from_lines
+        try:
+            raw, columns = read(unit)
+        except damage() as error:
+            self._group = self._lines = None
+            if isinstance(error, OSError) and error.errno is not None:  # not of what is in the file
+                raise InputError(f"'{unit.path}' cannot be read: {error.strerror}.") from error
+            return UnitRows(problem=f"'{unit.path}' is damaged: {one_line(error)}.")
+        rows = UnitRows()
+        for number, value in raw:
+            problem = value.reason if isinstance(value, _Bad) else ""
+            if not problem and (reason := text_problem(value)):
+                problem = f"{self._column!r} {reason}"
+            if problem:
+                rows.errors.append((number, problem))
+            else:
+                rows.texts.append(value)
+                rows.numbers.append(number)
+        good = [n - unit.first for n in rows.numbers]
+        self._keep(rows, {name: _taken(columns[name], good) for name in self._kept.names})
+        return rows
+
+    def _keep(self, rows: UnitRows, columns: Mapping[str, Any]) -> None:
+        """Gives the kept columns their types; a row with a value of another type is an error."""
+        bad: dict[int, str] = {}
+        for column in self._kept:
+            values = columns[column.name]
+            rows.kept[column.name], misfits = _typed(values, column.type)
+            bad |= {i: f"{column.name!r} is no {column.type}" for i in misfits}
+        if bad:
+            good = [i for i in range(len(rows.texts)) if i not in bad]
+            rows.errors += [(rows.numbers[i], reason) for i, reason in bad.items()]
+            rows.errors.sort()
+            rows.texts = [rows.texts[i] for i in good]
+            rows.numbers = [rows.numbers[i] for i in good]
+            rows.kept = {name: _taken(array, good) for name, array in rows.kept.items()}
+
+    def _from_parquet(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
+        arrow = need("pyarrow")
+        if self._group is None or not self._group.comes_before(unit):
+            self._group = _RowGroup(unit, [self._column, *self._kept.names])
+        table = self._group.take(unit)
+        columns = {
+            name: table.column(name).combine_chunks()
+            if name in table.column_names
+            else arrow.nulls(len(table))
+            for name in self._kept.names
+        }
+        values = [v for c in table.column(self._column).chunks for v in self._texts(c)]
+        return enumerate(values, start=unit.first), columns
+
+    def _texts(self, chunk: Any) -> Iterable[Any]:
+        """The texts of an Arrow array; those of a dictionary are decoded once and shared."""
+        arrow = need("pyarrow")
+        if arrow.types.is_dictionary(chunk.type):
+            known = list(self._texts(chunk.dictionary))
+            return (None if i is None else known[i] for i in chunk.indices.to_pylist())
+        raw = chunk.cast(arrow.large_binary())
+        sizes = need("pyarrow.compute").binary_length(raw).to_pylist()
+        # As bytes, since to_pylist raises at the first string that is not UTF-8.
+        return (
+            self._too_long("text", size)
+            if size is not None and size > self._limits.row_bytes
+            else _decoded(value.as_py())
+            for value, size in zip(raw, sizes, strict=True)
+        )
+
+    def _object(self, line: bytes, size: int) -> dict[str, Any] | _Bad | None:
+        """The object of a line, if it is not too long."""
+        if size > self._limits.row_bytes:
+            return self._too_long("line", size)
+        return parse_line(line)
+
+    def _too_long(self, what: str, size: int) -> _Bad:
+        most = self._limits.row_bytes
+        return _Bad(f"the {what} has {size} bytes, more than {most}; raise --max-row-mb")
+
+    def _from_lines(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
+        if self._lines is None or self._lines[0] != unit.path:
+            self._lines = (unit.path, open_lines(unit.path))
+        stream = self._lines[1]
+        stream.seek(unit.section)
+        lines = bounded_lines(stream, self._limits.row_bytes)
+        objects = [self._object(line, size) for line, size in islice(lines, unit.rows)]
+        if len(objects) != unit.rows:
+            raise InputError(f"'{unit.path}' has lost rows since the job began.")
+        absent = _Bad(f"there is no {self._column!r}")
+        values = (
+            (unit.first + i, x.get(self._column, absent) if isinstance(x, dict) else x)
+            for i, x in enumerate(objects)
+            if x is not None
+        )
+        columns = {
+            name: [x.get(name) if isinstance(x, dict) else None for x in objects]
+            for name in self._kept.names
+        }
+        return values, columns
+
+
+class _RowGroup:
+    """A row group of Parquet, read forwards."""
+
+    def __init__(self, unit: WorkUnit, columns: Sequence[str]) -> None:
+        self._key = unit.path, unit.section
+        # Texts of a dictionary stay in it: a few bytes may repeat a long one.
+        self._file = need("pyarrow.parquet").ParquetFile(unit.path, read_dictionary=[columns[0]])
+        there = [c for c in dict.fromkeys(columns) if c in self._file.schema_arrow.names]
+        self._batches = self._file.iter_batches(
+            batch_size=unit.rows or 1, row_groups=[unit.section], columns=there
+        )
+        self._rest: Any = None
+        self._at = 0
+
+    def comes_before(self, unit: WorkUnit) -> bool:
+        """Whether the rows of a unit lie ahead."""
+        return self._key == (unit.path, unit.section) and self._at <= unit.skip
+
+    def take(self, unit: WorkUnit) -> Any:
+        """The rows of a unit, as a table."""
+        rows = unit.rows or 0
+        while self._at < unit.skip:
+            self._advance(min(rows, unit.skip - self._at))
+        return self._advance(rows)
+
+    def _advance(self, rows: int) -> Any:
+        """The next rows."""
+        arrow = need("pyarrow")
+        parts = [] if self._rest is None else [self._rest]
+        while sum(map(len, parts)) < rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise InputError(f"'{self._key[0]}' has lost rows since the job began.")
+            parts.append(arrow.Table.from_batches([batch]))
+        table = arrow.concat_tables(parts)
+        self._rest = table.slice(rows)
+        self._at += rows
+        return table.slice(0, rows)
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """What stands in the place of a row that cannot be read."""
+
+    reason: str
+
+
+def _decoded(raw: bytes | None) -> str | _Bad | None:
+    try:
+        return None if raw is None else raw.decode()
+    except UnicodeDecodeError as error:
+        return _Bad(f"the text is not UTF-8 (byte {error.start})")
+
+
+def parse_line(line: bytes) -> dict[str, Any] | _Bad | None:
+    """The object of a line of JSON; None where the line is blank."""
+    try:
+        text = line.decode("utf-8-sig").strip()
+        value = json.loads(text) if text else None
+    except UnicodeDecodeError as error:
+        return _Bad(f"the line is not UTF-8 (byte {error.start})")
+    except (ValueError, RecursionError) as error:
+        return _Bad(f"the line is no JSON ({error})")
+    if text and not isinstance(value, dict):
+        return _Bad("the line is no JSON object")
+    return value
+
+
+def _taken(values: Any, rows: Sequence[int]) -> Any:
+    """Some of an Arrow array's or a list's values."""
+    if isinstance(values, list):
+        return [values[i] for i in rows]
+    arrow = need("pyarrow")
+    return values.take(arrow.array(rows, arrow.int64()))
+
+
+def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
+    """Values as an Arrow array of a type, null where one does not fit, and where that is."""
+    arrow = need("pyarrow")
+    try:
+        return _converted(values, kind), []
+    except (arrow.ArrowException, TypeError, ValueError, OverflowError):
+        if len(values) == 1:
+            return arrow.nulls(1, kind), [0]
+    middle = len(values) // 2
+    (left, bad), (right, more) = _typed(values[:middle], kind), _typed(values[middle:], kind)
+    return arrow.concat_arrays([left, right]), [*bad, *(middle + i for i in more)]
+
+
+def _converted(values: Any, kind: Any) -> Any:
+    """Values as an Arrow array of a type.
+
+    Raises:
+        ArrowException, ValueError, OverflowError: One of them does not fit.
+    """
+    arrow = need("pyarrow")
+    if isinstance(values, list):
+        if kind == arrow.string():
+            values = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+        values = arrow.array(values)  # not of the type at once, which would make 2 of 2.5
+        types = arrow.types
+        if not types.is_null(values.type) and (
+            types.is_boolean(values.type) != types.is_boolean(kind)
+            or (types.is_string(values.type) and types.is_primitive(kind))
+        ):
+            raise ValueError(f"a {values.type} is no {kind}")
+    return values if values.type == kind else values.cast(kind)
+
+
+def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
+    """The Arrow schema of the kept columns: of the first file that says it.
+
+    Parquet does. Of JSON lines the first values tell: whole numbers, numbers, flags or text; what
+    is mixed or nested is kept as JSON in a string.
+
+    Raises:
+        InputError: No file has such a column.
+    """
+    arrow = need("pyarrow")
+    found: dict[str, Any] = {}
+    for path in paths:
+        missing = [n for n in keep if found.get(n) in (None, arrow.null())]
+        if not missing:
+            break
+        found |= _types_in(path, missing)
+    for name in keep:
+        if name not in found:
+            raise InputError(f"No file has a column {name!r}; keep one that is there.")
+    return arrow.schema(
+        [(n, arrow.string() if found[n] == arrow.null() else found[n]) for n in keep]
+    )
+
+
+def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
+    """The types of those columns that a file has; nothing of one that is damaged."""
+    try:
+        if is_parquet(path):
+            with parquet_file(path) as file:
+                schema = file.schema_arrow
+            return {n: schema.field(n).type for n in names if schema.names.count(n) == 1}
+        with open_lines(path) as stream:
+            lines = islice(bounded_lines(stream, LIMITS.row_bytes), _SAMPLED_ROWS)
+            rows = [parse_line(line) for line, size in lines if size <= LIMITS.row_bytes]
+    except damage():
+        return {}
+    objects = [x for x in rows if isinstance(x, dict)]
+    return {n: _type_of([x.get(n) for x in objects]) for n in names if any(n in x for x in objects)}
+
+
+def _type_of(values: Sequence[Any]) -> Any:
+    arrow = need("pyarrow")
+    kinds = {type(v) for v in values if v is not None}
+    if not kinds:
+        return arrow.null()
+    if kinds == {bool}:
+        return arrow.bool_()
+    if not kinds <= {int, float} or any(type(v) is int and v >> 63 not in (0, -1) for v in values):
+        return arrow.string()
+    return arrow.int64() if kinds == {int} else arrow.float64()

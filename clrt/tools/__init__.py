@@ -1,0 +1,1 @@
+"""What commands do, callable from Python: convert, compare, tune, choose a device."""

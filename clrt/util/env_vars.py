@@ -1,0 +1,149 @@
+"""Every environment variable clrt reads: one row each, with type, default and help."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import platformdirs
+
+from clrt.errors import ClrtError
+
+T = TypeVar("T")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def _flag(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError("expected 0 or 1")
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in known:
+            raise ValueError(f"expected {', '.join(known[:-1])} or {known[-1]}")
+        return text.lower()
+
+    return parse
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
+
+
+def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
+    """Returns the number that decimal digits write; None if `text` is anything else.
+
+    Args:
+        most: Maximum number; None is returned above it.
+    """
+    digits = text.lstrip("0")[: len(str(most)) + 1]  # int() refuses thousands of digits
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    return found if (found := int(digits or "0")) <= most else None
+
+
+def bytes_of(text: str) -> int:
+    """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
+
+    Raises:
+        ValueError: The text is neither, or the number is not above 0.
+    """
+    short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
+    unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""
+    try:
+        found = int(float(short.removesuffix(unit)) * (1 << _UNITS[unit]))
+    except (ValueError, OverflowError):
+        found = 0
+    if found <= 0:
+        raise ValueError("expected bytes, or text such as 2GiB")
+    return found
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """One environment variable, read afresh at each `get`."""
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    help: str
+
+    def get(self) -> T:
+        """The parsed value, or the default where the variable is unset or empty.
+
+        Raises:
+            ClrtError: The text cannot be parsed.
+        """
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ClrtError(f"{self.name}={text!r} is not valid: {error}. {self.help}") from error
+
+
+DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")
+STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
+EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
+CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
+SELF_TEST = Knob(
+    "CLRT_SELF_TEST",
+    _one_of("auto", "always", "never"),
+    "auto",
+    "always or never tests a device before it is used; auto: a GPU with a driver that is new.",
+)
+MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
+VERIFY = Knob("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
+# Bounds on what a model may ask for; see `clrt.util.host_limits`.
+HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
+FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")
+NODE_LIMIT = Knob(
+    "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
+)
+ITERATION_LIMIT = Knob(
+    "CLRT_ITERATION_LIMIT", _number, 4_000_000, "Iterations of loops in one run."
+)
+
+
+def cache_dir() -> Path:
+    """The cache folder: CLRT_CACHE_DIR, else the platform's folder for caches.
+
+    A user without a home has one in the folder for temporary files.
+    """
+    configured = CACHE_DIR.get()
+    if configured:
+        return Path(os.path.expanduser(configured))
+    with contextlib.suppress(RuntimeError):  # newer versions of platformdirs; older ones return "~"
+        folder = Path(platformdirs.user_cache_dir("clrt", False))
+        if folder.is_absolute():
+            return folder
+    return Path(tempfile.gettempdir(), f"clrt-{os.getuid() if hasattr(os, 'getuid') else 0}")
+
+
+ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
+    DEVICE,
+    STRICT,
+    EXPLAIN_PASSES,
+    CACHE_DIR,
+    SELF_TEST,
+    MAX_PATCHES,
+    VERIFY,
+    HOST_LIMIT,
+    FOLD_LIMIT,
+    NODE_LIMIT,
+    ITERATION_LIMIT,
+)

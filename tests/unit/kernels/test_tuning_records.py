@@ -1,0 +1,135 @@
+"""Tuning records: the nearest wins, a typo is an error, the user's own file goes first."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import clrt.runtime.model.model  # noqa: F401  (declares every kernel's tunables)
+from clrt.device.caps import DeviceCaps
+from clrt.kernels import tuning_records as records
+from clrt.kernels.thresholds import GROUPS
+from clrt.kernels.tuned import TUNED, TunedKernel
+from clrt.kernels.tuning_records import check, new_record, record_for, save
+
+AVX512 = DeviceCaps("Portable Computing Language", "cpu", "v", "1", "cpu", float_lanes=16)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
+
+
+def test_shipped_records_set_only_what_their_kernels_have() -> None:
+    shipped = check(json.loads(files("clrt.kernels").joinpath("tuning_records.json").read_text()))
+    assert {r["kernel"] for r in shipped} <= TUNED.keys() | GROUPS.keys()
+
+
+@pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
+def test_each_tunable_is_one_of_the_source(kernel: TunedKernel) -> None:
+    texts = [f.read_text() for f in Path("kernels_cl").rglob("*.cl")]
+    (text,) = (t for t in texts if f"void {kernel.entry}(" in t or f" {kernel.entry}(" in t)
+    # The lanes are VW in the sources that common/math.clh serves.
+    macros = {"VW" if m == "T_VW" else m for m in kernel.defaults}
+    assert all(re.search(rf"\b{m}\b", text) for m in macros)
+
+
+def test_a_macro_that_the_kernel_lacks_is_an_error() -> None:
+    record = new_record("gemm_cpu", AVX512, {"VW": 16})
+    with pytest.raises(ValueError, match="gemm_cpu sets VW"):
+        check([record])
+
+
+def test_the_nearest_record_wins() -> None:
+    assert record_for("gemm_cpu", AVX512)["T_VW"] == 16
+    assert record_for("gemm_cpu", replace(AVX512, float_lanes=8))["T_VW"] == 8
+    assert record_for("gemm_cpu", replace(AVX512, float_lanes=4)) == {}
+    assert record_for("gemm_cpu", replace(AVX512, platform="another"))["T_VW"] == 16
+
+
+def test_a_users_record_of_few_facts_goes_before_a_shipped_one_of_many() -> None:
+    records.user_file().write_text('[{"kernel": "gemm_cpu", "tunables": {"T_MR": 2}}]')
+    assert record_for("gemm_cpu", AVX512) == {"T_MR": 2}
+
+
+def test_the_users_record_goes_before_the_shipped_one_on_that_device_only() -> None:
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 6}), new_record("softmax_cpu", AVX512, {})])
+    assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
+    assert record_for("gemm_cpu", replace(AVX512, driver="2"))["T_MR"] == 8
+    assert len(json.loads(records.user_file().read_text())) == 2
+
+
+def test_what_another_process_saved_is_kept() -> None:
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
+    text = records.user_file().read_text().replace("gemm_cpu", "gemm_blocks_cpu")
+    records.user_file().write_text(text)
+    save([new_record("softmax_cpu", AVX512, {})])
+    assert record_for("gemm_blocks_cpu", AVX512) == {"T_MR": 5}
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"kernel": "gemm_cpu"}]'])
+def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
+    records.user_file().write_text(text)
+    with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
+        save([new_record("gemm_cpu", AVX512, {"T_MR": 6})])
+    assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        f'[{{"kernel": "gemm_cpu", "tunables": {{"T_MR": {"9" * 5000}}}}}]',
+        '[{"kernel": [], "tunables": {}}]',
+        *(
+            f'[{{"kernel": "{kernel}", "tunables": {{"{macro}": {value}}}}}]'
+            for kernel, macro, value in (
+                ("gemm_cpu", "T_MR", 0),
+                ("gemm_cpu", "T_MR", -1),
+                ("gemm_cpu", "T_MR", 1 << 40),
+                ("gemm_cpu", "T_VW", 3),
+                ("gemm_cpu", "T_VW", 64),
+                ("softmax_group", "T_ITEMS", 100),
+                ("gather_cpu", "T_BYTES", 1 << 40),
+                ("gemm_shares", "stripe", 0),
+                ("gemm_shares", "split", 1 << 40),
+            )
+        ),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_numbers_that_no_kernel_has_are_ignored_with_a_warning(text: str) -> None:
+    records.user_file().write_text(text)
+    with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
+@pytest.mark.parametrize("who", ["file of another", "open file", "open folder", "link"])
+def test_records_that_others_can_write_are_not_believed(
+    who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = records.user_file()
+    path.write_text('[{"kernel": "gemm_cpu", "tunables": {"T_MR": 2}}]')
+    if who == "file of another":
+        real = os.fstat
+
+        def fstat(number: int) -> os.stat_result:
+            return os.stat_result([*real(number)[:4], os.getuid() + 1, *real(number)[5:]])
+
+        monkeypatch.setattr(os, "fstat", fstat)
+    elif who == "link":
+        path.rename(tmp_path / "other.json")
+        path.symlink_to(tmp_path / "other.json")
+    else:
+        (path if who == "open file" else tmp_path).chmod(0o777)
+    with pytest.warns(UserWarning, match=r"tuning.json. are ignored"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8

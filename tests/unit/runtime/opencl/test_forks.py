@@ -1,0 +1,107 @@
+"""Nothing of clrt hangs in a fork: it computes there, returns at once, or says why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clrt.runtime.opencl.devices import DeviceInfo
+from tests.harness import all_devices
+from tests.models.onnx_text import parsed
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+# Forks once for each action, in this order; a child that hangs is ended by SIGALRM.
+SCRIPT = """
+import gc, json, os, signal, sys
+import numpy as np
+import clrt
+
+device, source = int(sys.argv[1]), bytes.fromhex(sys.argv[3])
+feed = {"i": np.arange(3), "t": np.ones((60, 8), np.float32)}
+answers = {}
+
+
+def attempt(name, action, *, exits=True):
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        try:
+            action()
+            answer = "done"
+        except clrt.ClrtError as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(write, answer.encode())
+        sys.exit() if exits else os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        answer = stream.read()
+    _, status = os.waitpid(child, 0)
+    answers[name] = "hangs" if os.WIFSIGNALED(status) else answer
+
+
+def load_and_run():
+    clrt.load(source, device=device).run(feed)
+
+
+def collect(name):
+    del globals()[name]
+    gc.collect()
+
+
+if sys.argv[2] == "listed":
+    clrt.devices()
+    attempt("load and run", load_and_run)
+elif sys.argv[2] == "loaded":
+    model = clrt.load(source, device=device)
+    attempt("run", lambda: model.run(feed))
+    attempt("warmup", lambda: model.warmup({"i": (3,), "t": (60, 8)}))
+    attempt("profile", lambda: model.profile(feed, repeat=1))
+else:
+    model = clrt.load(source, device=device)
+    kept = model.run(feed, device_outputs=True)["y"]
+    attempt("exit", lambda: None)
+    attempt("exit at once", lambda: None, exits=False)
+    attempt("run", lambda: model.run(feed))
+    attempt("new shape", lambda: model.run({**feed, "i": np.arange(7)}))
+    attempt("numpy", lambda: kept.numpy())
+    attempt("plan", lambda: model.plan({"i": (9,), "t": (60, 8)}))
+    attempt("memory", lambda: model.memory({"i": (5,), "t": (60, 8)}))
+    attempt("save", lambda: model.save_programs())
+    attempt("load", lambda: clrt.load(source, device=device))
+    attempt("close", lambda: model.close())
+    attempt("collect model", lambda: collect("model"))
+    attempt("collect tensor", lambda: collect("kept"))
+    np.testing.assert_array_equal(model.run(feed)["y"], kept.numpy())
+print(json.dumps(answers))
+"""
+# Made here: ONNX Runtime, which oracles need, aborts a fork that ends.
+SOURCE = parsed("g (int64[n] i, float[60, 8] t) => (float[n, 8] y) { y = Gather(t, i) }")
+HARMLESS = {"exit", "exit at once", "plan", "memory", "close", "collect model", "collect tensor"}
+
+
+@DEVICES
+@pytest.mark.parametrize("when", ["listed", "loaded", "used"])
+def test_a_fork_computes_or_says_why_not(device: DeviceInfo, when: str, tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(device.index), when, SOURCE.hex()],
+        env={**os.environ, "CLRT_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    answers = json.loads(found.stdout.splitlines()[-1])
+    refused = "stays-behind-in-forks" in device.caps.quirks
+    for action, answer in answers.items():
+        if refused and action not in HARMLESS:
+            assert answer.startswith("DeviceError: ") and "'spawn'" in answer, (action, answer)
+        else:
+            assert answer == "done", (action, answer)

@@ -1,0 +1,301 @@
+"""The program cache: hits in memory and on disk, damaged entries rebuilt, private folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from clrt.errors import InputError, KernelBuildError
+from clrt.ir.code import Code
+from clrt.kernels.source import read_source
+from clrt.kernels.spec import KernelSpec
+from clrt.runtime.opencl import programs
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.programs import _EXACT, _KEPT, ProgramCache
+from clrt.runtime.opencl.saver import Saver
+from tests.harness import all_devices, quick_device
+
+SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
+
+
+@pytest.fixture(params=all_devices(), ids=lambda d: d.platform.split()[0])
+def device(request: pytest.FixtureRequest) -> DeviceInfo:
+    return request.param  # type: ignore[no-any-return]
+
+
+def _cache(device: DeviceInfo, folder: Path) -> ProgramCache:
+    return ProgramCache(cl.Context([device.handle]), device.handle, device.caps, folder)
+
+
+def _doubles(cache: ProgramCache, *, save: bool = True) -> bool:
+    queue = cl.CommandQueue(cache.context)
+    x = np.arange(5, dtype=np.float32)
+    source = cl.Buffer(cache.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=x)
+    target = cl.Buffer(cache.context, cl.mem_flags.READ_WRITE, x.nbytes)
+    kernel = cache.kernel(SPEC)
+    zero = np.int32(0)
+    kernel.set_args(target, zero, source, zero, np.int32(5))
+    cl.enqueue_nd_range_kernel(queue, kernel, (64,), (64,))
+    result = np.empty_like(x)
+    cl.enqueue_copy(queue, result, target)
+    if save:
+        cache.save()
+    return bool(np.array_equal(result, x + x))
+
+
+def test_second_process_finds_the_binary(device: DeviceInfo, tmp_path: Path) -> None:
+    first = _cache(device, tmp_path / "cache")
+    assert _doubles(first)
+    assert _doubles(first)
+    assert first.builds == 1
+    second = _cache(device, tmp_path / "cache")
+    assert _doubles(second)
+    assert second.builds == 0
+
+
+def test_programs_that_an_application_ships_are_read_and_never_written(
+    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped"
+    _doubles(_cache(device, shipped))
+    before = {p.name: p.read_bytes() for p in shipped.iterdir()}
+    monkeypatch.setattr(programs, "_SHIPPED_PROGRAMS", shipped)
+    cache = _cache(device, tmp_path / "cache")
+    assert _doubles(cache)
+    assert cache.builds == 0
+    assert {p.name: p.read_bytes() for p in shipped.iterdir()} == before
+    shipped.chmod(0o777)  # anybody might have put native code there
+    cache = _cache(device, tmp_path / "other")
+    assert _doubles(cache)
+    assert cache.builds == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 4000])
+def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: bytes) -> None:
+    _doubles(_cache(device, tmp_path))
+    (entry,) = tmp_path.glob("*.clbin")
+    entry.write_bytes(damage)
+    cache = _cache(device, tmp_path)
+    assert _doubles(cache)
+    assert cache.builds == 1
+    assert entry.read_bytes() != damage
+
+
+def test_language_and_options_make_a_program_of_their_own(
+    device: DeviceInfo, tmp_path: Path
+) -> None:
+    first = _cache(device, tmp_path)
+    newest = SPEC.compiled(device.caps.opencl_c)
+    exact = SPEC.compiled((1, 2), Code("-cl-fp32-correctly-rounded-divide-sqrt"))
+    defined = SPEC.compiled((1, 2), Code("-DOTHER=1"))
+    assert device.caps.opencl_c >= (1, 2)
+    assert len({SPEC, newest, exact, defined}) == 4 - (device.caps.opencl_c == (1, 2))
+    for _ in range(2):
+        for spec in (SPEC, newest, defined):
+            first.kernel(spec)
+    assert first.builds == len({SPEC, newest, defined})
+    first.save()
+    again = _cache(device, tmp_path)
+    again.kernel(defined)
+    assert again.builds == 0
+
+
+def test_options_are_code_of_clrt(device: DeviceInfo, tmp_path: Path) -> None:
+    text = "-DTAKEN_FROM_A_MODEL"
+    spec = SPEC.compiled((1, 2), text)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _cache(device, tmp_path).kernel(spec)
+
+
+def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
+    other = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
+    first = _cache(device, tmp_path)
+    keys = [first._key(spec.text, first._options(spec)) for spec in (SPEC, other)]
+    first.kernel(SPEC)
+    first.save()
+    (tmp_path / f"{keys[0]}.clbin").rename(tmp_path / f"{keys[1]}.clbin")
+    cache = _cache(device, tmp_path)
+    cache.kernel(other)
+    assert cache.builds == 1
+
+
+def _link(entry: Path) -> None:
+    entry.rename(entry.with_suffix(".there"))
+    entry.symlink_to(entry.with_suffix(".there"))
+
+
+def _pipe(entry: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no pipes, and no modes")
+@pytest.mark.parametrize("spoil", [_link, _pipe, lambda entry: entry.chmod(0o620)],
+                         ids=["link", "pipe", "open_to_others"])  # fmt: skip
+def test_what_is_no_file_of_the_user_is_not_read(
+    device: DeviceInfo, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """A pipe would be waited for; a link leads to a folder that is open to others."""
+    _doubles(_cache(device, tmp_path))
+    (entry,) = tmp_path.glob("*.clbin")
+    spoil(entry)
+    cache = _cache(device, tmp_path)
+    assert _doubles(cache)
+    assert cache.builds == 1
+    assert entry.is_file() and not entry.is_symlink()
+    again = _cache(device, tmp_path)
+    assert _doubles(again)
+    assert again.builds == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
+def test_a_file_of_somebody_else_is_not_read(
+    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _doubles(_cache(device, tmp_path))
+    (entry,) = tmp_path.glob("*.clbin")
+    real = os.fstat
+
+    def fstat(number: int) -> os.stat_result:
+        found = list(real(number))
+        found[4] = os.getuid() + 1
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    cache = _cache(device, tmp_path)
+    assert cache._load(entry.stem, cache._options(SPEC)) is None
+
+
+def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path) -> None:
+    cache = _cache(device, tmp_path)
+    held: dict[KernelSpec, cl.Program] = {}
+    cache.kernel(SPEC, held)
+    specs = [
+        KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, N=n)
+        for n in range(_KEPT + 1)
+    ]
+    for spec in specs:
+        cache.kernel(spec)
+    cache.save()
+    gc.collect()
+    assert len(cache._programs) == _KEPT + 1
+    requests = cache.requests
+    cache.kernel(SPEC, held)
+    cache.kernel(SPEC)
+    cache.kernel(specs[-1])
+    assert cache.requests == requests
+    held.clear()
+    cache.kernel(specs[0])
+    gc.collect()
+    assert len(cache._programs) == _KEPT
+
+
+def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run waits for that: the driver would hold it up."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("clrt.runtime.opencl.saver._END_S", 2.0)
+    ends: list[Callable[[], None]] = []
+    monkeypatch.setattr("clrt.runtime.opencl.saver.atexit.register", ends.append)
+    written: list[str] = []
+
+    def write(key: str, _: object) -> None:
+        written.append(key)
+        now[0] += 0.8
+
+    threads = threading.active_count()
+    saver = Saver(write, True)
+    for number in range(5):
+        saver.add(str(number), None)
+    assert written == [] and threading.active_count() == threads
+    (end,) = ends
+    end()  # for two seconds, as the next process finds the others in the driver's cache
+    assert written == ["0", "1", "2"]
+    saver.save()
+    assert written == ["0", "1", "2", "3", "4"]
+
+
+def test_a_process_that_ends_has_written_its_programs(device: DeviceInfo, tmp_path: Path) -> None:
+    code = (
+        "import sys, clrt; from tests.unit.runtime.opencl.test_programs import SPEC, _cache;"
+        "from pathlib import Path;"
+        "_cache(clrt.devices()[int(sys.argv[1])], Path(sys.argv[2])).kernel(SPEC)"
+    )
+    command = [sys.executable, "-c", code, str(device.index), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[3])
+    assert list(tmp_path.glob("*.clbin"))
+
+
+def test_what_waits_for_a_folder_that_cannot_be_written_is_bounded() -> None:
+    def refuse(key: str, _: object) -> None:
+        raise InputError("no")
+
+    saver = Saver(refuse, False)
+    for n in range(100):
+        saver.add(str(n), None)
+    assert len(saver._waiting) == 16
+    with pytest.raises(InputError):
+        saver.save()
+
+
+def test_folder_open_to_others_is_not_trusted(device: DeviceInfo, tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    cache = _cache(device, folder)
+    assert _doubles(cache, save=False)
+    with pytest.raises(InputError, match=r"Other users can write to .* chmod go-w"):
+        cache.save()
+    assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    assert _doubles(cache)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_folder_that_cannot_be_made(device: DeviceInfo, tmp_path: Path) -> None:
+    """Kernels are to be had all the same; only who asks for the files is told."""
+    (tmp_path / "file").touch()
+    cache = _cache(device, tmp_path / "file" / "cache")
+    assert cache.kernel(SPEC)
+    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+        cache.save()
+
+
+def test_build_error_names_kernel_device_and_log(device: DeviceInfo, tmp_path: Path) -> None:
+    oops, empty = Code("oops"), Code("")
+    spec = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", BODY=oops, READS=empty,
+                         RESULT=oops, INPUTS=empty, OUT_T=Code("float"), VW=1)  # fmt: skip
+    with pytest.raises(KernelBuildError, match=r"elementwise_flat.*does not compile for") as info:
+        _cache(device, tmp_path).kernel(spec)
+    assert "oops" in info.value.log
+
+
+def test_sources_expand_includes_once() -> None:
+    text = read_source("pointwise/elementwise.cl")
+    assert "#include" not in text
+    assert text.count("Conventions of every clrt kernel") == 1
+    assert SPEC.text.startswith("#define VW 1\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "asks"), [("gpu", 191, True), ("gpu", 63, False), ("cpu", 191, False)]
+)
+def test_gpus_are_asked_to_divide_exactly(
+    kind: str, config: int, asks: bool, tmp_path: Path
+) -> None:
+    """NVIDIA's compiler else gives quotients that are a bit off, and steps of quantised tensors."""
+    caps = replace(quick_device().caps, kind=kind)
+    cache = ProgramCache(None, SimpleNamespace(single_fp_config=config), caps, tmp_path)
+    assert (_EXACT in cache._options(SPEC)) is asks

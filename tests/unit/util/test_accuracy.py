@@ -1,0 +1,26 @@
+"""How far arrays are apart, where they are not finite, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.util.accuracy import difference
+
+INF, NAN = np.inf, np.nan
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "apart"),
+    [
+        ([1.0, INF, NAN], [1.5, INF, NAN], (0.5, 0.5 / 1.5)),
+        ([1.0, INF], [1.0, -INF], (INF, INF)),
+        ([NAN], [0.0], (INF, INF)),
+        ([1.0], [NAN], (INF, INF)),
+        ([0.5], [0.0], (0.5, 0.5)),
+        ([[]], [[]], (0.0, 0.0)),
+        ([0.0, 0.0], [[0.0], [0.0]], (INF, INF)),
+    ],
+)
+def test_difference(actual: list[float], expected: list[float], apart: tuple[float, float]) -> None:
+    assert difference(np.array(actual), np.array(expected)) == apart

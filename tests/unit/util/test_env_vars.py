@@ -1,0 +1,55 @@
+"""Environment variables: what is valid, and what is said of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clrt.errors import ClrtError
+from clrt.util import env_vars as knobs
+
+
+@pytest.mark.parametrize("knob", knobs.ALL, ids=lambda k: k.name)
+@pytest.mark.parametrize("text", ["", " "])
+def test_empty_is_unset(
+    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str
+) -> None:
+    monkeypatch.setenv(knob.name, text)
+    assert knob.get() == knob.default
+
+
+@pytest.mark.parametrize(
+    ("knob", "text", "expected"),
+    [
+        (knobs.STRICT, " TRUE ", True),
+        (knobs.VERIFY, "on", True),
+        (knobs.MAX_PATCHES, "12", 12),
+        (knobs.DEVICE, "pocl", "pocl"),
+    ],
+)
+def test_values(
+    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str, expected: object
+) -> None:
+    monkeypatch.setenv(knob.name, text)
+    assert knob.get() == expected
+
+
+@pytest.mark.parametrize(
+    ("knob", "text", "message"),
+    [
+        (knobs.STRICT, "maybe", "CLRT_STRICT='maybe' is not valid: expected 0 or 1. 1 turns"),
+        (knobs.MAX_PATCHES, "few", "CLRT_MAX_PATCHES='few' is not valid: expected a whole number."),
+    ],
+)
+def test_mistakes(
+    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str, message: str
+) -> None:
+    monkeypatch.setenv(knob.name, text)
+    with pytest.raises(ClrtError, match=f"^{message}"):
+        knob.get()
+
+
+def test_a_cache_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_CACHE_DIR", "~/models/cache")
+    assert knobs.cache_dir() == Path.home() / "models" / "cache"

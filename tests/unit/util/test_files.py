@@ -1,0 +1,158 @@
+"""Files are the old one or complete; links, pipes and devices stay what they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from clrt.errors import InputError
+from clrt.util.files import check_targets, expanded, make_cache_folder, replacing
+
+
+def test_a_link_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    with replacing(link) as stream:
+        stream.write(b"new")
+        assert real.read_bytes() == b"old"
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from clrt.util.files import replacing
+with replacing(Path(sys.argv[1])) as stream:
+    stream.write(b"half")
+    stream.flush()
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _writer(path: Path) -> subprocess.Popen[str]:
+    """A process in the middle of writing a file; a line lets it end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "m.clrt"
+    path.write_bytes(b"old")
+    others = [tmp_path / f".{name}.{'0' * 32}" for name in ("n.clrt", "am.clrt")]
+    others += [tmp_path / ".m.clrt.backup", tmp_path / f".m.clrt.{'0' * 31}"]
+    for other in others:
+        other.touch()
+    with _writer(path) as process:
+        process.kill()
+    (left,) = {p for p in tmp_path.iterdir() if p.name.startswith(".m.clrt.")} - {*others}
+    assert left.read_bytes() == b"half"
+    with replacing(path) as stream:
+        stream.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert {*tmp_path.iterdir()} == {path, *others}
+
+
+def test_what_a_process_still_writes_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m.clrt"
+    with _writer(path) as process:
+        with replacing(path) as stream:
+            stream.write(b"new")
+        assert path.read_bytes() == b"new"
+        assert len(list(tmp_path.iterdir())) == 2
+        process.communicate("\n")
+        assert process.returncode == 0
+    assert path.read_bytes() == b"half"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    with replacing(pipe, sync=False) as stream:
+        stream.write(b"text")
+    reader.join()
+    assert found == [b"text"]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no links to open pipes")
+def test_a_pipe_without_a_name_is_written_to() -> None:
+    reading, writing = os.pipe()
+    with replacing(Path(f"/dev/fd/{writing}")) as stream:
+        stream.write(b"text")
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == b"text"
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "no" / "file"):
+        pass
+
+
+def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noticed before the work that the file is for."""
+
+    def refuse(dir: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(InputError, match="cannot be written: Read-only"):
+        check_targets({"--output": tmp_path / "file", "--html": None})
+
+
+def test_targets_leave_nothing_behind(tmp_path: Path) -> None:
+    check_targets({"--output": tmp_path / "file", "--trace": tmp_path / "other"}, [tmp_path / "m"])
+    assert not list(tmp_path.iterdir())
+    check_targets({"--html": Path(os.devnull), "--trace": Path(os.devnull)})
+
+
+def test_other_names_of_what_is_read(tmp_path: Path) -> None:
+    """Another spelling is one where upper case does not count, as another link is here."""
+    (tmp_path / "m").touch()
+    os.link(tmp_path / "m", tmp_path / "M")
+    with pytest.raises(InputError, match="/M' belongs to what is read"):
+        check_targets({"--output": tmp_path / "M"}, [tmp_path / "m"])
+
+
+def test_standard_output_is_no_file() -> None:
+    with pytest.raises(InputError, match="--html writes no standard output; name a file"):
+        check_targets({"--html": Path("-")})
+
+
+def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert expanded("~/m.onnx") == expanded(Path("~/m.onnx")) == tmp_path / "m.onnx"
+    for path in ("m~.onnx", "a/~/m", "~nobody-of-this-name/m", "~\0"):
+        assert expanded(path) == Path(path)
+
+
+def test_a_cache_folder_is_closed_to_others(tmp_path: Path) -> None:
+    make_cache_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o077 == 0
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+        make_cache_folder(tmp_path / "file" / "b")

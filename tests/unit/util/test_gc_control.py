@@ -1,0 +1,120 @@
+"""The collector rests while decorated functions run, and goes on as it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clrt.util.gc_control import import_module, without_collector, without_full_collections
+
+USUAL = (50, 2, 3)
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*USUAL)
+    yield
+    gc.set_threshold(*before)
+
+
+def full_collections(grow: Any) -> int:
+    """How many there are while objects are made that stay."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        grow()
+    finally:
+        gc.callbacks.remove(note)
+    assert seen, "the collector did not run at all"
+    return seen.count(2)
+
+
+def grow() -> list[list[Any]]:
+    return [[] for _ in range(300_000)]
+
+
+@without_full_collections
+def nested(depth: int) -> None:
+    if depth:
+        nested(depth - 1)
+    grow()
+
+
+@without_full_collections
+def fail() -> None:
+    raise ValueError
+
+
+@without_full_collections
+def set_by_the_program() -> None:
+    gc.set_threshold(70, 5, 6)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="collects old objects bit by bit")
+def test_only_young_objects_are_visited() -> None:
+    assert full_collections(grow)
+    assert full_collections(lambda: nested(2)) == 0
+    assert gc.get_threshold() == USUAL
+    assert full_collections(grow)
+
+
+def test_a_failure_and_the_program_itself() -> None:
+    with pytest.raises(ValueError):
+        fail()
+    assert gc.get_threshold() == USUAL
+    set_by_the_program()
+    assert gc.get_threshold() == (70, 5, 6)
+
+
+@pytest.fixture(params=[True, False])
+def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
+    was = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if was else gc.disable)()
+
+
+@without_collector
+def states(depth: int) -> list[bool]:
+    return [gc.isenabled(), *(states(depth - 1) if depth else ()), gc.isenabled()]
+
+
+@without_collector
+def fail_within() -> None:
+    raise ValueError
+
+
+def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
+    assert not any(states(2))
+    assert gc.isenabled() == enabled
+    with pytest.raises(ValueError):
+        fail_within()
+    assert gc.isenabled() == enabled
+
+
+def test_what_is_imported_is_visited_once(
+    enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "many_lists.py").write_text("made = [[] for _ in range(10_000)]")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "many_lists", raising=False)
+    seen: list[int] = []
+    gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
+    try:
+        module = import_module("many_lists")
+    finally:
+        gc.callbacks.pop()
+    assert gc.isenabled() == enabled
+    assert len(module.made) == 10_000
+    assert set(seen[:2]) == ({1} if enabled else set())
