@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clrt.runtime.model.model import Model, load
     from clrt.runtime.opencl.devices import DeviceInfo, devices
     from clrt.runtime.opencl.memory_budget import set_memory_budget
-    from clrt.runtime.opencl.placing import from_dlpack, tensor
+    from clrt.runtime.opencl.tensor_factory import from_dlpack, tensor
     from clrt.runtime.opencl.tensors import DeviceTensor
     from clrt.text.cross_encoder import CrossEncoder
     from clrt.text.sentence_encoder import SentenceEncoder
@@ -106,11 +106,11 @@ _HOMES = {
     "TextGenerator": "clrt.generation.text_generator",
     "Transcriber": "clrt.audio.transcriber",
     "devices": "clrt.runtime.opencl.devices",
-    "from_dlpack": "clrt.runtime.opencl.placing",
+    "from_dlpack": "clrt.runtime.opencl.tensor_factory",
     "load": "clrt.runtime.model.model",
     "pick_device": "clrt.tools.device_choice",
     "set_memory_budget": "clrt.runtime.opencl.memory_budget",
-    "tensor": "clrt.runtime.opencl.placing",
+    "tensor": "clrt.runtime.opencl.tensor_factory",
 }
 
 find_moved()

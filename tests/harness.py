@@ -14,10 +14,10 @@ from clrt.ops.base import Accuracy, Op
 from clrt.plan.plan import Plan
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution
+from clrt.runtime.opencl.arena_memory import Slabs
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.opencl.session import session_for
-from clrt.runtime.opencl.slabs import Slabs
-from clrt.runtime.opencl.weights import Weights
+from clrt.runtime.opencl.weight_store import Weights
 from clrt.util.env_vars import DEVICE
 from tests.ops.sample_plans import plan_graph as plan_graph
 from tests.ops.sample_plans import sample_graph as sample_graph

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clrt.functional import common
 from clrt.functional.operators import function_of, names_in
-from clrt.models.onnx.operators import Attribute, Formal, OpForm, op_forms
+from clrt.models.onnx.op_schemas import Attribute, Formal, OpForm, op_forms
 
 TARGET = Path(__file__).parents[1] / "clrt/functional/typed.pyi"
 HEAD = '''\

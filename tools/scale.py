@@ -27,8 +27,8 @@ from onnx import helper, numpy_helper
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.models.onnx.importer import import_model
+from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.passes.prepare import prepare
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 

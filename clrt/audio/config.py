@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from clrt.audio.presets import FilterBank, LogMel, Preset, Waveform
+from clrt.audio.feature_extractors import FilterBank, LogMel, Preset, Waveform
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.models.huggingface.model_files import file_exists, read_object, read_optional

@@ -8,11 +8,11 @@ from threading import Lock
 from typing import Any
 
 from clrt.audio.config import read_preset
-from clrt.audio.presets import Preset
+from clrt.audio.feature_extractors import Preset
 from clrt.audio.streams import Sound, read_audio, sounds_of
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
-from clrt.runtime.opencl.placing import tensor
+from clrt.runtime.opencl.tensor_factory import tensor
 
 
 class Features:

@@ -15,7 +15,7 @@ from clrt.audio.mel import Doubles
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.named_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import NamedBuilder, floats, ints
 
 BLOCKS = "blocks"
 VALID = "valid"

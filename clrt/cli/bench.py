@@ -18,7 +18,7 @@ from rich.table import Table
 
 from clrt.cli.bench_generate import bench_generate
 from clrt.cli.console import echo_json, stderr, stdout
-from clrt.cli.samples import note_sampled, sample_inputs
+from clrt.cli.random_inputs import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.errors import InputError, UnsupportedError, counted
 from clrt.ir.op import Array

@@ -10,7 +10,7 @@ from typing import Any
 
 from clrt.cli.adapters import LoraOption
 from clrt.cli.console import echo, say_error, stderr
-from clrt.cli.interrupts import ending_by_interrupt
+from clrt.cli.ctrl_c import ending_by_interrupt
 from clrt.cli.sampling import (
     SEVERAL,
     CacheOption,

@@ -17,7 +17,7 @@ from clrt.cli.images import (
     show_findings,
 )
 from clrt.vision.classifier import Classifier
-from clrt.vision.pictures import Picture
+from clrt.vision.image_inputs import Picture
 
 
 def classify(

@@ -21,7 +21,7 @@ from clrt.cli.convert_report import (
     report_programs,
     warn,
 )
-from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
+from clrt.cli.random_inputs import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
@@ -33,12 +33,12 @@ from clrt.models.locate import find_model
 from clrt.models.onnx.export.exporter import save_model
 from clrt.models.onnx.export.written_check import check_written
 from clrt.models.sources import is_compiled, model_files
-from clrt.passes.shrink_weights import MIN_ELEMS
+from clrt.passes.compress_weights import MIN_ELEMS
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import choose_device, devices
 from clrt.runtime.opencl.session import session_for
-from clrt.text.any_model import run_once
 from clrt.text.feeds import calibration_feeds, unseen_feeds
+from clrt.text.warmup import run_once
 from clrt.tools.convert import (
     Calibration,
     Converted,

@@ -12,7 +12,7 @@ from clrt.cli.adapters import given_adapters
 from clrt.cli.console import echo
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.compiled import write_language_model
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
 from clrt.models.compiled import SUFFIX
 from clrt.models.decoders.families import FAMILIES, WHOLES

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
-from clrt.passes.shrink_weights import Shrunk
+from clrt.passes.compress_weights import Shrunk
 from clrt.runtime.execution.signature import listed_symbols, symbol_places
 from clrt.tools.convert import Converted, Difference
 from clrt.util.formatting import format_bytes

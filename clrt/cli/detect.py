@@ -20,7 +20,7 @@ from clrt.cli.images import (
 )
 from clrt.vision.detector import Detector
 from clrt.vision.drawing import with_boxes
-from clrt.vision.pictures import Picture
+from clrt.vision.image_inputs import Picture
 
 
 def detect(

@@ -13,7 +13,7 @@ from clrt.cli.console import echo_json, say_error, stderr, stdout
 from clrt.errors import counted
 from clrt.runtime.opencl.devices import DeviceInfo, no_device_text
 from clrt.runtime.opencl.devices import devices as find_devices
-from clrt.runtime.opencl.icd import load_failure
+from clrt.runtime.opencl.icd_loader import load_failure
 from clrt.util.formatting import format_bytes
 from clrt.util.table_text import PlainText
 

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from clrt.cli.console import EXIT_DIFFERS, renamed, stdout
-from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
+from clrt.cli.random_inputs import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType

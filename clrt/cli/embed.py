@@ -35,7 +35,7 @@ from clrt.models.sources import model_files
 from clrt.text import SentenceEncoder
 from clrt.text.jobs.job import ROWS_PER_PART
 from clrt.text.jobs.options import EmbedOptions
-from clrt.text.jobs.split import LIMITS, ReadLimits
+from clrt.text.jobs.work_units import LIMITS, ReadLimits
 from clrt.util.files import check_targets, replacing
 from clrt.util.table_text import PlainText
 

@@ -14,7 +14,7 @@ from clrt.cli.console import STDOUT, stderr
 from clrt.errors import InputError, counted
 from clrt.text.jobs.job import EmbedJob, start_job
 from clrt.text.jobs.options import EmbedOptions
-from clrt.text.jobs.parts import make_parts
+from clrt.text.jobs.shards import make_parts
 from clrt.util.files import expanded
 from clrt.util.table_text import PlainText
 

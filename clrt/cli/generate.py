@@ -11,7 +11,7 @@ import typer
 
 from clrt.cli.adapters import LoraOption
 from clrt.cli.console import echo, echo_json, stderr
-from clrt.cli.interrupts import ending_by_interrupt
+from clrt.cli.ctrl_c import ending_by_interrupt
 from clrt.cli.sampling import (
     CacheOption,
     ContextOption,

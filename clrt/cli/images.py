@@ -15,7 +15,7 @@ from clrt.cli.console import echo_json, say_error, stdout
 from clrt.errors import InputError
 from clrt.util.files import check_targets, expanded
 from clrt.util.table_text import PlainText
-from clrt.vision.pictures import Picture, pictures
+from clrt.vision.image_inputs import Picture, pictures
 
 ImagesArgument = Annotated[list[str], typer.Argument(help="Image files.", show_default=False)]
 ModelOption = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clrt.cli.console import PAGE_SUFFIXES, echo, stderr
-from clrt.cli.samples import note_sampled, sample_inputs
+from clrt.cli.random_inputs import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.models.locate import find_model
 from clrt.models.sources import model_files

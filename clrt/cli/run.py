@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from clrt.cli.console import stderr, stdout
-from clrt.cli.samples import read_feeds
+from clrt.cli.random_inputs import read_feeds
 from clrt.cli.shapes import DeviceOption, ModelArgument
 from clrt.errors import InputError
 from clrt.ir.op import Array

@@ -19,7 +19,7 @@ from clrt.cli.images import (
     targets_of,
 )
 from clrt.errors import InputError
-from clrt.vision.pictures import Picture
+from clrt.vision.image_inputs import Picture
 from clrt.vision.segmenter import Segmenter
 
 

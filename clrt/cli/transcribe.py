@@ -15,8 +15,8 @@ from clrt.audio.subtitles import srt_entries, vtt_entries
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import TranscriptSegment
 from clrt.cli.console import echo, json_text, say_error
+from clrt.cli.ctrl_c import ending_by_interrupt
 from clrt.cli.generate import EXIT_INTERRUPTED
-from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError, UnsupportedError
 from clrt.util.files import check_targets, expanded, replacing

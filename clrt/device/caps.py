@@ -16,7 +16,7 @@ class MatrixShape:
     Attributes:
         operands, sums: Dtypes.
         instructions: By what kernels reach it: "amx", "vnni", "avx_vnni", "avx2", and those of
-            `clrt.device.units`.
+            `clrt.device.gpu_matrix_shapes`.
     """
 
     rows: int

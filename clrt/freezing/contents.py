@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import clrt
 from clrt.errors import InputError
-from clrt.runtime.opencl.icd import INTEL_FOLDER, intel_library
+from clrt.runtime.opencl.icd_loader import INTEL_FOLDER, intel_library
 
 # Packages whose modules are found by the names in a folder.
 SEARCHED = ("clrt.ops",)

@@ -26,7 +26,7 @@ from clrt.ops.base import Held
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 # Models that are kept; each has an arena for its largest call.
 MOST_MODELS = 256
@@ -125,7 +125,7 @@ def results_of(
 
 
 def _device_for(tensors: Sequence[DeviceTensor], request: str | int | None) -> DeviceInfo:
-    wanted = None if request is None and tensors else _chosen(request, knobs.DEVICE.get())
+    wanted = None if request is None and tensors else _chosen(request, env_vars.DEVICE.get())
     for tensor in tensors:
         wanted = wanted or tensor.session.device
         if tensor.session.device.index != wanted.index:

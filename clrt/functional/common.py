@@ -20,7 +20,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import TensorType
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 
 Device = str | int | None
 Sizes = int | Sequence[int]

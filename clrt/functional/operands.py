@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
-from clrt.models.onnx.operators import Formal, OpForm
+from clrt.models.onnx.op_schemas import Formal, OpForm
 from clrt.models.onnx.single_op import with_texts
 from clrt.ops.base import Held
 from clrt.runtime.opencl.tensors import DeviceTensor

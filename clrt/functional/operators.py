@@ -14,7 +14,7 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.functional.calls import Operation, results_of
 from clrt.functional.operands import settled_inputs
-from clrt.models.onnx.operators import OWN_DOMAIN, Attribute, Formal, OpForm, op_forms
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, Attribute, Formal, OpForm, op_forms
 from clrt.models.onnx.single_op import settled_attributes, single_graph
 from clrt.ops import REGISTRY
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
 from clrt.errors import InputError
-from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
+from clrt.generation.generation_state import Answer
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.streaming import Finish, PieceReader

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import CancelledError, InputError
-from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream
 from clrt.generation.engine import Engine
-from clrt.generation.language import LanguageModel
+from clrt.generation.forced_decoding import close_sequences, run_to_end
+from clrt.generation.generation_state import likeliest
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
-from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
-from clrt.generation.step_parts import CachedSequence
+from clrt.generation.sequences import CachedSequence
 from clrt.generation.token_rules import NextTokenRules, new_tokens_limit, normalised
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array

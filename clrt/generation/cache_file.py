@@ -13,9 +13,9 @@ from clrt.formats.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.generation.engine import CHUNK
 from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.step_parts import StepPart
+from clrt.generation.sequences import StepPart
 from clrt.ir.op import Array
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.util.files import replacing
 
 _FORMAT = "clrt-cache"

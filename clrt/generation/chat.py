@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from clrt.errors import InputError
-from clrt.generation.answer import Answer
-from clrt.generation.language import LanguageModel
+from clrt.generation.generation_state import Answer
 from clrt.generation.messages import plain_messages
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.prompts import encoded, rendered, tokens_of
 from clrt.generation.request import GenerateRequest
 from clrt.generation.result import GeneratedText

@@ -11,7 +11,7 @@ from typing import Any
 from clrt.errors import ClrtError, InputError, ModelError, needing
 from clrt.formats.safetensors import damaged
 from clrt.generation.chat_template import ChatTemplate
-from clrt.generation.language import LanguageModel
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.ir.graph import Graph
 from clrt.models.compiled import (
@@ -22,9 +22,9 @@ from clrt.models.compiled import (
     write_compiled,
 )
 from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_form import PAGE
-from clrt.ops.attention.pages import SLABS
-from clrt.plan.packed import packed_weights
+from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.paged_cache import SLABS
+from clrt.plan.weight_forms import packed_weights
 from clrt.runtime.model.model import Model, load
 
 _EXTRA = "generation"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from copy import copy
 from typing import Any, Protocol
 
-from clrt.generation.decoders import decoding_steps
+from clrt.generation.token_decoders import decoding_steps
 
 
 class TokenNames(Protocol):

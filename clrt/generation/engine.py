@@ -8,8 +8,7 @@ from typing import Any
 
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.formats.safetensors import Header
-from clrt.generation.cache_pages import CachePages
-from clrt.generation.encoded_source import (
+from clrt.generation.encoder_inputs import (
     NOWHERE,
     EncodedSource,
     Given,
@@ -19,12 +18,12 @@ from clrt.generation.encoded_source import (
 )
 from clrt.generation.engine_memory import CHUNK as CHUNK
 from clrt.generation.engine_memory import EngineMemory
+from clrt.generation.kv_cache import CachePages
 from clrt.generation.options import Sampling
-from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.sampler import TokenSampler, sampler_inputs
-from clrt.generation.step_parts import (
+from clrt.generation.sequences import (
     CachedSequence,
     StepPart,
     filled,
@@ -32,11 +31,12 @@ from clrt.generation.step_parts import (
     step_inputs,
     texts_of,
 )
+from clrt.generation.speculation_policy import round_size
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo

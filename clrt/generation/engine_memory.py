@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.generation.cache_pages import CachePages
-from clrt.generation.encoded_source import EncodedSource, longest_shapes
+from clrt.generation.encoder_inputs import EncodedSource, longest_shapes
+from clrt.generation.kv_cache import CachePages
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
-from clrt.generation.step_parts import CachedSequence
+from clrt.generation.sequences import CachedSequence
 from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.math import ceil_div

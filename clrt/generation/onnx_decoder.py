@@ -10,10 +10,10 @@ from clrt.errors import InputError, ModelError, needing
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.models.decoders.decoder import Decoder
-from clrt.models.decoders.paging.page_decoder import page_decoder
+from clrt.models.decoders.paging.rewrite import page_decoder
 from clrt.models.decoders.paging.visibility import MOST_KEYS
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 
 GENAI = "genai_config.json"
 _FILES = ("model.onnx", "onnx/model.onnx")

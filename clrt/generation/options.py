@@ -18,7 +18,7 @@ from clrt.generation.generation_config import (
     active_keys,
     read_proposed,
 )
-from clrt.generation.pace import MOST_GUESSES
+from clrt.generation.speculation_policy import MOST_GUESSES
 from clrt.models.huggingface.model_files import read_optional
 
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeAlias
 
 from clrt.errors import OutOfMemoryError
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 
 # What a page's content depends on: the content of the page before it, by its number among all that
 # there ever were, and what it has itself: its tokens, or a part of a source.

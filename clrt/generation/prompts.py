@@ -11,8 +11,8 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.generation.call_formats import with_text_arguments
-from clrt.generation.language import LanguageModel
 from clrt.generation.messages import plain_messages, short, valid_text
+from clrt.generation.model_spec import LanguageModel
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

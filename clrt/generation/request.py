@@ -9,13 +9,13 @@ from threading import RLock
 from typing import Any, TypedDict
 
 from clrt.errors import InputError, UnsupportedError
-from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
-from clrt.generation.language import LanguageModel
+from clrt.generation.forced_decoding import GivenText
+from clrt.generation.generation_state import Answer
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
-from clrt.generation.reading import GivenText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.token_rules import new_tokens_limit
 from clrt.generation.tool_calls import ExpectedCalls

@@ -30,7 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from clrt.generation.budget import (
+from clrt.generation.template_budget import (
     MOST_BITS,
     MOST_DEPTH,
     STEP,

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
-from clrt.generation.answer import Answer
-from clrt.generation.answer_steps import AnswerSteps, fail, sequence_of
-from clrt.generation.drafter import Drafter
+from clrt.generation.draft_model import Drafter
 from clrt.generation.engine import Engine
+from clrt.generation.generation_state import Answer
 from clrt.generation.result import FinishReason
-from clrt.generation.speculation import Speculation
-from clrt.generation.step_parts import CachedSequence
+from clrt.generation.sequences import CachedSequence
+from clrt.generation.speculative_decoding import Speculation
+from clrt.generation.step_runner import AnswerSteps, fail, sequence_of
 from clrt.ir.op import Array
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.util.active_calls import LOOK_S, ActiveCall, Turns
 
 T = TypeVar("T")

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK, Engine
-from clrt.generation.language import LanguageModel
+from clrt.generation.forced_decoding import GivenText, PlaceRows, read_rows
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling, whole_number
 from clrt.generation.prompts import encoded
-from clrt.generation.reading import GivenText, PlaceRows, read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from weakref import ref
 
 from clrt.errors import ClrtError
-from clrt.generation.answer import Answer
+from clrt.generation.generation_state import Answer
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.tool_calls import CallReader

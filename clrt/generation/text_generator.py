@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
 from clrt.generation.adapters import Adapters, named_adapters
-from clrt.generation.answer import Answer
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
-from clrt.generation.drafter import open_drafter
+from clrt.generation.draft_model import open_drafter
 from clrt.generation.engine import Engine
-from clrt.generation.language_model import read_language_model
+from clrt.generation.generation_state import Answer
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clrt.generation.language import LanguageModel
+from clrt.generation.model_spec import LanguageModel
 from clrt.generation.prompts import Prompt, several
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.scheduler import Scheduler

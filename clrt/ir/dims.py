@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Union
 
 from clrt.errors import UnsupportedError
-from clrt.ir.traced import is_traced
+from clrt.ir.symbolic_trace import is_traced
 
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]

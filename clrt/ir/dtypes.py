@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
 
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 
 
 class DType(Enum):

@@ -12,7 +12,7 @@ from clrt.errors import ShapeError
 from clrt.ir.attributes import attribute_names, settle_attributes
 from clrt.ir.dims import Dim, Shape, Substitutes, differ, substitute
 from clrt.ir.dtypes import DType
-from clrt.ir.traced import Evaluation, Trace, is_traced, plain, trace_of
+from clrt.ir.symbolic_trace import Evaluation, Trace, is_traced, plain, trace_of
 
 if TYPE_CHECKING:
     from clrt.ir.graph import Graph

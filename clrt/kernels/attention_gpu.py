@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clrt.device.requires import Requires
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
-from clrt.ir.traced import clamp, pure
+from clrt.ir.symbolic_trace import clamp, pure
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned

@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 from clrt.device.requires import Requires
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
-from clrt.ir.traced import pure
+from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_gpu import (
     JOIN_CYCLES,
     SIDE,
@@ -19,8 +19,8 @@ from clrt.kernels.gemm_gpu import (
     tile_cycles,
     tile_defines,
 )
-from clrt.kernels.panels import Panels
-from clrt.kernels.product import Epilogue, Product
+from clrt.kernels.gemm_problem import Epilogue, Product
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.tuned import tuned

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
-from clrt.device.rates import rates_of
+from clrt.device.device_rates import rates_of
 from clrt.ir.graph import Node
-from clrt.ir.traced import plain
+from clrt.ir.symbolic_trace import plain
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.traced import pure
-from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_of
-from clrt.kernels.panels import PACKED_ROWS, Panels
-from clrt.kernels.product import MatrixView, Product, copy_a, merge
+from clrt.ir.symbolic_trace import pure
+from clrt.kernels.gemm_problem import MatrixView, Product, copy_a, merge
+from clrt.kernels.gemm_split_float_cpu import UnitShares, UnitWork, unit_of
+from clrt.kernels.gemm_tile import is_whole, tile, width
+from clrt.kernels.panel_layout import PACKED_ROWS, Panels
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Buffer,
@@ -28,7 +29,6 @@ from clrt.kernels.spec import (
     unused,
 )
 from clrt.kernels.thresholds import Thresholds
-from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up

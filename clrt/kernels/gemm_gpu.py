@@ -10,9 +10,9 @@ from typing import Any
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
-from clrt.ir.code import Define
-from clrt.ir.traced import pure
-from clrt.kernels.product import Epilogue, Product, merge
+from clrt.ir.cl_code import Define
+from clrt.ir.symbolic_trace import pure
+from clrt.kernels.gemm_problem import Epilogue, Product, merge
 from clrt.kernels.spec import OCTET, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned

@@ -8,17 +8,17 @@ from math import prod
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels import gemm
+from clrt.kernels import gemm_variants
 from clrt.kernels.gemm_cpu import pack_b
-from clrt.kernels.panels import Panels
-from clrt.kernels.product import MatrixView, Product, merge
-from clrt.kernels.quantized import BlockWalk, dequantize_launch
+from clrt.kernels.gemm_problem import MatrixView, Product, merge
+from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.panel_layout import Panels
+from clrt.kernels.quantize_launches import BlockWalk, dequantize_launch
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, launch
-from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -131,4 +131,6 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
 
 def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element; A and B are int16."""
-    return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx)
+    return gemm_variants.emit_any(
+        replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx
+    )

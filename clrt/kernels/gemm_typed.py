@@ -6,9 +6,9 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import GemmShares, pack_b
-from clrt.kernels.product import Product, copy_a, merge
+from clrt.kernels.gemm_problem import Product, copy_a, merge
+from clrt.kernels.gemm_tile import width
 from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
-from clrt.kernels.tiles import width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_float64
 from clrt.util.math import ceil_div

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.spec import optional
 

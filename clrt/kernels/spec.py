@@ -11,13 +11,13 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
-from clrt.ir.code import Code, Define, spelled
+from clrt.ir.cl_code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.traced import clamp, is_traced
-from clrt.kernels.signature import Access, KernelSignature, Param, read_signature
-from clrt.kernels.source import read_source
+from clrt.ir.symbolic_trace import clamp, is_traced
+from clrt.kernels.kernel_signature import Access, KernelSignature, Param, read_signature
+from clrt.kernels.kernel_source import read_source
 
 Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 

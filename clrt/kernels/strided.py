@@ -10,9 +10,9 @@ from typing import Any
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
-from clrt.ir.traced import clamp, pure
+from clrt.ir.symbolic_trace import clamp, pure
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import (
     BufferArg,

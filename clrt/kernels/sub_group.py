@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.device.caps import DeviceCaps
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 
 # Intel's compiler takes smaller ones by itself, which have more registers for a work-item. Where
 # there are none it takes larger ones, and spills.

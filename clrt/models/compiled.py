@@ -8,7 +8,7 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | `producer` | the clrt that wrote it |
 | `graph` | the optimised graph in the IR's text form; `@"key"` is the tensor of that name |
 | `nodes` | JSON: by graph and node, the ONNX nodes it stands for, and the pass that made it |
-| `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.layouts`) |
+| `layouts` | JSON: the tensors in a kernel's layout, and which (`clrt.kernels.packed_layouts`) |
 | `shapes` | JSON: the input shapes it was made for |
 | `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
 | `properties` | JSON: texts by name, which the exporter of an ONNX file wrote; may be absent |
@@ -42,7 +42,7 @@ from clrt.ir.op import Array, StoredElements, TensorType
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
-from clrt.kernels.layouts import packed_shape, restoring
+from clrt.kernels.packed_layouts import packed_shape, restoring
 from clrt.kernels.spec import Packed
 from clrt.models.checksum import DigestCheck, canonical
 from clrt.ops import REGISTRY

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 from clrt.errors import ModelError, UnsupportedError, needing
 from clrt.ir.graph import Graph
 from clrt.models.compiled import SUFFIX, read_compiled
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 from clrt.util.files import check_link
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clrt.onnxruntime.exceptions import Fail
-from clrt.onnxruntime.loaded import LoadedFile
+from clrt.onnxruntime.loaded_model import LoadedFile
 from clrt.onnxruntime.memory import OrtMemoryInfo
 from clrt.onnxruntime.options import LOG, SessionOptions
 from clrt.onnxruntime.providers import ProviderChoice

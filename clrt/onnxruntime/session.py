@@ -20,14 +20,14 @@ from clrt.onnxruntime.exceptions import (
 )
 from clrt.onnxruntime.facts import SessionFacts
 from clrt.onnxruntime.feeds import Feeds
-from clrt.onnxruntime.loaded import LoadedFile
+from clrt.onnxruntime.loaded_model import LoadedFile
 from clrt.onnxruntime.options import LOG, RunOptions, SessionOptions
 from clrt.onnxruntime.providers import Providers, choose
 from clrt.onnxruntime.trace import SessionTrace
 from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
 from clrt.runtime.model.model import Model
-from clrt.runtime.opencl.cores import with_cores
 from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.sub_devices import with_cores
 
 _ASYNC_THREADS = 2
 AsyncCallback = Callable[[list[Any], Any, str], object]

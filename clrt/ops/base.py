@@ -21,7 +21,7 @@ from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
-from clrt.ir.traced import is_traced
+from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.variant import Variant
 from clrt.util.host_limits import check_texts

@@ -11,11 +11,11 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same_shape
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.product import epilogue_operand_fits
+from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.ops.base import Op
 from clrt.ops.checks import broadcast_shapes
 from clrt.ops.pointwise.fused import Fused, step_types
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 
 
 class TakesEpilogue(Op):

@@ -32,7 +32,7 @@ from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.softmax import SoftmaxBase
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.vision.pooling import AveragePool, GlobalPool, MaxPool, WindowPool

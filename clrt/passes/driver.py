@@ -23,7 +23,7 @@ from clrt.ir.verify import verify, verify_types
 from clrt.ops.base import Op, all_graphs
 from clrt.passes.report import PassRecord, PassReport
 from clrt.passes.worklist import Worklist
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.host_limits import FoldBudget
 
 MAX_SWEEPS = 64
@@ -346,9 +346,9 @@ class PassRun:
         record.nodes_after = len(self.graph.nodes)
         record.seconds = time.perf_counter() - start
         self.report.records.append(record)
-        if record.hits and knobs.VERIFY.get():
+        if record.hits and env_vars.VERIFY.get():
             self._verify(pass_.name)
-        if knobs.EXPLAIN_PASSES.get():
+        if env_vars.EXPLAIN_PASSES.get():
             record.explain()
         return record
 
@@ -357,7 +357,7 @@ class PassRun:
         self._view.infer_types()
 
     def _sweep(self, pass_: Pass, record: PassRecord) -> int:
-        limit, view = knobs.MAX_PATCHES.get(), self._view
+        limit, view = env_vars.MAX_PATCHES.get(), self._view
         alive = view.worklist.places
         before = len(record.hits)
         nodes = self._nodes(pass_)

@@ -7,9 +7,9 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
-from clrt.ops.conv.scaled import ScalesChannels
+from clrt.ops.conv.scalable_weights import ScalesChannels
 from clrt.ops.norm.batch_normalization import BatchNormalization
-from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import keeps_shape, op_name, operand_orders
 

@@ -13,9 +13,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.fuse_rounding import RoundedProduct, rounded_product
+from clrt.passes.fuse_fake_quantize import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name
 from clrt.util.host_limits import MAX_STEPWISE_BYTES
 

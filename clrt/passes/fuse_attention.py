@@ -14,8 +14,8 @@ from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.softmax import Softmax
-from clrt.ops.pointwise.pointwise import Add, Where
-from clrt.passes.attention_parts import (
+from clrt.ops.pointwise.table import Add, Where
+from clrt.passes.attention_matching import (
     Choice,
     Heads,
     Scores,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.elementwise_program import MAX_STEPS, ProgramBuilder, Ref, operand_refs
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
-from clrt.passes.programs import MAX_STEPS, ProgramBuilder, Ref, operand_refs
 
 MAX_OPERANDS = 8
 

@@ -6,11 +6,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
 from clrt.ops.epilogue import TakesEpilogue
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused, can_vectorise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.elementwise_program import ProgramBuilder, operand_refs
 from clrt.passes.matching import is_elementwise, keeps_shape
-from clrt.passes.programs import ProgramBuilder, operand_refs
 
 MAX_EXTRAS = 6
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
-from clrt.ops.pointwise.pointwise import Gelu, Mul
+from clrt.ops.pointwise.table import Gelu, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders, scalar, scaled
 

@@ -12,7 +12,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
-from clrt.ops.pointwise.pointwise import Div, Mul
+from clrt.ops.pointwise.table import Div, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     int_attribute,

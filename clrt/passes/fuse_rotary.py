@@ -11,8 +11,8 @@ from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.pointwise.pointwise import Add
-from clrt.passes.attention_parts import Heads, find_heads, merged, part_of
+from clrt.ops.pointwise.table import Add
+from clrt.passes.attention_matching import Heads, find_heads, merged, part_of
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import keeps_shape, operand_orders, produced_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.activations import Swish
-from clrt.ops.pointwise.pointwise import Mul
+from clrt.ops.pointwise.table import Mul
 from clrt.passes.driver import GraphView, Match, Pass
 from clrt.passes.matching import keeps_shape, op_name, operand_orders, scaled
 

@@ -12,7 +12,7 @@ from clrt.ops.attention.attention import Attention
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
-from clrt.passes.attention_parts import find_heads
+from clrt.passes.attention_matching import find_heads
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _BY_HEAD = (0, 2, 1, 3)

@@ -10,7 +10,7 @@ from clrt.ir.dims import is_unknown, same, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
 
 _MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")

@@ -13,7 +13,7 @@ from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.matmul.fused_matmul import FusedMatMul
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _FIELDS = ("q_offset", "k_offset", "v_offset")

@@ -6,9 +6,8 @@ from clrt.ir.graph import Graph
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
-from clrt.passes.capture_invariants import CaptureInvariants
-from clrt.passes.carry_shapes import CarryShapes
 from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget
+from clrt.passes.elide_split_concat import JoinSplit
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_affine import ExpandBatchNormalization, FoldAffine
@@ -18,23 +17,24 @@ from clrt.passes.fuse_attention import FuseAttention
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_epilogue import FuseEpilogue
+from clrt.passes.fuse_fake_quantize import FuseRoundedMatmul, FuseRounding
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
-from clrt.passes.fuse_rounding import FuseRoundedMatmul, FuseRounding
 from clrt.passes.fuse_swish import FuseSwish
-from clrt.passes.inline_graphs import InlineGraphs
-from clrt.passes.join_split import JoinSplit
+from clrt.passes.hoist_loop_invariants import CaptureInvariants
+from clrt.passes.inline_subgraphs import InlineGraphs
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
+from clrt.passes.promote_to_float32 import WidenFloats
+from clrt.passes.propagate_loop_dims import CarryShapes
 from clrt.passes.remove_identity import RemoveIdentity
+from clrt.passes.simplify_affine_gathers import SimplifyIndexGrids
 from clrt.passes.simplify_algebra import SimplifyAlgebra
-from clrt.passes.simplify_index_grids import SimplifyIndexGrids
-from clrt.passes.sink_constants import SinkConstants
+from clrt.passes.sink_captures import SinkConstants
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
-from clrt.passes.widen_floats import WidenFloats
 from clrt.util.gc_control import without_full_collections
 from clrt.util.host_limits import FoldBudget
 
@@ -127,7 +127,7 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
     """Rewrites a graph in place into an equal one that runs faster.
 
     Every decision holds for all shapes, where dims stay symbolic, and for all devices: compiled
-    models hold the result. What depends on the device is `clrt.passes.prepare`'s.
+    models hold the result. What depends on the device is `clrt.passes.device_pipeline`'s.
 
     Args:
         level: 0 does nothing, 1 cleans up, 2 fuses.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.expand import Expand
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     class_name,

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Abs, Equal, Mul, Reciprocal, Sqrt, Where
+from clrt.ops.pointwise.table import Abs, Equal, Mul, Reciprocal, Sqrt, Where
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     class_name,

@@ -7,7 +7,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.views import Reshape
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, keeps_shape, produced_by

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import INDEXED_BYTES
-from clrt.plan.slab import Lifetime, Slab
+from clrt.plan.slab_occupancy import Lifetime, Slab
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.ir.traced import plain
+from clrt.ir.symbolic_trace import plain
 from clrt.kernels.spec import Buffer, Packed, Status
 from clrt.ops.base import Op
 from clrt.ops.pointwise.fused import symbolic_shape

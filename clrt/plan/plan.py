@@ -10,17 +10,17 @@ from itertools import chain
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, reworded
 from clrt.ir.graph import Graph, Value
-from clrt.ir.traced import is_traced
+from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.index_range import check_index_range
 from clrt.kernels.spec import KernelSpec, Launch, Packed, Status
 from clrt.kernels.variant import Lowering
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
-from clrt.plan.contract import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, Contract
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
 from clrt.plan.lifetimes import buffer_lifetimes, is_view_by_sizes, share, ticks
 from clrt.plan.lower import lower
-from clrt.plan.parts import PartNote, place_parts
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
+from clrt.plan.subview_placement import PartNote, place_parts
 from clrt.plan.traffic import traffic
 from clrt.util.gc_control import without_collector
 

@@ -18,14 +18,14 @@ from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ir.traced import pure
+from clrt.ir.symbolic_trace import pure
 from clrt.kernels.index_range import MAX_ELEMS
 from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
 from clrt.ops.control.control_flow import sink_constants
 from clrt.ops.decompositions.registry import Audience, decompose
-from clrt.plan.derived import derive, trace_of
+from clrt.ops.node_errors import Blaming
 from clrt.plan.lifetimes import is_view
+from clrt.plan.traced_constants import derive, trace_of
 from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.

@@ -13,17 +13,17 @@ from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements
-from clrt.ir.traced import Evaluation, Trace, is_traced, plain
+from clrt.ir.symbolic_trace import Evaluation, Trace, is_traced, plain
 from clrt.kernels.spec import INDEXED_BYTES, Buffer, BufferArg, Packed, Status, numbered_arguments
 from clrt.plan.arena import Arena, Interval, place
+from clrt.plan.arena_relayout import Stack
 from clrt.plan.fuse_launches import MissedRegion
-from clrt.plan.parts import PartNote
+from clrt.plan.launch_patches import Grids, Int32s, Ints, Words
 from clrt.plan.plan import Plan, tenants
-from clrt.plan.replay import Replay
-from clrt.plan.restack import Stack
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.steps import HostStep, PlanStep, launches_of
-from clrt.plan.words import Grids, Int32s, Ints, Words
+from clrt.plan.subview_placement import PartNote
+from clrt.plan.template_instantiation import Replay
 
 _LOG = logging.getLogger(__name__)
 # By how much of its live bytes an arena may be larger than the one that a search found, before

@@ -14,7 +14,7 @@ from clrt.ray.resources import device_for_actor
 from clrt.text.jobs.extras import need
 from clrt.text.jobs.job import EmbedJob
 from clrt.text.jobs.options import EmbedOptions, model_digest
-from clrt.text.jobs.parts import PartMaker
+from clrt.text.jobs.shards import PartMaker
 from clrt.util.env_vars import whole_number
 
 _MOST_BLOCKS = 5000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from clrt.errors import DeviceError
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 
 
@@ -23,7 +23,7 @@ def device_for_actor(device: str | int | None = None) -> str | int | None:
     Raises:
         DeviceError: OpenCL has no such GPU.
     """
-    if device is not None or knobs.DEVICE.get() != knobs.DEVICE.default:
+    if device is not None or env_vars.DEVICE.get() != env_vars.DEVICE.default:
         return device
     granted = _granted_gpus()
     if granted is None:

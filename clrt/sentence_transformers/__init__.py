@@ -17,8 +17,8 @@ from typing import Any
 from clrt.errors import ClrtError, InputError
 from clrt.sentence_transformers import util
 from clrt.text import CrossEncoder, SentenceEncoder, SparseEncoder
-from clrt.text.habits import device_name
 from clrt.text.quantize import quantize_embeddings
+from clrt.text.sentence_transformers_compat import device_name
 from clrt.text.similarity import SIMILARITIES, Similarity, similarity_name
 
 __version__ = "6.2.0"  # the release whose results these are

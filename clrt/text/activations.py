@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError, UnsupportedError
-from clrt.text.arrays import as_array, is_tensor, to_tensor
+from clrt.text.torch_interop import as_array, is_tensor, to_tensor
 
 FloatArray = NDArray[np.float32]
 Activation = Callable[[FloatArray], FloatArray]

@@ -13,7 +13,13 @@ from clrt.errors import InputError
 from clrt.models.locate import find_model
 from clrt.text.activations import as_activation, find_activation, softmax
 from clrt.text.config import PairConfig, read_pair_config
-from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
+from clrt.text.sentence_transformers_compat import (
+    CALL_OPTIONS,
+    LOAD_OPTIONS,
+    hub_cache,
+    ignore,
+    renamed,
+)
 from clrt.text.text_model import LoadOptions, Progress, TextModel, TextRequest, converted, last_size
 from clrt.text.tokenize import Text
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from clrt.text.arrays import SimilarityArray
 from clrt.text.config import EncoderConfig, SparseConfig
-from clrt.text.habits import renamed
+from clrt.text.sentence_transformers_compat import renamed
 from clrt.text.similarity import SIMILARITIES, Vectors, similarity_name
 from clrt.text.text_model import LoadOptions, TextModel
+from clrt.text.torch_interop import SimilarityArray
 
 
 class Embedder(TextModel):

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.named_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import NamedBuilder, floats, ints
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.text.stages import VectorStage, unit

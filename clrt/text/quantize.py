@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.text.arrays import as_array, rows_of
+from clrt.text.torch_interop import as_array, rows_of
 
 Array = NDArray[Any]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.text.arrays import as_array, rows_of
 from clrt.text.similarity import Vectors, cos_sim, normalize_vectors
 from clrt.text.sparse_vectors import SparseVectors
+from clrt.text.torch_interop import as_array, rows_of
 
 Array = NDArray[Any]
 Score = Callable[[Any, Any], Any]

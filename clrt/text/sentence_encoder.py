@@ -13,14 +13,20 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.models.locate import find_model
-from clrt.text.arrays import to_tensor
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.embedder import Embedder
-from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
 from clrt.text.pooling import RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.quantize import check_precision, quantize_embeddings
+from clrt.text.sentence_transformers_compat import (
+    CALL_OPTIONS,
+    LOAD_OPTIONS,
+    hub_cache,
+    ignore,
+    renamed,
+)
 from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, last_size, positive
 from clrt.text.tokenize import Text
+from clrt.text.torch_interop import to_tensor
 
 FloatArray = NDArray[np.float32]
 OutputValue = Literal["sentence_embedding", "token_embeddings"]

@@ -9,8 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.text.arrays import SimilarityArray, as_array, rows_of, similarity_array, speaks_torch
 from clrt.text.sparse_vectors import SparseVectors
+from clrt.text.torch_interop import (
+    SimilarityArray,
+    as_array,
+    rows_of,
+    similarity_array,
+    speaks_torch,
+)
 
 Array = NDArray[Any]
 Vectors = Any

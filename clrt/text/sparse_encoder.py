@@ -14,8 +14,14 @@ from clrt.models.locate import find_model
 from clrt.runtime.model.model import load
 from clrt.text.config import SparseConfig, read_sparse_config
 from clrt.text.embedder import Embedder
-from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
 from clrt.text.pooling import MASK, RESULT
+from clrt.text.sentence_transformers_compat import (
+    CALL_OPTIONS,
+    LOAD_OPTIONS,
+    hub_cache,
+    ignore,
+    renamed,
+)
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.splade import LOGITS, splade_graph
 from clrt.text.text_model import LoadOptions, Progress, TextRequest, last_size, positive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.named_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import NamedBuilder, floats, ints
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.pooling import MASK, RESULT
 

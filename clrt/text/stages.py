@@ -18,7 +18,7 @@ from clrt.ir.op import Array
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.json_values import positive_number
 from clrt.models.huggingface.model_files import read_optional
-from clrt.ops.named_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import NamedBuilder, floats, ints
 
 # Under the length of a vector that is divided by it: torch's `normalize`.
 _LEAST_LENGTH = 1e-12

@@ -17,12 +17,12 @@ from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.model.pickling import Rebuilt
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
-from clrt.text.arrays import to_tensor
 from clrt.text.config import TextConfig
 from clrt.text.feeds import INPUTS, Feeds, fixed_dims, model_feeds
-from clrt.text.habits import device_name
 from clrt.text.pooling import MASK
+from clrt.text.sentence_transformers_compat import device_name
 from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
+from clrt.text.torch_interop import to_tensor
 
 Progress = Callable[[int, int], object]
 M = TypeVar("M", bound="TextModel")

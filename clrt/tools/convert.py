@@ -20,12 +20,12 @@ from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.models.huggingface.model_files import read_text
 from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.ops.base import all_graphs
+from clrt.passes.compress_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
+from clrt.passes.demote_exact_weights import NarrowWeights
 from clrt.passes.driver import PassReport, PassRun, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
-from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
-from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
-from clrt.plan.packed import packed_weights
+from clrt.plan.weight_forms import packed_weights
 from clrt.runtime.execution.signature import TensorSpec, listed_symbols, symbol_places
 from clrt.runtime.model.model import load
 from clrt.text.config import read_any_config

@@ -19,7 +19,7 @@ from clrt.ir.text import print_graph
 from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.runtime.model.model import load
 from clrt.runtime.opencl.devices import DeviceInfo, devices, no_device_text
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.files import expanded, make_cache_folder, parse_json, read_regular, replacing
 
 # A run is measured so often, or for so long.
@@ -92,7 +92,7 @@ def pick_device(
     candidates = [d for d in devices() if d.usable and not d.caps.simulator]
     if not candidates:
         raise DeviceError(no_device_text(devices()))
-    folder = (knobs.cache_dir() if cache_dir is None else expanded(cache_dir)) / "devices"
+    folder = (env_vars.cache_dir() if cache_dir is None else expanded(cache_dir)) / "devices"
     path = folder / f"{_key(source, shapes, candidates)}.json"
     times = _remembered(path, candidates)
     remembered = times is not None

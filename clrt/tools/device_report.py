@@ -18,10 +18,10 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import find_record
+from clrt.runtime.opencl.compiler_probes import PROBES, compiled_probes, driver_facts
 from clrt.runtime.opencl.peaks import launch_times, peaks_of
-from clrt.runtime.opencl.probes import PROBES, compiled_probes, driver_facts
 from clrt.runtime.opencl.session import Session
-from clrt.runtime.selftest.checking import Outcome, check_device
+from clrt.runtime.selftest.runner import Outcome, check_device
 
 Record: TypeAlias = "dict[str, Any]"
 # Of the form of the report.

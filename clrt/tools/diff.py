@@ -22,10 +22,10 @@ from clrt.models.as_onnx import onnx_model
 from clrt.models.onnx.export.outputs import node_outputs, with_outputs
 from clrt.models.sources import is_compiled, read_graph
 from clrt.ops.base import Held, Op, all_graphs
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
+from clrt.passes.compress_weights import ShrinkWeights
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
-from clrt.passes.shrink_weights import ShrinkWeights
 from clrt.runtime.model.model import Model, load
 from clrt.util.accuracy import difference
 

@@ -24,7 +24,7 @@ from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.softmax import Softmax
-from clrt.ops.pointwise.pointwise import Add, Gelu
+from clrt.ops.pointwise.table import Add, Gelu
 from clrt.plan.steps import DeviceStep
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution

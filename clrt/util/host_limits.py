@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -44,7 +44,7 @@ class FoldBudget:
     @classmethod
     def of(cls, constant_bytes: int) -> FoldBudget:
         """The budget of a graph with so many bytes of constants."""
-        grown = knobs.FOLD_LIMIT.get() + _WIDENED * constant_bytes
+        grown = env_vars.FOLD_LIMIT.get() + _WIDENED * constant_bytes
         return cls(grown, _FOLDED_WORK + _READS * constant_bytes)
 
     def has(self, nbytes: int, work: int) -> bool:
@@ -67,7 +67,7 @@ def check_host(nbytes: int, what: str, share: int = 1) -> None:
     Raises:
         OutOfMemoryError: It is more than CLRT_HOST_LIMIT.
     """
-    limit = knobs.HOST_LIMIT.get() // share
+    limit = env_vars.HOST_LIMIT.get() // share
     if nbytes > limit:
         raise OutOfMemoryError(
             f"{what} would take {_readable(nbytes)} of the host's memory, and CLRT_HOST_LIMIT "
@@ -112,7 +112,7 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
 
 def allows_iterations(iterations: int) -> bool:
     """Whether a run may make so many iterations of the graphs that its nodes hold."""
-    return iterations <= knobs.ITERATION_LIMIT.get()
+    return iterations <= env_vars.ITERATION_LIMIT.get()
 
 
 def check_iterations(iterations: int, what: str) -> None:
@@ -125,7 +125,7 @@ def check_iterations(iterations: int, what: str) -> None:
         InputError: They are more than CLRT_ITERATION_LIMIT.
     """
     if not allows_iterations(iterations):
-        limit = knobs.ITERATION_LIMIT.get()
+        limit = env_vars.ITERATION_LIMIT.get()
         raise InputError(
             f"{what} asks for {iterations} iterations of its graph in one run, and "
             f"CLRT_ITERATION_LIMIT allows {limit}; raise it where they are meant."

@@ -12,8 +12,8 @@ import numpy as np
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
 from clrt.vision.boxes import check_task, sigmoid
+from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
-from clrt.vision.pictures import ImageLike, Picture
 from clrt.vision.preprocessor import Preprocessor
 
 _PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")

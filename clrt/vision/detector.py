@@ -18,8 +18,8 @@ from clrt.ops.vision.non_max_suppression import NonMaxSuppression
 from clrt.runtime.model.model import Model, load
 from clrt.vision.boxes import BoxHead, QueryHead, Things, as_corners, box_head, query_head
 from clrt.vision.frames import Frame
+from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
-from clrt.vision.pictures import ImageLike, Picture
 from clrt.vision.preprocessor import Preprocessor
 
 _YOLO_EDGE = 640

@@ -17,8 +17,8 @@ from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.files import check_link
 from clrt.vision.companions import beside
+from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel, model_path
-from clrt.vision.pictures import ImageLike, Picture
 from clrt.vision.preprocessor import Preprocessor
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from clrt.vision.companions import read_companions
 from clrt.vision.configs import labels_of
 from clrt.vision.exports import Export, read_export
 from clrt.vision.frames import Frame, Size
-from clrt.vision.pictures import ImageLike, Picture, pictures
+from clrt.vision.image_inputs import ImageLike, Picture, pictures
 from clrt.vision.preprocessor import Preprocessor
 from clrt.vision.presets import NAME, kind_of
 

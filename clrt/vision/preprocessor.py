@@ -14,7 +14,6 @@ from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.vision.configs import RGB
-from clrt.vision.filters import filter_name
 from clrt.vision.frames import (
     Frame,
     Size,
@@ -27,8 +26,9 @@ from clrt.vision.frames import (
     whole,
     within,
 )
-from clrt.vision.pictures import ImageLike, Picture, pictures
+from clrt.vision.image_inputs import ImageLike, Picture, pictures
 from clrt.vision.presets import arguments_of
+from clrt.vision.resample_tables import filter_name
 from clrt.vision.resizer import Colours, resized
 
 

@@ -20,9 +20,9 @@ from clrt.runtime.opencl.session import session_for
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.math import round_up
 from clrt.vision.configs import RGB
-from clrt.vision.filters import axis_table, downwards_first
 from clrt.vision.frames import Frame
-from clrt.vision.pictures import Picture
+from clrt.vision.image_inputs import Picture
+from clrt.vision.resample_tables import axis_table, downwards_first
 
 # A kernel reads so many pixels of a row at a time.
 _PIXELS = 4

@@ -15,13 +15,13 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.movement.gather import Gather
-from clrt.ops.pointwise.pointwise import Add, Mul, Sub
+from clrt.ops.pointwise.table import Add, Mul, Sub
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.runtime.model.model import Model, load
 from clrt.vision.boxes import check_task
 from clrt.vision.frames import Frame
+from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
-from clrt.vision.pictures import ImageLike, Picture
 
 # Of the logits of some rows of an image: all of a photo would take gigabytes.
 _BAND_BYTES = 64 << 20

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 import clrt
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.files import make_cache_folder
 
 from .builder import make_tokenizer, train, write_folder
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="train it again")
     parser.add_argument("--folder", type=Path, help="where it lies; by default in clrt's cache")
     args = parser.parse_args()
-    folder = args.folder or knobs.cache_dir() / "chat-demo"
+    folder = args.folder or env_vars.cache_dir() / "chat-demo"
     console = Console(highlight=False, stderr=True)
     if args.again or not is_there(folder):
         build(folder, console)

@@ -2,7 +2,7 @@
 // around zero points, and their products are summed in 32 bits (common/byte_dots.clh). Levels of A are
 // low to high, and lie as level - middle; MIDDLE is low + 128. Levels of B are unsigned. Behind the bytes of
 // a panel of B lie, for each of its 32 columns, MIDDLE times the sum of its levels less its zero point, its
-// zero point, and the scale of its sums (clrt/kernels/gemm_bytes.py).
+// zero point, and the scale of its sums (clrt/kernels/gemm_int8_cpu.py).
 // With A_T, char or uchar, A has levels already, around one zero point, and y is the sums; MIDDLE is 1 then.
 //   A_MIDDLE  of levels of A_T: 0, or 128 if they are unsigned
 //   A_ZERO    A has a zero point, and not 0

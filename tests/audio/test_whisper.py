@@ -13,7 +13,7 @@ import pytest
 
 from clrt import TextGenerator
 from clrt.audio import Fallback, Features, Transcriber, Transcript
-from clrt.audio.presets import LogMel
+from clrt.audio.feature_extractors import LogMel
 from clrt.audio.whisper.segments import split_window
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.speech import WhisperSpeech

@@ -17,14 +17,14 @@ from clrt.functional.operators import DOMAINS, function_of, names_in
 from clrt.ir.graph import Graph
 from clrt.ir.op import IrOp, TensorType
 from clrt.models.onnx.functions import schema_of
-from clrt.models.onnx.operators import OWN_DOMAIN, OpForm, op_forms
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, OpForm, op_forms
 from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import imported_ops
-from clrt.ops.evaluate import evaluate
 from clrt.ops.matmul.quantized_matmul import ROUNDED_BITS, QuantizedMatMul
+from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.conformance import suite
 from tests.harness import quick_device, tolerance

@@ -23,7 +23,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ir.text import print_graph
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from tests.ops.samples import Sample, samples
 
 SIZES = {"n": 4, "m": 3}

@@ -17,7 +17,7 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.onnx.export.exporter import export_model
 from clrt.models.sources import Source
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.fuzz.graphs import Case, graphs
 from tests.fuzz.loops import in_a_loop

@@ -18,7 +18,7 @@ from clrt.models.decoders.decoder import Decoder
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.models.decoders.source import QuantisedRows, WeightSource
+from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
 from tests.generation.checkpoints import Array, load_json, write_folder
 
 # What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,

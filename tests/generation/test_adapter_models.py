@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from clrt.cli import app
 from clrt.cli.convert import app as convert
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.adapter_folders import (
     load_adapters,

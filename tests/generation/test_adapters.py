@@ -15,15 +15,15 @@ import clrt
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.formats.gguf.encode import pack_q8_0
 from clrt.formats.gguf.file import read_gguf
-from clrt.models.decoders.adapters.adapted import AdaptedWeights, open_adapter
 from clrt.models.decoders.adapters.base import adapted_folder, adapted_gguf
+from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
 from clrt.models.decoders.decoder import Decoder
 from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.models.decoders.source import QuantisedRows
+from clrt.models.decoders.weight_source import QuantisedRows
 from tests.generation.adapter_folders import (
     load_adapters,
     small_adapter,
@@ -35,8 +35,8 @@ from tests.generation.gguf_decoders import CASES as GGUF_CASES
 from tests.generation.gguf_decoders import CHANGES, PLACES, QUANTISED, case_file
 from tests.generation.oracle_adapters import ADAPTERS, ADDED, GGUF_ADAPTERS
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
-from tests.generation.test_decoders import TOLERANCE, Run
 from tests.generation.test_gguf_decoders import LARGEST, ROUNDED
+from tests.generation.test_token_decoders import TOLERANCE, Run
 from tests.harness import quick_device
 
 CASES = load_adapters()

@@ -16,7 +16,7 @@ from clrt.cli.main import app
 from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.step_parts import StepPart
+from clrt.generation.sequences import StepPart
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.oracle_sources import (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import clrt
-from clrt.generation import reading, scoring
-from clrt.generation.cache_pages import CachePages
+from clrt.generation import forced_decoding, scoring
 from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.kv_cache import CachePages
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,
@@ -156,7 +156,7 @@ def test_scores_survive_the_failure_of_others(
 ) -> None:
     expected = endless.score(PROMPTS["long"])
     monkeypatch.setattr(scoring, "_MOST_LOGITS", 1)
-    next_parts, steps = reading._next_parts, []
+    next_parts, steps = forced_decoding._next_parts, []
 
     def resetting(engine: Engine, *args: Any) -> Any:
         steps.append(1)
@@ -164,7 +164,7 @@ def test_scores_survive_the_failure_of_others(
             engine.reset()
         return next_parts(engine, *args)
 
-    monkeypatch.setattr(reading, "_next_parts", resetting)
+    monkeypatch.setattr(forced_decoding, "_next_parts", resetting)
     assert endless.score(PROMPTS["long"]) == pytest.approx(expected, abs=1e-4)
 
 

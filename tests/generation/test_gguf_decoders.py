@@ -16,20 +16,20 @@ from clrt.formats.gguf.file import read_gguf
 from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.step_parts import StepPart
+from clrt.generation.sequences import StepPart
 from clrt.ir.dtypes import DType
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import record_for
 from clrt.models.decoders.decoder import Decoder
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.graph import decoder_graph
-from clrt.models.decoders.source import QuantisedRows, WeightSource
-from clrt.runtime.execution import plans
+from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
+from clrt.runtime.execution import planner
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS, VOCABULARY
-from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
+from tests.generation.test_token_decoders import LOGITS, TOLERANCE, Run
 from tests.harness import quick_device
 from tests.ops.test_ops import SHORT
 
@@ -121,7 +121,7 @@ def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         own = TUNED[kernel].defaults if kernel in TUNED else {}
         return {k: v for k, v in SHORT.items() if k in own} or record_for(kernel, caps)
 
-    monkeypatch.setattr(plans, "record_for", record)
+    monkeypatch.setattr(planner, "record_for", record)
     own = quick_device()
     units = own.caps.compute_units + 1
     caps = replace(own.caps, kind="gpu", compute_units=units, matrix_shapes=frozenset())

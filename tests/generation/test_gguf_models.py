@@ -14,7 +14,7 @@ import pytest
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile, read_gguf
 from clrt.formats.gguf.metadata import Metadata
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.options import Sampling
 from clrt.generation.text_generator import TextGenerator
 from clrt.models.decoders.gguf import read_gguf_decoder

@@ -7,8 +7,14 @@ import time
 import numpy as np
 import pytest
 
-from clrt.generation.lookup import LookupIndex
-from clrt.generation.pace import MOST_GUESSES, StepCosts, StepGuesses, Trust, round_size
+from clrt.generation.prompt_lookup import LookupIndex
+from clrt.generation.speculation_policy import (
+    MOST_GUESSES,
+    StepCosts,
+    StepGuesses,
+    Trust,
+    round_size,
+)
 
 
 def index_of(*tokens: int) -> LookupIndex:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clrt import TextGenerator
 from clrt.generation.compiled import read_compiled_language_model, write_language_model
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from tests.generation.checkpoints import DATA, load_json, tokens, write_folder
 from tests.generation.oracle_decoders import LENGTHS, VOCABULARY
 from tests.generation.oracle_texts import LONG_PROMPTS, LONG_SCORED, LONG_STEPS

@@ -29,7 +29,7 @@ SCRIPT = """
 import gc, json, sys
 from pathlib import Path
 from clrt.generation.text_generator import TextGenerator
-from clrt.runtime.opencl.pages import return_freed
+from clrt.runtime.opencl.os_memory import return_freed
 
 def taken(name):
     lines = Path("/proc/self/status").read_text().split("\\n")

@@ -14,11 +14,11 @@ import pytest
 
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.generation.engine import Engine
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.onnx_decoder import read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.step_parts import CachedSequence, StepPart
+from clrt.generation.sequences import CachedSequence, StepPart
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import Array
 from tests.generation.onnx_folders import load_configs, write_multi_head, write_onnx

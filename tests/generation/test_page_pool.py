@@ -8,7 +8,7 @@ import pytest
 
 from clrt.errors import OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, PagePool
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 
 
 def pool_of(*sizes: int) -> PagePool:

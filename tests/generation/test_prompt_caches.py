@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import clrt
-from clrt.generation.language_model import read_language_model
+from clrt.generation.model_reader import read_language_model
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from tests.generation.checkpoints import load_json, write_folder
 from tests.generation.text_folders import computed, make_generator, pages_in_use, write_texts
 

@@ -12,7 +12,7 @@ import pytest
 
 from clrt.generation.engine import Engine
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.plan.steps import HostStep, Region
 from tests.generation.gguf_decoders import case_file
 from tests.generation.test_gguf_models import TOKENS

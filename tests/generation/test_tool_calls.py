@@ -11,9 +11,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 import clrt
-from clrt.generation.answer import Answer
 from clrt.generation.call_formats import FORMATS, find_format
 from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.generation_state import Answer
 from clrt.generation.options import Sampling
 from clrt.generation.result import GeneratedText, ToolCall
 from clrt.generation.tool_calls import CallReader, ExpectedCalls, with_calls

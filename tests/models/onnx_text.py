@@ -11,7 +11,7 @@ from onnx import parser
 
 import clrt
 from clrt.ir.op import Array
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime.execution import bound_plan, pace
+from clrt.runtime.execution import bound_plan, launch_throttle
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES
 from tests.models.test_interrupt import chain
@@ -67,7 +67,7 @@ def test_a_task_that_is_cancelled_ends_its_run(
         feed = chain_feeds(3)
         expected = model.run(feed)["y"]
         monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
-        monkeypatch.setattr(pace, "_PART_S", 0.0)
+        monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
 
         async def limited() -> None:
             with held(model), pytest.raises(asyncio.TimeoutError):
@@ -113,7 +113,7 @@ def test_a_future_has_the_error_or_is_cancelled(
     with clrt.load(chain(), device=device.index) as model:
         expected = model.run(chain_feeds(3))["y"]
         monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
-        monkeypatch.setattr(pace, "_PART_S", 0.0)
+        monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
         with held(model):
             run = model.submit(chain_feeds(3))
             assert run.future().cancel() and run.future().cancelled()
@@ -155,14 +155,14 @@ def test_a_state_outlives_a_timeout(
         state = model.new_state({"cache": "next"}, {"cache": (1, 8, 4)})
         model.run(rows(1.0, 0), state=state)
         monkeypatch.setattr(bound_plan, "LONG_S", long_s)
-        monkeypatch.setattr(pace, "_PART_S", 0.0)
-        real = pace.Pace.make_room
+        monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
+        real = launch_throttle.Pace.make_room
 
-        def late(self: pace.Pace, cost: int) -> None:
+        def late(self: launch_throttle.Pace, cost: int) -> None:
             time.sleep(0.05)
             real(self, cost)
 
-        monkeypatch.setattr(pace.Pace, "make_room", late)
+        monkeypatch.setattr(launch_throttle.Pace, "make_room", late)
         ended = False
         try:
             found = model.run(rows(2.0, 1), state=state, timeout=0)

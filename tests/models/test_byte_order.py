@@ -15,7 +15,7 @@ import clrt
 import clrt.functional
 import clrt.onnxruntime as ort
 from clrt.audio.streams import read_audio
-from clrt.cli.samples import read_feeds
+from clrt.cli.random_inputs import read_feeds
 from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType, native
 from tests.harness import quick_device

@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.ops.control import chunks
 from clrt.ops.control.control_flow import Loop
-from clrt.runtime.execution.task import Task
+from clrt.runtime.execution.graph_run import Task
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 

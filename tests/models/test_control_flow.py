@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.errors import InputError, ModelError, ShapeError
-from clrt.ops.control import unrolling
+from clrt.ops.control import unroll
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
@@ -163,7 +163,7 @@ def test_a_loop_whose_state_starts_as_a_number_and_whose_turn_is_a_vector(
 def test_scans_forwards_and_backwards_along_any_axis(
     few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unrolling, "_FEW_NODES", few)
+    monkeypatch.setattr(unroll, "_FEW_NODES", few)
     model = parsed(
         """
         g (float[d] s, float[d, t] a, float[t, d] b) => (float[d] e, float[d, t] p, float[t, d] q) {

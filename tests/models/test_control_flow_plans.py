@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 import clrt
-import clrt.runtime.execution.plans as plans_module
+import clrt.runtime.execution.planner as plans_module
 from clrt.ops.control.control_flow import Loop
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution

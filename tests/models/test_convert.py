@@ -21,11 +21,11 @@ from typer.testing import CliRunner, Result
 import clrt
 from clrt.cli import conversion, convert_report
 from clrt.cli.convert import EXIT_DIFFERS, app
-from clrt.cli.samples import sample_inputs
+from clrt.cli.random_inputs import sample_inputs
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
 from clrt.models.sources import onnx_file
-from clrt.passes.shrink_weights import Shrunk
+from clrt.passes.compress_weights import Shrunk
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.opencl.devices import DeviceInfo, devices
 from clrt.tools.convert import Difference, read_encoder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.cli.samples import sample_inputs
+from clrt.cli.random_inputs import sample_inputs
 from clrt.errors import InputError
 from clrt.runtime.execution.signature import symbol_places
 from clrt.tools.convert import Options, convert

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime.execution import bound_plan, execution, pace
+from clrt.runtime.execution import bound_plan, execution, launch_throttle
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed
@@ -84,7 +84,7 @@ class RunInThread:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     # Every run is a long one, and each launch a part of its own, on a fast machine, too.
     monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
-    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
     return Launches(monkeypatch)
 
 
@@ -97,7 +97,7 @@ def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.M
         wanted = model.run(feed)["y"]
         monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
         for part_s in (0.0, 1e-3, 1e3):
-            monkeypatch.setattr(pace, "_PART_S", part_s)
+            monkeypatch.setattr(launch_throttle, "_PART_S", part_s)
             np.testing.assert_array_equal(model.run(feed)["y"], wanted)
 
 

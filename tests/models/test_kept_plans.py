@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime.execution import plans as plans_module
+from clrt.runtime.execution import planner as plans_module
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.programs import _KEPT
 from clrt.runtime.opencl.session import session_for

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime.execution import bound_plan, pace
+from clrt.runtime.execution import bound_plan, launch_throttle
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.execution.task import Task
-from clrt.runtime.opencl.connection import Connection
+from clrt.runtime.execution.graph_run import Task
+from clrt.runtime.opencl.device_context import Connection
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from tests.models.onnx_text import DEVICES, parsed
@@ -150,7 +150,7 @@ def test_a_run_that_was_interrupted_is_not_waited_for(
 @DEVICES
 def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a short run of another model waits, a long one enqueues a part now and then."""
-    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
     with clrt.load(chain(), device=device.index) as long, small(device) as short:
         feed, x = chain_feeds(4), np.ones(4, np.float32)
         expected = long.run(feed)["y"]
@@ -173,7 +173,7 @@ def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.2)
             assert not waits.done and not run.done
             counted, took = len(gave), time.perf_counter() - start
-            assert counted < took / pace._GIVE_S + 5 and all(gave)
+            assert counted < took / launch_throttle._GIVE_S + 5 and all(gave)
         np.testing.assert_allclose(waits.wait()["y"], np.exp(x), rtol=1e-6)
         np.testing.assert_array_equal(run.wait()["y"], expected)
         assert not gave[-1]
@@ -205,7 +205,7 @@ def test_time_spent_waiting_makes_no_run_long(device: DeviceInfo) -> None:
 def test_the_background_has_one_part_in_the_queue(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
     source = chain()
     with clrt.load(source, device=device.index) as model:
         expected = model.run(chain_feeds(4))["y"]

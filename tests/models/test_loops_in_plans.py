@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import clrt
-from clrt.ops.control import unrolling
+from clrt.ops.control import unroll
 from clrt.ops.control.control_flow import Loop
 from clrt.plan.steps import launches_of
-from clrt.runtime.execution import plans
+from clrt.runtime.execution import planner as plans
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
@@ -84,7 +84,7 @@ def test_a_loop_that_the_host_can_count_is_one_plan(device: DeviceInfo) -> None:
 def test_a_long_loop_joins_the_plan_of_shapes_that_come_again(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unrolling, "_FEW_NODES", 0)
+    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
     ours = clrt.load(parsed(RECURRENT), device=device.index)
     feed, planner = _recurrent(6, 2), ours._runner.planner
     wanted = ours.run(feed)
@@ -105,7 +105,7 @@ def test_a_long_loop_joins_the_plan_of_shapes_that_come_again(
 def test_a_loop_without_room_in_the_plan_stays_the_hosts(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unrolling, "_FEW_NODES", 0)
+    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
     ours = clrt.load(parsed(RECURRENT), device=device.index)
     feed, planner = _recurrent(3, 2), ours._runner.planner
     plan = planner.plan
@@ -132,7 +132,7 @@ def test_where_a_loop_ends(
     limit: str, start: int, end: int, few: int, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its number of iterations, its condition, or at once; its state grows meanwhile."""
-    monkeypatch.setattr(unrolling, "_FEW_NODES", few)
+    monkeypatch.setattr(unroll, "_FEW_NODES", few)
     most = f"most = Constant<value = int64 {{{limit}}}>()" if limit else ""
     model = parsed(
         f"""

@@ -16,8 +16,8 @@ from clrt.ir.graph import Graph
 from clrt.kernels.spec import BufferArg
 from clrt.kernels.tuning_records import record_for
 from clrt.models.sources import read_graph
+from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.passes.prepare import prepare
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import Region

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import clrt
 from clrt.cli import app
 from clrt.cli.bench import largest_difference
-from clrt.cli.samples import sample_inputs
+from clrt.cli.random_inputs import sample_inputs
 from clrt.cli.shapes import default_shapes, one_shape, parse_shapes
 from tests.models.test_profile import small_model
 

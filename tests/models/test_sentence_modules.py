@@ -18,13 +18,13 @@ import clrt
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.models.decoders.sequence import sequence_graph
-from clrt.ops.named_builder import NamedBuilder
+from clrt.ops.op_builder import NamedBuilder
 from clrt.runtime.model.model import load
 from clrt.text.stages import VectorStage, read_stages, stages_of
 from clrt.tools.convert import Options, convert, read_encoder, write
 from tests.generation.checkpoints import load_json, noise, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
-from tests.generation.test_decoders import LOGITS
+from tests.generation.test_token_decoders import LOGITS
 from tests.harness import quick_device
 from tests.models.text_folders import TEXTS, make_folder, sentence_files
 from tests.unit.text.fakes import evaluate

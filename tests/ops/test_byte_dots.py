@@ -15,8 +15,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.plan.steps import launches_of
+from clrt.runtime.opencl.cpu_matrix_units import host_dots
 from clrt.runtime.opencl.devices import DeviceInfo
-from clrt.runtime.opencl.matrix_unit import host_dots
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
 from tests.ops.samples import samples
 from tests.ops.test_ops import check, feeds_of

@@ -23,7 +23,7 @@ from clrt.kernels.conv_gpu import (
 )
 from clrt.kernels.spec import Packed
 from clrt.ops.conv.conv import Conv, FusedConv
-from clrt.ops.pointwise.pointwise import Add, Relu
+from clrt.ops.pointwise.table import Add, Relu
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of

@@ -13,14 +13,13 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.evaluate import evaluate
 from clrt.ops.norm.group_normalization import GroupNormalization
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.pointwise.activations import Elu
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused, Literal
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.table import (
     Abs,
     Add,
     BitShift,
@@ -38,6 +37,7 @@ from clrt.ops.pointwise.pointwise import (
 )
 from clrt.ops.pointwise.variadic import MAX_OPERANDS, Max, Mean, Min, Sum
 from clrt.ops.reduce.reduce import ReduceMean
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.pipeline import optimize
 from clrt.plan.specialise import specialise
 from clrt.runtime.opencl.devices import DeviceInfo

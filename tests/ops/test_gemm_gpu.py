@@ -14,12 +14,12 @@ from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
-from clrt.passes.prepare import prepare
+from clrt.passes.device_pipeline import prepare
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, launches_of
 from clrt.plan.traffic import traffic
 from tests.harness import quick_device, run_plan
-from tests.ops.test_matrix_unit import product
+from tests.ops.test_gemm_split_float_cpu import product
 from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
 
 UNITS = 64

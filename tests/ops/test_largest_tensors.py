@@ -23,8 +23,8 @@ from clrt.kernels.spec import BufferArg, Launch
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Neg, Where
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
+from clrt.ops.pointwise.table import Neg, Where
 from clrt.ops.tensor.constant_of_shape import ConstantOfShape
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise

@@ -20,8 +20,8 @@ from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.gemm_unit import GPU_UNIT
-from clrt.kernels.product import Epilogue
+from clrt.kernels.gemm_matrix_unit_gpu import GPU_UNIT
+from clrt.kernels.gemm_problem import Epilogue
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.variant import Variant, lacks_float64
@@ -287,7 +287,7 @@ def test_each_op_with_kernels_has_samples() -> None:
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
     for sample in samples(cls):
         graph = sample_graph(sample)
-        # Only for CPUs are rows of A rounded (clrt/passes/prepare.py).
+        # Only for CPUs are rows of A rounded (clrt/passes/device_pipeline.py).
         if not device.caps.is_cpu and getattr(sample.op, "a_bits", 0):
             continue
         steps = plan_graph(graph, device.caps).host_steps

@@ -7,9 +7,9 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.page_form import PAGE, page_form
+from clrt.ops.attention.page_layout import PAGE, page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.paged_cache import SLABS
 
 KV_HEADS, GROUP = 2, 3
 

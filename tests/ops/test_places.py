@@ -25,7 +25,7 @@ from clrt.ops.movement.scatter_elements import ScatterElements
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.trilu import Trilu
 from clrt.ops.norm.batch_normalization import BatchNormalization
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 from clrt.ops.vision.pooling import MaxPool
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise

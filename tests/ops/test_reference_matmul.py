@@ -12,9 +12,9 @@ from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import product
-from clrt.kernels.panels import Panels
-from clrt.kernels.product import epilogue_operand_fits
+from clrt.kernels import gemm_problem
+from clrt.kernels.gemm_problem import epilogue_operand_fits
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import Packed, Scratch
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv, FusedConv
@@ -22,7 +22,7 @@ from clrt.ops.conv.conv_transpose import ConvTranspose
 from clrt.ops.conv.deform_conv import DeformConv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.pointwise.pointwise import Add, Gelu, Mul
+from clrt.ops.pointwise.table import Add, Gelu, Mul
 from clrt.plan.plan import Plan, lifetimes, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, launches_of
@@ -243,7 +243,7 @@ def test_images_in_parts(
     """Images whose columns do not fit in memory together, with a last part of another size."""
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
-    monkeypatch.setattr(product, "_COLUMNS_BYTES", 2 * 4 * columns)
+    monkeypatch.setattr(gemm_problem, "_COLUMNS_BYTES", 2 * 4 * columns)
     feeds: dict[str, Any] = {f"x{i}": a for i, a in enumerate(arrays)}
     tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8} if device.caps.is_cpu else None
     results, plan = run_graph(sample_graph(Sample(op, tuple(arrays))), feeds, device, tile)

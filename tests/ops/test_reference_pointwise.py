@@ -8,8 +8,8 @@ import pytest
 from clrt.ir.dims import symbol
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.pointwise.elementwise import Pointwise
-from clrt.ops.pointwise.pointwise import Div
+from clrt.ops.pointwise.base import Pointwise
+from clrt.ops.pointwise.table import Div
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases

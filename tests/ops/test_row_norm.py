@@ -15,7 +15,7 @@ from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.fused import Fused
-from clrt.ops.pointwise.pointwise import Add, Mul, Relu
+from clrt.ops.pointwise.table import Add, Mul, Relu
 from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic
 from clrt.runtime.opencl.devices import DeviceInfo

@@ -9,9 +9,9 @@ from clrt.errors import ClrtError
 from clrt.ir.dims import symbol
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
-from clrt.ir.traced import Trace
+from clrt.ir.symbolic_trace import Trace
 from clrt.ops import REGISTRY
-from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.movement.common import fresh_dims
 from clrt.plan.specialise import specialise_to_break
 from tests.ops.sample_plans import sample_graph
 from tests.ops.samples import Sample, samples

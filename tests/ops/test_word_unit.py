@@ -14,7 +14,7 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.plan.plan import Plan
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_plan
-from tests.ops.test_matrix_unit import ALWAYS, product, work_of
+from tests.ops.test_gemm_split_float_cpu import ALWAYS, product, work_of
 from tests.ops.test_split_product import CPU, GELU, RESIDUAL, floats, kernels_of, planned
 
 # The simulator has the dots in C.

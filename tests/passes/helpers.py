@@ -14,7 +14,7 @@ from clrt.ir.parse import parse_graph
 from clrt.ir.text import elided, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.driver import Pass, PassRecord, PassRun, infer_types
 
 SIZES = {"B": 2, "S": 5, "T": 3}

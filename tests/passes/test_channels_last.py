@@ -12,9 +12,9 @@ from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
 from clrt.models.onnx.importer import import_model
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
+from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.passes.prepare import prepare
 from clrt.plan.specialise import specialise
 from tests.passes.helpers import assert_same_results, graph_of, random_inputs
 from tests.plans import plan

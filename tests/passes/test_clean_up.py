@@ -9,13 +9,13 @@ import clrt
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.base import Op
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import run_pass
+from clrt.passes.elide_split_concat import JoinSplit
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
-from clrt.passes.join_split import JoinSplit
 from clrt.passes.matching import never_negative
 from clrt.passes.pipeline import optimize
 from clrt.passes.remove_identity import RemoveIdentity
@@ -384,7 +384,7 @@ def test_what_is_lossless() -> None:
 
 
 def test_results_hold_for_an_empty_batch() -> None:
-    from clrt.ops.evaluate import evaluate
+    from clrt.ops.reference_interpreter import evaluate
 
     graph = graph_of(
         """const %axes: int64[1] = [1]

@@ -8,7 +8,7 @@ from clrt.errors import PassError
 from clrt.ir.graph import Node, Patch
 from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
-from clrt.ops.pointwise.pointwise import Abs, Neg, Relu
+from clrt.ops.pointwise.table import Abs, Neg, Relu
 from clrt.passes.driver import GraphView, Match, Miss, Pass, run_pass
 from clrt.passes.pipeline import optimize
 from tests.passes.helpers import canonical, graph_of

@@ -10,9 +10,9 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.ops.evaluate import evaluate
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.driver import infer_types
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.pipeline import optimize

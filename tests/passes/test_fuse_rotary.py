@@ -9,7 +9,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from clrt.models.onnx.importer import import_model
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.driver import Pass
 from clrt.passes.eliminate_dead import EliminateDead

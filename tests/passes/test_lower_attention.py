@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.onnx.importer import import_model
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.pipeline import optimize
 
 RNG = np.random.default_rng(0)

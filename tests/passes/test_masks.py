@@ -9,7 +9,7 @@ from clrt.passes.driver import run_pass
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants
 from clrt.passes.remove_identity import RemoveIdentity
-from clrt.passes.simplify_index_grids import SimplifyIndexGrids
+from clrt.passes.simplify_affine_gathers import SimplifyIndexGrids
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_slice import SinkSlice
 from tests.passes.helpers import check, check_miss, graph_of

@@ -17,7 +17,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.onnx.importer import import_model
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.pipeline import optimize
 from tests.models import fixtures
 from tests.passes.helpers import assert_same_results, random_inputs

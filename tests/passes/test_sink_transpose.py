@@ -7,8 +7,8 @@ from itertools import permutations, product
 import pytest
 
 from clrt.ir.graph import Graph
-from clrt.ops.evaluate import evaluate
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.driver import PassRun
 from clrt.passes.sink_transpose import SinkTranspose
 from tests.passes.helpers import assert_same_results, graph_of, random_inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
-from clrt.ops.pointwise.pointwise import Abs, Neg, Relu
+from clrt.ops.pointwise.table import Abs, Neg, Relu
 from clrt.passes.driver import GraphView, Match, Miss, Pass, PassRun
 from clrt.passes.pipeline import optimize
 from tests.passes.helpers import graph_of

@@ -44,10 +44,10 @@ def main(system: str, folder: Path, device: str) -> None:
 
 def _find_intel_runtime() -> None:
     """Drivers are those of Linux: Intel's runtime is where pip puts it there."""
-    from clrt.runtime.opencl import icd
+    from clrt.runtime.opencl import icd_loader
 
     library = Path(sys.prefix, "lib", "libintelocl.so")
-    icd.intel_library = lambda: library if library.is_file() else None
+    icd_loader.intel_library = lambda: library if library.is_file() else None
 
 
 def loads(folder: Path) -> None:

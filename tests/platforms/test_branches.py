@@ -23,7 +23,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, InputError
 from clrt.models.onnx import nchwc as onnx_nchwc
-from clrt.runtime.opencl import devices, icd, matrix_unit, pocl
+from clrt.runtime.opencl import cpu_matrix_units, devices, icd_loader, pocl
 from clrt.runtime.opencl.devices import choose_device
 from clrt.util import files
 from clrt.util.table_text import table_text
@@ -107,7 +107,7 @@ def test_what_to_install_where_there_is_no_device(
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(icd, "_data_folders", list)
+    monkeypatch.setattr(icd_loader, "_data_folders", list)
     monkeypatch.setattr(devices, "devices", list)
     with pytest.raises(DeviceError, match=remedy):
         choose_device()
@@ -116,15 +116,15 @@ def test_what_to_install_where_there_is_no_device(
 def test_intel_library_is_searched_where_pip_puts_it(
     windows: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(icd, "_data_folders", lambda: ["/nowhere", str(tmp_path)])
-    assert icd.intel_library() is None and not icd.load_failure()
+    monkeypatch.setattr(icd_loader, "_data_folders", lambda: ["/nowhere", str(tmp_path)])
+    assert icd_loader.intel_library() is None and not icd_loader.load_failure()
     library = tmp_path / "Library" / "bin" / "intelocl64.dll"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"damaged")
-    assert icd.intel_library() == library
-    assert "does not load" in icd.load_failure()
+    assert icd_loader.intel_library() == library
+    assert "does not load" in icd_loader.load_failure()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert icd.intel_library() is None  # an application takes what it brings
+    assert icd_loader.intel_library() is None  # an application takes what it brings
 
 
 def test_what_the_cpu_has_is_asked_on_linux_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_what_the_cpu_has_is_asked_on_linux_alone(monkeypatch: pytest.MonkeyPatc
     for system in ("win32", "darwin"):
         monkeypatch.setattr(sys, "platform", system)
         monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-        assert matrix_unit.matrix_shapes.__wrapped__() == frozenset()
+        assert cpu_matrix_units.matrix_shapes.__wrapped__() == frozenset()
         assert pocl.repair_target_cpu(0) == ""
 
 

@@ -14,7 +14,7 @@ from onnx import parser
 from clrt.errors import ClrtError
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
-from clrt.kernels.panels import Panels
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import Packed
 from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.models.onnx.export.exporter import export_model
@@ -22,8 +22,8 @@ from clrt.models.onnx.importer import import_model
 from clrt.ops import REGISTRY
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
+from clrt.passes.demote_exact_weights import NarrowWeights
 from clrt.passes.driver import PassRun
-from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
 from tests.harness import sample_graph
 from tests.ops.samples import samples

@@ -14,7 +14,7 @@ from clrt.errors import ClrtError
 from clrt.ir.op import IrOp
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 from clrt.plan.steps import DeviceStep
 from tests.harness import all_devices, plan_graph, sample_graph
 from tests.ops.samples import Sample, samples

@@ -18,7 +18,7 @@ from clrt.formats.safetensors import read_header
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
 from clrt.ir.parse import parse_graph
-from clrt.kernels.panels import Panels
+from clrt.kernels.panel_layout import Panels
 from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
 from clrt.ops import REGISTRY
 from clrt.ops.ml.decision_trees import DecisionTrees

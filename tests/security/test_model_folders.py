@@ -16,7 +16,7 @@ from clrt.audio import Features
 from clrt.audio.ctc import CtcVocabulary
 from clrt.errors import ModelError
 from clrt.generation.chat_template import ChatTemplate
-from clrt.generation.language_model import read_tokenizer
+from clrt.generation.model_reader import read_tokenizer
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.models.decoders.adapters.peft_config import PeftConfig
 from clrt.models.decoders.config import read_decoder

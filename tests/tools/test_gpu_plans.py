@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.models.decoders.decoder import Decoder
 from clrt.models.sources import read_graph
-from clrt.ops.named_builder import NamedBuilder
+from clrt.ops.op_builder import NamedBuilder
 from tests.models.oracle import model_folder
 from tools.gpus.compiling import refusals
 from tools.gpus.decoders import CONTRACT, DECODERS, KnownDecoder, step_shapes

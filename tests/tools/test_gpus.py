@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clrt.device.units import GPU_UNITS
-from clrt.ir.code import Code
+from clrt.device.gpu_matrix_shapes import GPU_UNITS
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import KernelSpec, Launch

@@ -18,7 +18,7 @@ from PIL import Image
 import clrt
 from clrt.cli.main import COMMANDS
 from clrt.device.quirks import QUIRKS
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from tests.audio.whisper_folders import write_whisper
 from tests.generation.adapter_folders import small_adapter
 from tests.generation.checkpoints import noise
@@ -140,7 +140,7 @@ def _first_cells(page: str, heading: str) -> set[str]:
 
 
 def test_tables_are_whole() -> None:
-    assert _first_cells("guides/settings.md", "## Environment") == {k.name for k in knobs.ALL}
+    assert _first_cells("guides/settings.md", "## Environment") == {k.name for k in env_vars.ALL}
     assert _first_cells("recipes/device.md", "## 3.") == {q.id for q in QUIRKS}
     commands = {f"clrt {name}" for name in COMMANDS} | {"clrt-convert"}
     assert _first_cells("reference/commands.md", "# Commands") == commands

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2] / "clrt"
 # Third-party packages, and the folders or files that import them.
 ONLY_IN = {
     "onnx": {"models/onnx", "models/decoders/onnx.py", "models/sources.py"},
-    "pyopencl": {"runtime/opencl/driver.py", "runtime/opencl/invokers.py"},
+    "pyopencl": {"runtime/opencl/driver.py", "runtime/opencl/kernel_invokers.py"},
     "tokenizers": {"models/tokenizers", "text", "generation", "audio"},
     "jinja2": {"generation/sandbox.py"},
     "llguidance": {"generation/constraints.py"},

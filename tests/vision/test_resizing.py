@@ -22,8 +22,8 @@ from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.session import session_for
 from clrt.vision import Preprocessor
-from clrt.vision.filters import NAMES, downwards_first
-from clrt.vision.pictures import pictures
+from clrt.vision.image_inputs import pictures
+from clrt.vision.resample_tables import NAMES, downwards_first
 from tests.harness import all_devices, name_of, quick_device
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)

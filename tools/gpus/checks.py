@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clrt.kernels.gemm_unit import products_of
+from clrt.kernels.gemm_matrix_unit_gpu import products_of
 from clrt.kernels.spec import KernelSpec
 
 from .compiling import Results, describe

@@ -19,9 +19,9 @@ from clrt.ir.op import Array
 from clrt.models.decoders.config import read_decoder
 from clrt.models.decoders.decoder import Decoder
 from clrt.models.decoders.graph import decoder_graph
-from clrt.models.decoders.source import QuantisedRows
-from clrt.ops.attention.pages import SLABS
-from clrt.plan.contract import Contract
+from clrt.models.decoders.weight_source import QuantisedRows
+from clrt.ops.attention.paged_cache import SLABS
+from clrt.plan.device_io import Contract
 
 _GPT2: dict[str, Any] = {
     "model_type": "gpt2",

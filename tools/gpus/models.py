@@ -13,7 +13,7 @@ from benchmark.inputs import BERT_BASE, MINILM, find_minilm, make_bert_base
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.models.sources import read_graph
-from clrt.ops.named_builder import NamedBuilder
+from clrt.ops.op_builder import NamedBuilder
 
 from .decoders import CONTRACT, DECODERS, KnownDecoder, Run, step_shapes
 from .planning import Model, Shapes

@@ -15,9 +15,9 @@ from clrt.errors import ClrtError, PlanError
 from clrt.ir.graph import Graph, Value
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuning_records import record_for
+from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.passes.prepare import prepare
-from clrt.plan.contract import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, Contract
 from clrt.plan.memory import memory_of
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise_to_break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clrt.kernels.gemm_unit import bytes_in_flight, products_of
+from clrt.kernels.gemm_matrix_unit_gpu import bytes_in_flight, products_of
 from clrt.kernels.spec import KernelSpec
 
 from .planning import Planned, Work

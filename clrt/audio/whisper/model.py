@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.audio.config import preset_of, read_preset
-from clrt.audio.presets import LogMel, Preset
+from clrt.audio.feature_extractors import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.errors import ModelError
 from clrt.formats.safetensors import Header, damaged
@@ -19,8 +19,8 @@ from clrt.models.decoders.decoder import Decoder
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
 from clrt.models.sources import is_compiled
-from clrt.ops.attention.page_form import PAGE
-from clrt.ops.blaming import Blaming
+from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.node_errors import Blaming
 
 _EXTRA = "speech"
 _EXTRACTOR = "WhisperFeatureExtractor"

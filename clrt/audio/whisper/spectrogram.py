@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from clrt.audio.feature_extractors import FRAME_STEP, LogMel
 from clrt.audio.graphs import BLOCKS
-from clrt.audio.presets import FRAME_STEP, LogMel
 from clrt.audio.wav import FloatArray
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo

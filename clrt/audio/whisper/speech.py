@@ -11,15 +11,15 @@ from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, read_audio
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
-from clrt.audio.whisper.course import Course
 from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
-from clrt.audio.whisper.windows import WindowReader
+from clrt.audio.whisper.transcription import Course
+from clrt.audio.whisper.window_decoding import WindowReader
 from clrt.errors import ClrtError, InputError
 from clrt.generation.engine import Engine
 from clrt.ir.dtypes import DType
-from clrt.ir.traced import clamp
-from clrt.ops.attention.page_form import PAGE
+from clrt.ir.symbolic_trace import clamp
+from clrt.ops.attention.page_layout import PAGE
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.util.active_calls import ActiveCall, Turns

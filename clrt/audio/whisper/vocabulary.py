@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
-from clrt.audio.whisper.rules import TokenRules
+from clrt.audio.whisper.logits_rules import TokenRules
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
 from clrt.formats.safetensors import damaged
-from clrt.generation.language_model import read_tokenizer
+from clrt.generation.model_reader import read_tokenizer
 from clrt.generation.options import unfollowed_keys
 from clrt.models.huggingface.model_files import read_optional
 

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from clrt.formats.gguf import decode as unpack
+from clrt.formats.gguf import decode
 from clrt.formats.gguf.decode import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 
 FACTORS: Mapping[str, tuple[int, ...]] = {
@@ -213,38 +213,38 @@ def _coded(name: str, code: int, elements: int, nbytes: int, *coding: Any) -> Bl
 _TYPES = (
     _plain("F32", 0, "<f4"),
     _plain("F16", 1, "<f2"),
-    _coded("Q4_0", 2, 32, 18, 4, 32, 8, unpack.q4_0),
-    _coded("Q4_1", 3, 32, 20, 4, 32, 0, unpack.q4_1),
-    _coded("Q5_0", 6, 32, 22, 5, 32, 16, unpack.q5_0),
-    _coded("Q5_1", 7, 32, 24, 5, 32, 0, unpack.q5_1),
-    _coded("Q8_0", 8, 32, 34, 8, 32, SIGNED, unpack.q8_0),
-    _coded("Q8_1", 9, 32, 36, 8, 32, SIGNED, unpack.q8_1),
-    _coded("Q2_K", 10, 256, 84, 2, 16, 0, unpack.q2_k),
-    _coded("Q3_K", 11, 256, 110, 3, 16, 4, unpack.q3_k),
-    _coded("Q4_K", 12, 256, 144, 4, 32, 0, unpack.q4_k),
-    _coded("Q5_K", 13, 256, 176, 5, 32, 0, unpack.q5_k),
-    _coded("Q6_K", 14, 256, 210, 6, 16, 32, unpack.q6_k),
-    _coded("Q8_K", 15, 256, 292, 8, 32, SIGNED, unpack.q8_k),
-    _coded("IQ2_XXS", 16, 256, 66, 8, 32, SIGNED, unpack.iq2_xxs),
-    _coded("IQ2_XS", 17, 256, 74, 8, 16, SIGNED, unpack.iq2_xs),
-    _coded("IQ3_XXS", 18, 256, 98, 8, 32, SIGNED, unpack.iq3_xxs),
-    _coded("IQ1_S", 19, 256, 50, 5, 32, SIGNED_FIVE_BITS, unpack.iq1_s),
-    _coded("IQ4_NL", 20, 32, 18, 8, 32, SIGNED, unpack.iq4_nl),
-    _coded("IQ3_S", 21, 256, 110, 5, 32, SIGNED_FIVE_BITS, unpack.iq3_s),
-    _coded("IQ2_S", 22, 256, 82, 8, 16, SIGNED, unpack.iq2_s),
-    _coded("IQ4_XS", 23, 256, 136, 8, 32, SIGNED, unpack.iq4_xs),
+    _coded("Q4_0", 2, 32, 18, 4, 32, 8, decode.q4_0),
+    _coded("Q4_1", 3, 32, 20, 4, 32, 0, decode.q4_1),
+    _coded("Q5_0", 6, 32, 22, 5, 32, 16, decode.q5_0),
+    _coded("Q5_1", 7, 32, 24, 5, 32, 0, decode.q5_1),
+    _coded("Q8_0", 8, 32, 34, 8, 32, SIGNED, decode.q8_0),
+    _coded("Q8_1", 9, 32, 36, 8, 32, SIGNED, decode.q8_1),
+    _coded("Q2_K", 10, 256, 84, 2, 16, 0, decode.q2_k),
+    _coded("Q3_K", 11, 256, 110, 3, 16, 4, decode.q3_k),
+    _coded("Q4_K", 12, 256, 144, 4, 32, 0, decode.q4_k),
+    _coded("Q5_K", 13, 256, 176, 5, 32, 0, decode.q5_k),
+    _coded("Q6_K", 14, 256, 210, 6, 16, 32, decode.q6_k),
+    _coded("Q8_K", 15, 256, 292, 8, 32, SIGNED, decode.q8_k),
+    _coded("IQ2_XXS", 16, 256, 66, 8, 32, SIGNED, decode.iq2_xxs),
+    _coded("IQ2_XS", 17, 256, 74, 8, 16, SIGNED, decode.iq2_xs),
+    _coded("IQ3_XXS", 18, 256, 98, 8, 32, SIGNED, decode.iq3_xxs),
+    _coded("IQ1_S", 19, 256, 50, 5, 32, SIGNED_FIVE_BITS, decode.iq1_s),
+    _coded("IQ4_NL", 20, 32, 18, 8, 32, SIGNED, decode.iq4_nl),
+    _coded("IQ3_S", 21, 256, 110, 5, 32, SIGNED_FIVE_BITS, decode.iq3_s),
+    _coded("IQ2_S", 22, 256, 82, 8, 16, SIGNED, decode.iq2_s),
+    _coded("IQ4_XS", 23, 256, 136, 8, 32, SIGNED, decode.iq4_xs),
     _plain("I8", 24, "i1"),
     _plain("I16", 25, "<i2"),
     _plain("I32", 26, "<i4"),
     _plain("I64", 27, "<i8"),
     _plain("F64", 28, "<f8"),
-    _coded("IQ1_M", 29, 256, 56, 5, 16, SIGNED_FIVE_BITS, unpack.iq1_m),
+    _coded("IQ1_M", 29, 256, 56, 5, 16, SIGNED_FIVE_BITS, decode.iq1_m),
     _plain("BF16", 30, ml_dtypes.bfloat16),
-    _coded("TQ1_0", 34, 256, 54, 2, 32, 1, unpack.tq1_0),
-    _coded("TQ2_0", 35, 256, 66, 2, 32, 1, unpack.tq2_0),
-    _coded("MXFP4", 39, 32, 17, 5, 32, SIGNED_FIVE_BITS, unpack.mxfp4),
-    _coded("NVFP4", 40, 64, 36, 5, 16, SIGNED_FIVE_BITS, unpack.nvfp4),
-    _coded("Q1_0", 41, 128, 18, 2, 32, 1, unpack.q1_0),
+    _coded("TQ1_0", 34, 256, 54, 2, 32, 1, decode.tq1_0),
+    _coded("TQ2_0", 35, 256, 66, 2, 32, 1, decode.tq2_0),
+    _coded("MXFP4", 39, 32, 17, 5, 32, SIGNED_FIVE_BITS, decode.mxfp4),
+    _coded("NVFP4", 40, 64, 36, 5, 16, SIGNED_FIVE_BITS, decode.nvfp4),
+    _coded("Q1_0", 41, 128, 18, 2, 32, 1, decode.q1_0),
 )
 # By code, as files have it, and by name.
 BLOCK_TYPES: Mapping[int, BlockType] = {t.code: t for t in _TYPES}

@@ -8,8 +8,8 @@ from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.models.decoders.decoder import FULL, SLIDING, Decoder, Rotary
+from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.families import FAMILIES, WHOLES
-from clrt.models.decoders.family import DecoderFamily
 from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object

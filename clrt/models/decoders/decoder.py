@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.page_form import page_form
+from clrt.ops.attention.page_layout import page_form
 
 # Kinds of layers in config.json: those that see all places, and those with a window.
 FULL, SLIDING = "full_attention", "sliding_attention"

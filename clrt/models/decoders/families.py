@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.gpt_families import GPT_FAMILIES
 from clrt.models.decoders.llama_families import LLAMA_FAMILIES
 from clrt.models.decoders.t5_families import T5_FAMILIES

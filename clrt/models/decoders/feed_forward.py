@@ -12,7 +12,7 @@ from clrt.ops.matmul.routed_matmul import RoutedMatMul
 from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.activations import Swish
-from clrt.ops.pointwise.pointwise import Add, Div, Gelu, Mul, Relu, Sigmoid
+from clrt.ops.pointwise.table import Add, Div, Gelu, Mul, Relu, Sigmoid
 from clrt.ops.reduce.reduce import ReduceSum
 from clrt.ops.reduce.top_k import TopK
 

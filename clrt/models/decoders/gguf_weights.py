@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile, GgufTensor
 from clrt.ir.op import Array
-from clrt.models.decoders.source import QuantisedRows
+from clrt.models.decoders.weight_source import QuantisedRows
 
 _REMEDY = "download the model again, or convert it with a newer llama.cpp."
 _FLOATS = ("F32", "F16", "BF16", "F64")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clrt.models.decoders import differences as by
+from clrt.models.decoders import family_options as by
 from clrt.models.decoders import tensor_names
-from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily
 
 # Li et al., Textbooks Are All You Need II (2023): both parts of a layer read one norm.
 _PHI = DecoderFamily(

@@ -10,18 +10,18 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.models.decoders.decoder import Decoder, Rotary
-from clrt.models.decoders.encoder_part import EncoderPart
+from clrt.models.decoders.encoder_graph import EncoderPart
 from clrt.models.decoders.feed_forward import feed_forward
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.models.decoders.sampling_head import sample_next
-from clrt.models.decoders.source import WeightSource
+from clrt.models.decoders.weight_source import WeightSource
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.paged_cache import SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Sin
+from clrt.ops.pointwise.table import Add, Cos, Mul, Sin
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 
@@ -29,11 +29,11 @@ _TOKEN, _PLACE = 0, 2  # columns of `step`
 def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.FLOAT32) -> Graph:
     """The graph of a decoder.
 
-    Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
-    `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
-    are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32
-    `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden` float32
-    `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
+    Its inputs are those of `clrt.ops.attention.paged_cache`: `step` int32 `[tokens, 3]`, `table`
+    int32 `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose
+    logits are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob`
+    float32 `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden`
+    float32 `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
 
     If the frequencies of rotary embeddings depend on the length of a text (`Rotary.long`), there is
     `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.

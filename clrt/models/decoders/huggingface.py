@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clrt.models.decoders.config import read_decoder
 from clrt.models.decoders.decoder import Decoder
-from clrt.models.decoders.source import WeightSource
+from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.decoders.weights import HuggingFaceWeights
 from clrt.models.huggingface.checkpoint import Checkpoint
 

@@ -17,8 +17,8 @@ from clrt.ir.dtypes import HALVES, DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StackedElements, TensorType
 from clrt.models.decoders.decoder import Decoder
-from clrt.models.decoders.narrow import in_one_dtype
-from clrt.models.decoders.source import QuantisedRows, WeightSource
+from clrt.models.decoders.half_precision import in_one_dtype
+from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
 from clrt.models.huggingface.relative_buckets import relative_buckets
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -31,7 +31,7 @@ from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
+from clrt.ops.pointwise.table import Add, Div, Mul, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
 
 

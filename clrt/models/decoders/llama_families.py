@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clrt.models.decoders import differences as by
+from clrt.models.decoders import family_options as by
 from clrt.models.decoders import tensor_names
-from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily
 
 # Touvron et al., LLaMA (2023); also SmolLM, Yi, Vicuna and many others.
 _LLAMA = DecoderFamily(defaults={"max_position_embeddings": 2048})

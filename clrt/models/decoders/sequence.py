@@ -13,7 +13,7 @@ from clrt.models.decoders.decoder import Decoder, Rotary
 from clrt.models.decoders.graph import DecoderGraph
 from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.layers import DecoderBuilder
-from clrt.models.decoders.source import WeightSource
+from clrt.models.decoders.weight_source import WeightSource
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.movement.concat import Concat
@@ -21,7 +21,7 @@ from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Neg, Sin
+from clrt.ops.pointwise.table import Add, Cos, Mul, Neg, Sin
 from clrt.ops.tensor.range import Range
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from clrt.models.decoders import tensor_names
 from clrt.models.decoders.decoder import Decoder, RelativePlaces
-from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
 _MOST_BUCKETS, _MOST_REACH = 1 << 12, 1 << 16

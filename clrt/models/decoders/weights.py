@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import Decoder
-from clrt.models.decoders.family import DecoderFamily
+from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.checkpoint import Checkpoint
 
 # What may precede the names of tensors: classes name the decoder within them.

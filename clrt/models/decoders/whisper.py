@@ -11,8 +11,8 @@ from pathlib import Path
 
 from clrt.models.decoders import tensor_names
 from clrt.models.decoders.decoder import Decoder
-from clrt.models.decoders.family import DecoderFamily
-from clrt.models.decoders.source import WeightSource
+from clrt.models.decoders.decoder_family import DecoderFamily
+from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.decoders.weights import HuggingFaceWeights
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues

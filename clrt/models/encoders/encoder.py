@@ -18,7 +18,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape, Squeeze, Unsqueeze
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Add, Equal, Mul, Not, Sub
+from clrt.ops.pointwise.table import Add, Equal, Mul, Not, Sub
 from clrt.ops.reduce.cum_sum import CumSum
 from clrt.ops.tensor.range import Range
 from clrt.ops.tensor.shape import Shape_

@@ -14,7 +14,7 @@ from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.layer_normalization import LayerNormalization
-from clrt.ops.pointwise.pointwise import Add, Gelu, Mul, Relu, Sigmoid, Tanh
+from clrt.ops.pointwise.table import Add, Gelu, Mul, Relu, Sigmoid, Tanh
 
 # The Gelu variant behind each of transformers' names for it.
 _GELUS: dict[str, Literal["none", "tanh"]] = {

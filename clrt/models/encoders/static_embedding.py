@@ -12,7 +12,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.ops.named_builder import NamedBuilder
+from clrt.ops.op_builder import NamedBuilder
 
 _FILE = "model.safetensors"
 _TABLE, _OTHER_TABLE = "embedding.weight", "embeddings"

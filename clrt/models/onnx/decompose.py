@@ -16,10 +16,10 @@ from clrt.models.onnx.diagnostics import note
 from clrt.models.onnx.functions import Function, attribute_value, schema_function
 from clrt.models.onnx.graphs import GRAPH
 from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
-from clrt.ops.blaming import Blaming
-from clrt.ops.decompositions.import_rules.body import Body, BodyNode, Step
+from clrt.ops.decompositions.import_rules.import_builder import Body, BodyNode, Step
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import Decomposition, imported_as
+from clrt.ops.node_errors import Blaming
 
 # What decompositions are written in; "clrt" has ops of its own for them.
 _OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}

@@ -11,7 +11,7 @@ from clrt.errors import ModelError
 from clrt.models.onnx.functions import Function
 from clrt.models.onnx.read import normal_domain
 from clrt.models.onnx.scope import FunctionKey
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 # Python's own stack has room for 1000 calls, and each level takes up to 12.
 _MAX_DEPTH = 64
@@ -43,7 +43,7 @@ def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Functi
                 sizes[key] = _size(functions[key].nodes, functions, sizes)
                 pending.pop()
     found = _size(graph.node, functions, sizes)
-    limit = knobs.NODE_LIMIT.get()
+    limit = env_vars.NODE_LIMIT.get()
     if found.nodes > limit:
         raise ModelError(
             f"The model has {found.nodes:.3g} nodes once its functions are inlined, and "

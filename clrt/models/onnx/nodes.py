@@ -27,8 +27,8 @@ from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
 from clrt.models.onnx.types import refine
 from clrt.ops import REGISTRY
 from clrt.ops.base import Decompose, OnnxNode, Op
-from clrt.ops.blaming import Blaming
 from clrt.ops.decompositions.registry import imported_as
+from clrt.ops.node_errors import Blaming
 from clrt.util.host_limits import text_array
 
 # Of the ops that only passes and decompositions make.

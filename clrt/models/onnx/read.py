@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from clrt.errors import InputError, ModelError, UnsupportedError, counted
 from clrt.ir.op import Array
-from clrt.models.onnx.mapped import MAX_MODEL_BYTES, cut_tensors
+from clrt.models.onnx.mmap_tensors import MAX_MODEL_BYTES, cut_tensors
 from clrt.models.onnx.tensors import TensorReader
 
 _LONGEST_NAME = 1024  # that a message shows whole

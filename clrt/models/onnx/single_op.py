@@ -15,7 +15,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.context import Context
 from clrt.models.onnx.importer import main_graph
-from clrt.models.onnx.operators import OWN_DOMAIN, Attribute, OpForm
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, Attribute, OpForm
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import type_proto
 from clrt.ops import REGISTRY

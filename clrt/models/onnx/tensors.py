@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.models.onnx.mapped import MIN_VIEW_BYTES
+from clrt.models.onnx.mmap_tensors import MIN_VIEW_BYTES
 from clrt.util.files import check_link, stays_below
 from clrt.util.host_limits import check_host, text_array
 

@@ -17,7 +17,7 @@ from clrt.ir.graph import Graph, Names
 from clrt.ir.op import ContainerType, TensorType
 from clrt.models.onnx.tensors import dtype_of
 from clrt.ops.control.host_driven import wider
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 
 _MAX_DIM_CHARS = 200
 

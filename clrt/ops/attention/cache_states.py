@@ -12,8 +12,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering
-from clrt.ops.attention.page_form import PAGE
-from clrt.ops.attention.pages import SLABS, PagedOp
+from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.paged_cache import SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import by_heads, copy_slabs, launch_heads
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need

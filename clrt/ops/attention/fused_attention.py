@@ -11,7 +11,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
@@ -24,9 +24,9 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, broadcast_shapes, need
-from clrt.ops.movement.movement import index_t
+from clrt.ops.index_checks import check_lengths, length_status
+from clrt.ops.movement.common import index_t
 from clrt.ops.pointwise.fused import symbolic_shape
-from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

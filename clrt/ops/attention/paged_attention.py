@@ -12,19 +12,19 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unused
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.page_form import LevelForm, PageForm
-from clrt.ops.attention.pages import SLABS, PagedOp, is_matrix, visible
+from clrt.ops.attention.page_layout import LevelForm, PageForm
+from clrt.ops.attention.paged_cache import SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register

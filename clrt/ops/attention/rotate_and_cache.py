@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
@@ -18,8 +18,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Emit, Lowering, Variant
-from clrt.ops.attention.page_form import PAGE
-from clrt.ops.attention.pages import SLABS, PagedOp
+from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.paged_cache import SLABS, PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register

@@ -15,10 +15,10 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
-from clrt.ops.movement.movement import count, index_t
+from clrt.ops.index_checks import check_lengths, length_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
-from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 
 # Elements behind the axis from which on a work-group of a CPU copies them all: to start one takes

@@ -15,10 +15,10 @@ from clrt.ops.attention.tensor_scatter import TensorScatter
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.movement.concat import Concat
-from clrt.ops.movement.movement import elements, fresh_dim
 from clrt.ops.movement.pad import Pad
-from clrt.ops.pointwise.pointwise import Sub
+from clrt.ops.pointwise.table import Sub
 from clrt.ops.pointwise.variadic import Max
 from clrt.ops.registry import register
 from clrt.ops.tensor.shape import Shape_

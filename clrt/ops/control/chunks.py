@@ -29,7 +29,7 @@ from clrt.ops.control.host_driven import (
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import Add, And, Where
+from clrt.ops.pointwise.table import Add, And, Where
 from clrt.ops.reduce.reduce import ReduceSum
 from clrt.util.host_limits import check_iterations
 

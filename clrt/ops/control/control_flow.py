@@ -36,12 +36,12 @@ from clrt.ops.control.host_driven import (
 )
 from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.matmul.matmul import MatrixProduct
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.movement.views import View
 from clrt.ops.norm.layer_normalization import Normalization
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
-from clrt.ops.pointwise.pointwise import Where
+from clrt.ops.pointwise.table import Where
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.registry import register
 

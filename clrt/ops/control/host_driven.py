@@ -16,11 +16,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Tensor, Types, tensor
-from clrt.ops.evaluate import evaluate
+from clrt.ops.movement.common import fresh_dim, fresh_dims
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.movement import fresh_dim, fresh_dims
 from clrt.ops.movement.views import Unsqueeze
+from clrt.ops.reference_interpreter import evaluate
 from clrt.util.host_limits import check_host, check_iterations, check_texts
 
 # A plan of more launches than this costs more to make than several plans.

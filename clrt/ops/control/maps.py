@@ -15,7 +15,7 @@ from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, mapping
 from clrt.ops.checks import need
 from clrt.ops.control.host_driven import HostDriven
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.registry import register
 

@@ -14,7 +14,7 @@ from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, sequence, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import HostDriven, join, take, wider
-from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 

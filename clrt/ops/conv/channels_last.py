@@ -21,15 +21,15 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import GemmShares, emit_cpu
-from clrt.kernels.panels import Panels
+from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
-from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
+from clrt.ops.conv.channels_last_gemm import geometry, launch_rows, product_of, window_of, zeros
 from clrt.ops.conv.conv import FusedConv
-from clrt.ops.conv.lines import product_of_lines
-from clrt.ops.conv.row_products import geometry, launch_rows, product_of, window_of, zeros
+from clrt.ops.conv.conv1d_gemm import product_of_lines
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div

@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
@@ -22,7 +22,7 @@ from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import elements, fresh_dim, fresh_dims, length
+from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, length
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import check_windows
 from clrt.util.math import ceil_div

@@ -17,11 +17,11 @@ from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
+from clrt.kernels import gemm_variants
 from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
-from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
+from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid, pad_rank
 from clrt.kernels.tuned import tuned
@@ -36,8 +36,8 @@ from clrt.ops.conv.costs import (
     gathered_work,
     unfolded_work,
 )
-from clrt.ops.conv.operands import epilogue_operand_fits, operand_of
-from clrt.ops.conv.scaled import ScalesChannels
+from clrt.ops.conv.epilogue_operands import epilogue_operand_fits, operand_of
+from clrt.ops.conv.scalable_weights import ScalesChannels
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type, symbolic_shape
@@ -232,7 +232,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 _GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gathered_work)
 
 
-def _emit(emit: gemm.EmitProduct) -> Emit:
+def _emit(emit: gemm_variants.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -387,7 +387,7 @@ class FloatConvolution(Convolution, TakesEpilogue):
             speed=DIRECT_ANY,
             work=direct_work,
         ),
-        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
+        *gemm_variants.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
     def with_epilogue(self, steps: tuple[Step, ...]) -> Op:

@@ -14,8 +14,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.product import Product
-from clrt.kernels.quantized import BlockWalk
+from clrt.kernels.gemm_problem import Product
+from clrt.kernels.quantize_launches import BlockWalk
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types

@@ -15,21 +15,21 @@ from clrt.ir.dim_operations import mod
 from clrt.ir.dims import Dim, differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels import gemm
-from clrt.kernels.product import MatrixView, Product, image_chunks
+from clrt.kernels import gemm_variants
+from clrt.kernels.gemm_problem import MatrixView, Product, image_chunks
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Emit, Lowering
 from clrt.ops.base import Types
 from clrt.ops.checks import agree, checked_sizes, need
 from clrt.ops.conv.col2im import Windows, add_up_launch, reject_axes
-from clrt.ops.conv.scaled import ScalesChannels
-from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.conv.scalable_weights import ScalesChannels
+from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import AutoPad, check_windows
 
 
-def _emit(emit: gemm.EmitProduct) -> Emit:
+def _emit(emit: gemm_variants.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -104,7 +104,7 @@ class ConvTranspose(ScalesChannels):
     strides: tuple[int, ...] = ()
 
     alike = ((0, 1, 2),)
-    variants = gemm.variants(_emit, _reject, typed=False)
+    variants = gemm_variants.variants(_emit, _reject, typed=False)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
         return values or (1,) * rank

@@ -11,20 +11,20 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ, product
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
-from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
+from clrt.kernels import gemm_variants
+from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered, optional
 from clrt.kernels.variant import Emit, Lowering, reject_in_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import WindowPool, check_windows
 
 
-def _emit(emit: gemm.EmitProduct) -> Emit:
+def _emit(emit: gemm_variants.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -103,7 +103,7 @@ class DeformConv(Op):
     strides: tuple[int, ...] = ()
 
     alike = ((0, 1, 2, 3, 4),)
-    variants = gemm.variants(_emit, reject_in_float32, typed=False)
+    variants = gemm_variants.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
         """The geometry of the windows."""

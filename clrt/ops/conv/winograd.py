@@ -13,18 +13,18 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.device.rates import rates_of
+from clrt.device.device_rates import rates_of
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.traced import clamp
-from clrt.kernels.panels import Panels
+from clrt.ir.symbolic_trace import clamp
+from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import Launch, Packed
 from clrt.kernels.thresholds import Thresholds
-from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_but_float32
+from clrt.ops.conv.channels_last_gemm import launch_rows, product_of, zeros
 from clrt.ops.conv.conv import FusedConv
-from clrt.ops.conv.row_products import launch_rows, product_of, zeros
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.util.math import ceil_div, round_up
 

@@ -16,7 +16,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.graph import Names, Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 
 Results: TypeAlias = "Sequence[Value | None]"
 # Called with the node, or what the importer knows of one, and a builder. None leaves the node as

@@ -11,12 +11,12 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import NumberError, ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import WIDENED, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import (
     BufferArg,
@@ -34,7 +34,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.generation.sampling import draw_row
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up

@@ -22,10 +22,10 @@ from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.movement.movement import count
+from clrt.ops.movement.common import count
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
-from clrt.ops.pointwise.pointwise import Mul
+from clrt.ops.pointwise.table import Mul
 from clrt.ops.reduce.reduce import ReduceSum
 from clrt.ops.registry import register
 

@@ -13,7 +13,7 @@ from clrt.ops.base import Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 
 

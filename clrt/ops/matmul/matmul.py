@@ -14,8 +14,8 @@ from clrt.ir.dims import Dim, Shape, differ, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
-from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
+from clrt.kernels import gemm_variants
+from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product
 from clrt.kernels.spec import BufferArg
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Emit
@@ -25,7 +25,7 @@ from clrt.ops.pointwise.fused import can_vectorise, compute_type, render, symbol
 from clrt.ops.registry import register
 
 
-def _lowered(emit: gemm.EmitProduct) -> Emit:
+def _lowered(emit: gemm_variants.EmitProduct) -> Emit:
     return lambda node, ctx: emit(lower_product(node), ctx)
 
 
@@ -38,7 +38,7 @@ class MatrixProduct(Op):
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
-    variants = (gemm.unit_variant(_lowered), *gemm.variants(_lowered))
+    variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
         """Whether the last two axes of A and of B are swapped."""

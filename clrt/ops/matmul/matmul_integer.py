@@ -15,9 +15,9 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.gemm_bytes import ByteWeights, emit_integers
-from clrt.kernels.product import Product
-from clrt.kernels.quantized import BlockWalk
+from clrt.kernels.gemm_int8_cpu import ByteWeights, emit_integers
+from clrt.kernels.gemm_problem import Product
+from clrt.kernels.quantize_launches import BlockWalk
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types

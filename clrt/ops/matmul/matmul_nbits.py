@@ -16,13 +16,13 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
-from clrt.kernels.blocks import Blocks
+from clrt.kernels import gemm_variants
+from clrt.kernels.block_quantized import Blocks
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.level_rows import LevelRows
-from clrt.kernels.levels import DotWeights, fits_half, rounded_rows
-from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.quantized_panels_cpu import DotWeights, fits_half, rounded_rows
+from clrt.kernels.quantized_rows_gpu import LevelRows
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
@@ -45,12 +45,12 @@ def unpack_levels(packed: Array, bits: int) -> Array:
     return np.asarray(parts.reshape(*packed.shape[:-1], -1))
 
 
-def _lowered(emit: gemm.EmitProduct) -> Emit:
+def _lowered(emit: gemm_variants.EmitProduct) -> Emit:
     return lambda node, ctx: emit(_product(node), ctx)
 
 
 def _reject_levels(node: Node, caps: DeviceCaps) -> str | None:
-    return _rounds(node, True) or gemm.reject_levels(node, caps)
+    return _rounds(node, True) or gemm_variants.reject_levels(node, caps)
 
 
 def _rounds(node: Node, wanted: bool) -> str | None:
@@ -87,7 +87,7 @@ def levels_product(node: Node) -> Product:
 
 
 def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_levels_cpu(levels_product(node), ctx)
+    return gemm_variants.emit_levels_cpu(levels_product(node), ctx)
 
 
 def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
@@ -195,12 +195,17 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
         ),
         Variant(
             "gemm_blocks_cpu",
-            _lowered(gemm.emit_blocks_cpu),
+            _lowered(gemm_variants.emit_blocks_cpu),
             _exact(reject_but_float32),
             requires.CPU,
         ),
         Variant("gemm_gpu", _emit_rows, _exact(_reject_rows), GPU_TILES),
-        Variant("gemm_any", _lowered(gemm.emit_any), _exact(gemm.reject_any), speed=PLAIN),
+        Variant(
+            "gemm_any",
+            _lowered(gemm_variants.emit_any),
+            _exact(gemm_variants.reject_any),
+            speed=PLAIN,
+        ),
     )
 
     @classmethod

@@ -12,14 +12,14 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.levels import in_half
+from clrt.kernels.quantized_panels_cpu import in_half
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, RejectReason, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.matmul.blocks import check_rows, dot_weights, level_rows, quantised_type
-from clrt.ops.movement.movement import index_t
-from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.index_checks import check_indices, index_status
+from clrt.ops.matmul.gguf_weights import check_rows, dot_weights, level_rows, quantised_type
+from clrt.ops.movement.common import index_t
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

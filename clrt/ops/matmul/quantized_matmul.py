@@ -14,20 +14,20 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
+from clrt.kernels import gemm_variants
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.levels import in_half, rounded_rows
-from clrt.kernels.panels import Panels
-from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.panel_layout import Panels
+from clrt.kernels.quantized_panels_cpu import in_half, rounded_rows
 from clrt.kernels.spec import BufferArg, Launch, Packed
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
-from clrt.ops.matmul.blocks import (
+from clrt.ops.matmul.gguf_weights import (
     check_rows,
     coding_of,
     dot_weights,
@@ -80,10 +80,10 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_levels_cpu(levels_product(node), ctx)
+    return gemm_variants.emit_levels_cpu(levels_product(node), ctx)
 
 
-def _emit_floats(emit: gemm.EmitProduct, in_panels: bool) -> Emit:
+def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
     """The launches of a kernel of float products, for which B is dequantised at load."""
 
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
@@ -146,11 +146,16 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
     # See FusedMatMul.
     in_place = tuple(range(2, 64))
     variants = (
-        Variant("gemm_levels_cpu", _emit_levels, _rounded(gemm.reject_levels), requires.CPU),
+        Variant(
+            "gemm_levels_cpu", _emit_levels, _rounded(gemm_variants.reject_levels), requires.CPU
+        ),
         Variant("gemm_cpu", _emit_floats(emit_cpu, True), _exact(reject_but_float32), requires.CPU),
         Variant("gemm_gpu", _emit_rows, _exact(reject_but_float32), GPU_TILES),
         Variant(
-            "gemm_any", _emit_floats(gemm.emit_any, False), _exact(reject_but_float32), speed=PLAIN
+            "gemm_any",
+            _emit_floats(gemm_variants.emit_any, False),
+            _exact(reject_but_float32),
+            speed=PLAIN,
         ),
     )
 

@@ -12,8 +12,8 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm_bytes import ScaledBytes, emit_bytes
-from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.gemm_int8_cpu import ScaledBytes, emit_bytes
+from clrt.kernels.gemm_problem import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
@@ -21,7 +21,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

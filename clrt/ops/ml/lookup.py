@@ -13,7 +13,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count
+from clrt.ops.movement.common import count
 from clrt.ops.registry import register
 
 

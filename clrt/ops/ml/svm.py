@@ -17,7 +17,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
 
 

@@ -19,7 +19,7 @@ from clrt.kernels.strided import CopyPart, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import Promoted, count, elements, fresh_dim, given, length
+from clrt.ops.movement.common import Promoted, count, elements, fresh_dim, given, length
 from clrt.ops.registry import register
 
 

@@ -16,7 +16,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count, fresh_dims
+from clrt.ops.movement.common import count, fresh_dims
 from clrt.ops.registry import register
 
 

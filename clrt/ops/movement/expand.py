@@ -12,7 +12,7 @@ from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_lau
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
-from clrt.ops.movement.movement import count, elements, fresh_dims, length
+from clrt.ops.movement.common import count, elements, fresh_dims, length
 from clrt.ops.registry import register
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
@@ -20,9 +20,9 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import count, index_t
+from clrt.ops.index_checks import check_indices, index_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.pointwise.fused import symbolic_shape
-from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

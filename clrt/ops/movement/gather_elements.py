@@ -14,8 +14,8 @@ from clrt.kernels.strided import axes, collapse, contiguous_strides, launch_plac
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import count, index_t
-from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.index_checks import check_indices, index_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.registry import register
 
 

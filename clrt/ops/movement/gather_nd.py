@@ -14,13 +14,14 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count, index_t
+from clrt.ops.index_checks import check_indices, index_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.movement.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
@@ -29,7 +30,6 @@ from clrt.ops.movement.scatter_elements import (
     data_t,
     reject_reduce,
 )
-from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

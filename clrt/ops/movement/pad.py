@@ -10,11 +10,11 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered
 from clrt.kernels.strided import (
     axes,
@@ -26,7 +26,7 @@ from clrt.kernels.strided import (
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, checked_sizes, need, normalize_axis
-from clrt.ops.movement.movement import (
+from clrt.ops.movement.common import (
     Promoted,
     count,
     elements,

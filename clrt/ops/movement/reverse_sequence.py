@@ -9,14 +9,14 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count, index_t
-from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.index_checks import check_lengths, length_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -25,8 +25,8 @@ from clrt.kernels.strided import (
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import count, index_t
-from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.index_checks import check_indices, index_status
+from clrt.ops.movement.common import count, index_t
 from clrt.ops.registry import register
 
 # As REDUCTION in common/scatter.clh numbers them.

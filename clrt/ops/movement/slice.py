@@ -13,7 +13,7 @@ from clrt.ir.dim_operations import floordiv, maximum, minimum
 from clrt.ir.dims import Dim, Undecidable, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import pure
+from clrt.ir.symbolic_trace import pure
 from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
@@ -21,7 +21,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
-from clrt.ops.movement.movement import (
+from clrt.ops.movement.common import (
     Promoted,
     count,
     data_of,

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import check_scalar, need
-from clrt.ops.movement.movement import count, host_ints
+from clrt.ops.movement.common import count, host_ints
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, Shape, differ, product, same
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import Promoted, elements, fresh_dims, given, length
+from clrt.ops.movement.common import Promoted, elements, fresh_dims, given, length
 from clrt.ops.registry import register
 
 

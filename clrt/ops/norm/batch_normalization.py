@@ -12,7 +12,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node

@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.columns import launch_lines
+from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy

@@ -12,13 +12,13 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.builder import Builder
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import Shape, differ, product
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tuned import tuned
@@ -32,7 +32,7 @@ from clrt.kernels.variant import (
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.decompositions.registry import Audience, decomposes
-from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.columns import launch_lines
+from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types

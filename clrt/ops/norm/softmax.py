@@ -10,13 +10,13 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.axis_kernels import launch_columns, launch_lines
+from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64

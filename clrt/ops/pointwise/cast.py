@@ -11,14 +11,14 @@ import ml_dtypes
 import numpy as np
 
 from clrt.errors import InputError, ShapeError, UnsupportedError
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.views import View
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import integer_cl, truncated
-from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_texts
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 

@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch, unused
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant

@@ -14,7 +14,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
@@ -43,8 +43,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, lacks_float64, runs_as
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.norm.layer_normalization import Normalization, row_norm
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.conversions import literal
-from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

@@ -13,7 +13,7 @@ from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.quantized import BlockWalk, bounds, dequantize_launch, quantize_launch
+from clrt.kernels.quantize_launches import BlockWalk, bounds, dequantize_launch, quantize_launch
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types

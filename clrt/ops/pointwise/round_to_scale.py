@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.registry import register
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from clrt.ir.builder import Builder
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy, OnnxNode
 from clrt.ops.decompositions.registry import Audience, decomposes
-from clrt.ops.pointwise.elementwise import NumpyFunction, Pointwise
-from clrt.ops.pointwise.pointwise import Div, either
+from clrt.ops.pointwise.base import NumpyFunction, Pointwise
+from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
 
 # Operands of one kernel: 36 bytes of arguments each where they broadcast, and a device takes 1024.

@@ -16,7 +16,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import check_scalar, need
-from clrt.ops.movement.movement import count, fill_launch
+from clrt.ops.movement.common import count, fill_launch
 from clrt.ops.movement.views import Identity
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register

@@ -14,7 +14,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register

@@ -20,7 +20,7 @@ from clrt.kernels.spec import KernelSpec, Launch, f32, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.movement.movement import count
+from clrt.ops.movement.common import count
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, uniforms
 from clrt.ops.registry import register

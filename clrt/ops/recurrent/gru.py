@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels import gemm
+from clrt.kernels import gemm_variants
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Scratch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_launches import Walk, variants
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
-from clrt.ops.recurrent.recurrent_walk import Walk, variants
 from clrt.ops.registry import register
 
 
@@ -60,7 +60,7 @@ class _LinearWalk(Walk):
         return setup, lambda s: [product, self.kernel("gru", s, gx, **tensors)]
 
 
-def _walk(node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> Walk:
+def _walk(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> Walk:
     assert isinstance(node.op, GRU)
     return (_LinearWalk if node.op.linear_before_reset else _ResetWalk)(node, ctx, emit)
 

@@ -15,11 +15,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step, TensorType
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count
+from clrt.ops.index_checks import check_lengths
+from clrt.ops.movement.common import count
 from clrt.ops.pointwise.activations import Elu, HardSigmoid, LeakyRelu, ThresholdedRelu
 from clrt.ops.pointwise.fused import Fused, Literal
-from clrt.ops.pointwise.pointwise import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
-from clrt.ops.ranges import check_lengths
+from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 
 Steps: TypeAlias = tuple[Step, ...]
 Function: TypeAlias = Callable[[Array], Array]

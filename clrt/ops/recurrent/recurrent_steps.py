@@ -14,16 +14,16 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, launch, optional, unused
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
-from clrt.ops.movement.movement import fill_launch
-from clrt.ops.ranges import check_launch
+from clrt.ops.index_checks import check_launch
+from clrt.ops.movement.common import fill_launch
 from clrt.ops.recurrent.recurrent import Recurrent
-from clrt.ops.recurrent.recurrent_walk import Walk
+from clrt.ops.recurrent.recurrent_launches import Walk
 from clrt.util.math import ceil_div, round_up
 
 STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)

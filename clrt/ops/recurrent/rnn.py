@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_launches import Walk, variants
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
-from clrt.ops.recurrent.recurrent_walk import Walk, variants
 from clrt.ops.registry import register
 
 

@@ -10,18 +10,18 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.ir.traced import clamp
-from clrt.kernels.columns import launch_lines
+from clrt.ir.symbolic_trace import clamp
+from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import elements, host_ints
+from clrt.ops.movement.common import elements, host_ints
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.ir.code import Code, spelled
+from clrt.ir.cl_code import Code, spelled
 from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array

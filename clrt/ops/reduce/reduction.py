@@ -10,21 +10,21 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import clamp, is_traced
+from clrt.ir.symbolic_trace import clamp, is_traced
+from clrt.kernels.cooperative_rows import launch_rows, of_groups
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import data_of, fresh_dims, given, length
+from clrt.ops.movement.common import data_of, fresh_dims, given, length
 from clrt.util.math import ceil_div
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)

@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.errors import ShapeError, counted
-from clrt.ir.code import Define
+from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -18,7 +18,7 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.movement.movement import count, elements, fresh_dim
+from clrt.ops.movement.common import count, elements, fresh_dim
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div

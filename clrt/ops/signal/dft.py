@@ -18,7 +18,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch, numbered, optional
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
-from clrt.ops.movement.movement import elements, fresh_dim, fresh_dims, given
+from clrt.ops.movement.common import elements, fresh_dim, fresh_dims, given
 from clrt.ops.registry import register
 
 

@@ -11,7 +11,7 @@ from clrt.ir.dim_operations import floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
-from clrt.ops.movement.movement import elements, fresh_dim
+from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 

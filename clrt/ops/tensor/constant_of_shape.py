@@ -14,7 +14,7 @@ from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes
-from clrt.ops.movement.movement import count, elements, fill_launch, fresh_dims, length
+from clrt.ops.movement.common import count, elements, fill_launch, fresh_dims, length
 from clrt.ops.registry import register
 
 

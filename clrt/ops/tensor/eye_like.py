@@ -14,7 +14,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count, fresh_dims
+from clrt.ops.movement.common import count, fresh_dims
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 

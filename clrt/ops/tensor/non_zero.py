@@ -16,8 +16,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.movement.gather import Gather
-from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.movement.views import Reshape
 from clrt.ops.registry import register
 

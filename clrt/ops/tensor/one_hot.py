@@ -15,7 +15,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
-from clrt.ops.movement.movement import count, elements, fresh_dim
+from clrt.ops.movement.common import count, elements, fresh_dim
 from clrt.ops.registry import register
 
 

@@ -18,7 +18,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import count, data_of, fresh_dim
+from clrt.ops.movement.common import count, data_of, fresh_dim
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_host
 

@@ -11,7 +11,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
-from clrt.ops.movement.movement import fresh_dim, given
+from clrt.ops.movement.common import fresh_dim, given
 from clrt.ops.registry import register
 
 

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_texts, text_array
 

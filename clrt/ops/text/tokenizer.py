@@ -10,7 +10,7 @@ from clrt.errors import ModelError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.text.strings import compile_pattern, filled_rows, text_input
 

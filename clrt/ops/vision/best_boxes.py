@@ -16,7 +16,7 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.decompositions.registry import Audience, decomposes
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.vision.non_max_suppression import (
     NonMaxSuppression,

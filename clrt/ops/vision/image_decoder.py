@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_host
 

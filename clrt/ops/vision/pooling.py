@@ -13,20 +13,20 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
-from clrt.ir.code import Code, Define
+from clrt.ir.cl_code import Code, Define
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import Dim, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.ir.traced import clamp
+from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
 from clrt.kernels.strided import axes, launch_grid
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
-from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.common import fresh_dim
 from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div

@@ -15,16 +15,16 @@ from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.ir.traced import pure
+from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
-from clrt.ops.movement.movement import elements, fresh_dim, given
+from clrt.ops.movement.common import elements, fresh_dim, given
 from clrt.ops.registry import register
-from clrt.ops.vision.sampling import AxisSampling, SamplingTables, sample
-from clrt.ops.vision.sampling_launches import sample_launches
+from clrt.ops.vision.resample import AxisSampling, SamplingTables, sample
+from clrt.ops.vision.resample_launches import sample_launches
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[

@@ -20,8 +20,8 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, Status, i32, launch, p
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
+from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.movement.scatter_elements import copy_of
-from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 

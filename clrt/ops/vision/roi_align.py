@@ -15,7 +15,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, need
-from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.index_checks import check_lengths, length_status
 from clrt.ops.registry import register
 from clrt.ops.vision.max_roi_pool import region_grid, region_sizes
 

@@ -14,19 +14,19 @@ import numpy as np
 
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.source import splittable_axes
+from clrt.kernels.kernel_source import splittable_axes
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status, numbered_arguments
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import SizedPlan
-from clrt.runtime.execution.pace import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
-from clrt.runtime.execution.patcher import Enqueue, Patcher
-from clrt.runtime.opencl.connection import Lane, TrackedBuffer
+from clrt.runtime.execution.argument_patcher import Enqueue, Patcher
+from clrt.runtime.execution.launch_throttle import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
+from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.device_context import Lane, TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.opencl.session import Session
-from clrt.runtime.opencl.slabs import Slabs
-from clrt.runtime.opencl.weights import Weights
+from clrt.runtime.opencl.weight_store import Weights
 
 # Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
 # because PoCL compiles a kernel anew for each local size.

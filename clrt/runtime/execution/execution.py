@@ -12,12 +12,12 @@ from typing import Any, Protocol, cast
 
 from clrt.errors import ClrtError, InputError
 from clrt.plan.steps import HostStep
+from clrt.runtime.execution.argument_patcher import Enqueue
 from clrt.runtime.execution.bound_plan import BoundPlan, BoundStep
-from clrt.runtime.execution.leases import Feed
-from clrt.runtime.execution.pace import NEVER, Pace, Stop
-from clrt.runtime.execution.patcher import Enqueue
+from clrt.runtime.execution.external_buffers import Feed
+from clrt.runtime.execution.launch_throttle import NEVER, Pace, Stop
 from clrt.runtime.execution.transfers import Transfers
-from clrt.runtime.opencl.connection import Lane
+from clrt.runtime.opencl.device_context import Lane
 from clrt.runtime.opencl.driver import cl
 from clrt.util.active_calls import ActiveCall
 

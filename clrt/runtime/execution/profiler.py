@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
+from clrt.runtime.execution.argument_patcher import Enqueue
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.patcher import Enqueue
-from clrt.runtime.opencl.connection import Lane
+from clrt.runtime.opencl.device_context import Lane
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import Session
 

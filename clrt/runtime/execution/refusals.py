@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.errors import OutOfMemoryError
 from clrt.plan import memory as sizes
-from clrt.runtime.execution.plans import Planner, Stage
+from clrt.runtime.execution.planner import Planner, Stage
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.formatting import format_bytes, format_shapes
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
-from clrt.plan.origins import traced
+from clrt.plan.index_error_origin import traced
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.execution.pace import Stop
+from clrt.runtime.execution.launch_throttle import Stop
 from clrt.runtime.execution.request import RunRequest
 
 # How often a wait with a timeout looks: the device tells no time when it will be done.

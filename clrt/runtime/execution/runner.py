@@ -11,13 +11,13 @@ from typing import Any
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
-from clrt.runtime.execution.branches import Branches
-from clrt.runtime.execution.pace import Stop
-from clrt.runtime.execution.plans import Planner
+from clrt.runtime.execution.arena_pool import MOST_ARENAS, Room
+from clrt.runtime.execution.branch_specializer import Branches
+from clrt.runtime.execution.graph_run import Task
+from clrt.runtime.execution.launch_throttle import Stop
+from clrt.runtime.execution.planner import Planner
 from clrt.runtime.execution.profiler import Recorder
-from clrt.runtime.execution.room import MOST_ARENAS, Room
 from clrt.runtime.execution.run import Enqueued, Pending
-from clrt.runtime.execution.task import Task
 from clrt.runtime.opencl.session import Session
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall

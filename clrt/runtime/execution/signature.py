@@ -18,7 +18,7 @@ from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held
-from clrt.runtime.execution.leases import Feed
+from clrt.runtime.execution.external_buffers import Feed
 from clrt.runtime.opencl.session import Session
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.host_limits import text_array

@@ -10,11 +10,11 @@ import numpy as np
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
+from clrt.ops.node_errors import Blaming
 from clrt.plan.steps import HostStep
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.leases import Feed, Leases
-from clrt.runtime.opencl.connection import TrackedBuffer
+from clrt.runtime.execution.external_buffers import Feed, Leases
+from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.tensors import DeviceTensor
 

@@ -18,8 +18,8 @@ from clrt.ir.graph import Graph
 from clrt.models.compiled import read_compiled
 from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.ops.base import Held, shapes_of
+from clrt.passes.device_pipeline import optimize_for, prepare
 from clrt.passes.driver import PassReport
-from clrt.passes.prepare import optimize_for, prepare
 from clrt.runtime.execution.profiler import Recorder
 from clrt.runtime.execution.request import RunRequest
 from clrt.runtime.execution.run import Run
@@ -28,11 +28,11 @@ from clrt.runtime.execution.signature import Signature
 from clrt.runtime.execution.state import State
 from clrt.runtime.model.pickling import Reloadable, recording
 from clrt.runtime.model.planned_model import PlannedModel
-from clrt.runtime.opencl.cores import with_cores
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.sub_devices import with_cores
 from clrt.runtime.selftest.gate import ensure_right
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.files import expanded
 from clrt.util.formatting import parse_bytes
 from clrt.util.gc_control import without_full_collections
@@ -153,7 +153,7 @@ class Model(PlannedModel, Reloadable):
         self.overridable = () if graph.defaults is None else graph.defaults.names
         self._variants: dict[frozenset[str], Model] = {}
         self._making = Lock()
-        strict = knobs.STRICT.get() if strict is None else strict
+        strict = env_vars.STRICT.get() if strict is None else strict
         self._options = (strict, cache_dir, memory_limit, priority, optimize_level)
         rewrite = partial(optimize_for, caps=device.caps, level=optimize_level)
         background = priority == "background"

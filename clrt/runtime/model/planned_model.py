@@ -12,7 +12,7 @@ from clrt.errors import InputError
 from clrt.ir.graph import Graph
 from clrt.passes.driver import PassReport
 from clrt.plan import memory as sizes
-from clrt.plan.contract import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, Contract
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.runtime.execution.bound_plan import BoundPlan

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from clrt.errors import warn_user
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.files import is_private
 
 # Free bytes below which a file system counts as full: PoCL writes 0.1 MB for each kernel.
@@ -65,7 +65,7 @@ def prepare_pocl_cache() -> None:
     own = _pocl_default()
     if own is not None and not why_unusable(own):
         return
-    folder = knobs.cache_dir() / "pocl"
+    folder = env_vars.cache_dir() / "pocl"
     if why_unusable(folder):
         temporary = _make_temporary()
         if temporary is None:

@@ -16,6 +16,7 @@ from typing import Any
 from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
+from clrt.runtime.opencl.cpu_matrix_units import matrix_shapes
 from clrt.runtime.opencl.device_ids import DeviceIds, read_ids
 from clrt.runtime.opencl.driver import (
     Guard,
@@ -25,13 +26,12 @@ from clrt.runtime.opencl.driver import (
     note_use,
     sub_group_sizes,
 )
-from clrt.runtime.opencl.gpu_units import gpu_units
-from clrt.runtime.opencl.icd import install_hint, load_failure
+from clrt.runtime.opencl.gpu_matrix_units import gpu_units
+from clrt.runtime.opencl.icd_loader import install_hint, load_failure
 from clrt.runtime.opencl.linker import has_linker
-from clrt.runtime.opencl.matrix_unit import matrix_shapes
-from clrt.runtime.opencl.pages import drop_code, mapped_files
+from clrt.runtime.opencl.os_memory import drop_code, mapped_files
 from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 
 _KNOWN_AS = {"pocl": "portable computing language"}
@@ -279,7 +279,7 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     """
     if isinstance(request, DeviceInfo):
         return request
-    wanted = knobs.DEVICE.get() if request is None else request
+    wanted = env_vars.DEVICE.get() if request is None else request
     available = devices()
     text = str(wanted).strip().lower() or "auto"
     matches = _matching(text, available)

@@ -17,7 +17,7 @@ import pyopencl as cl
 from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
-from clrt.runtime.opencl.icd import intel_platforms, remove_old_icd
+from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
 __all__ += [

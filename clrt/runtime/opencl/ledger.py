@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from weakref import WeakSet, ref
 
 from clrt.errors import OutOfMemoryError
-from clrt.runtime.opencl.connection import TrackedBuffer
+from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.util.active_calls import Waiters
 from clrt.util.formatting import format_bytes
 

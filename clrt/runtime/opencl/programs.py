@@ -21,8 +21,8 @@ from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.cache_folders import warn_if_unusable
 from clrt.runtime.opencl.driver import NO_BUILD, Guard, binary_of, check_process, cl
-from clrt.runtime.opencl.invokers import remember_invokers
-from clrt.runtime.opencl.saver import Saver
+from clrt.runtime.opencl.kernel_invokers import remember_invokers
+from clrt.runtime.opencl.program_writer import Saver
 from clrt.util.active_calls import RecencyDict
 from clrt.util.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
 

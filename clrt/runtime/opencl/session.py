@@ -17,16 +17,16 @@ import numpy as np
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dtypes import DType, native
-from clrt.ir.mapped import is_mapped
+from clrt.ir.mmap_arrays import is_mapped
 from clrt.ir.op import Array
-from clrt.runtime.opencl.connection import Connection, Lane, TrackedBuffer
+from clrt.runtime.opencl.device_context import Connection, Lane, TrackedBuffer
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import Guard, check_process, cl, new_context
 from clrt.runtime.opencl.ledger import ALLOCATING, BUDGET, Ledger
-from clrt.runtime.opencl.pages import drop_pages
+from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.programs import ProgramCache
 from clrt.runtime.opencl.tensors import DeviceTensor, Lease
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 
 @dataclass
@@ -292,7 +292,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     Raises:
         DeviceError: The driver gives no context, or does not work in this fork.
     """
-    key = (device.key, cache_dir or knobs.cache_dir())
+    key = (device.key, cache_dir or env_vars.cache_dir())
     check_process(device, device.caps)
     with _SESSIONS_LOCK:
         if key in _SESSIONS:

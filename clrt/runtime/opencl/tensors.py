@@ -12,7 +12,7 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.runtime.opencl.connection import TrackedBuffer
+from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 
 if TYPE_CHECKING:

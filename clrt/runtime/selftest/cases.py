@@ -10,9 +10,9 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step
 from clrt.ops.attention.fused_attention import FusedAttention
-from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.page_layout import PAGE
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.paged_cache import SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv
@@ -28,7 +28,7 @@ from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.fused import Fused
-from clrt.ops.pointwise.pointwise import Abs, Add, Cos, Erf, Exp, Gelu, Log, Mul, Sin, Sqrt, Tanh
+from clrt.ops.pointwise.table import Abs, Add, Cos, Erf, Exp, Gelu, Log, Mul, Sin, Sqrt, Tanh
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceMean, ReduceSum
 from clrt.ops.vision.pooling import MaxPool

@@ -7,11 +7,11 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from clrt.device.caps import DeviceCaps
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 if TYPE_CHECKING:
     from clrt.runtime.opencl.session import Session
-    from clrt.runtime.selftest.checking import Outcome
+    from clrt.runtime.selftest.runner import Outcome
 
 ALWAYS, NEVER = "always", "never"
 _seen: set[tuple[object, Path]] = set()
@@ -24,7 +24,7 @@ def needs_self_test(caps: DeviceCaps) -> bool:
     CPUs are not unless asked for: their implementations are few and tested, and their compilers
     take seconds for what is compiled here.
     """
-    asked = knobs.SELF_TEST.get()
+    asked = env_vars.SELF_TEST.get()
     return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
 
 
@@ -40,9 +40,9 @@ def ensure_right(session: Session) -> None:
     with _lock:
         if key in _seen:
             return
-        from clrt.runtime.selftest.remembered import recall_or_check
+        from clrt.runtime.selftest.result_cache import recall_or_check
 
-        outcomes = recall_or_check(session, anew=knobs.SELF_TEST.get() == ALWAYS)
+        outcomes = recall_or_check(session, anew=env_vars.SELF_TEST.get() == ALWAYS)
         _refuse_wrong(session, outcomes)
         _seen.add(key)
 

@@ -25,7 +25,7 @@ from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import InputFile, find_inputs
 from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.rows import kept_schema
-from clrt.text.jobs.split import WorkUnit, split
+from clrt.text.jobs.work_units import WorkUnit, split
 from clrt.util.files import parse_json, replacing
 
 VECTOR, FILE, ROW = "vector", "file", "row"

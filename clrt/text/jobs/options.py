@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import ModelError
 from clrt.models.locate import find_model
-from clrt.text.jobs.split import LIMITS, ReadLimits
+from clrt.text.jobs.work_units import LIMITS, ReadLimits
 from clrt.text.sentence_encoder import SentenceEncoder
 
 _MODEL_SUFFIXES = frozenset(

@@ -12,7 +12,7 @@ from clrt.errors import InputError
 from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
 from clrt.text.jobs.options import text_problem
-from clrt.text.jobs.split import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
+from clrt.text.jobs.work_units import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
 
 _SAMPLED_ROWS = 1000
 

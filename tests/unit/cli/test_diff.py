@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from clrt.cli import app
 from clrt.cli.console import EXIT_DIFFERS
-from clrt.cli.samples import sample_inputs
+from clrt.cli.random_inputs import sample_inputs
 from clrt.cli.shapes import one_shape
 from clrt.errors import InputError
 from clrt.tools.diff import Diff, OnnxRuntime, Reference

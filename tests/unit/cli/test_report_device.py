@@ -16,7 +16,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.kernels.tuning_records import new_record, save
 from clrt.runtime.opencl.peaks import LaunchTimes, Peaks
 from clrt.runtime.selftest.cases import cases
-from clrt.runtime.selftest.checking import Outcome, check_device
+from clrt.runtime.selftest.runner import Outcome, check_device
 from clrt.tools import device_report
 from clrt.tools.device_report import shown_to_others
 from tests.harness import quick_device

@@ -21,7 +21,7 @@ from clrt.freezing.contents import (
     nuitka_options,
     pocl_files,
 )
-from clrt.runtime.opencl import icd
+from clrt.runtime.opencl import icd_loader
 
 ROOT = Path(clrt.freezing.__file__).resolve().parents[2]
 
@@ -119,7 +119,7 @@ def test_no_icd_file_of_the_build_machine_is_taken(
     assert patterns and all(o.endswith((":*.cl", ":*.h")) for o in patterns)
 
 
-@pytest.mark.skipif(icd.intel_library() is None, reason="Intel's runtime is not installed")
+@pytest.mark.skipif(icd_loader.intel_library() is None, reason="Intel's runtime is not installed")
 def test_intel_runtime_is_taken_when_asked_for(hook: ModuleType, tmp_path: Path) -> None:
     places = set(_added(hook, tmp_path, intel=True)) - set(_added(hook, tmp_path))
     names = {Path(place).name for place in places}
@@ -134,7 +134,7 @@ def test_intel_runtime_is_taken_when_asked_for(hook: ModuleType, tmp_path: Path)
     }
     assert sum(p.stat().st_size for p, _ in slim) < 420e6
     options = nuitka_options(intel=True)
-    assert f"--include-data-files={icd.intel_library()}=libintelocl.so" in options
+    assert f"--include-data-files={icd_loader.intel_library()}=libintelocl.so" in options
 
 
 def test_intel_runtime_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

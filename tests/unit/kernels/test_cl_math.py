@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from clrt.ir.code import Code
+from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import CPU
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.table import (
     Cos,
     Erf,
     Exp,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.device.rates import rates_of
+from clrt.device.device_rates import rates_of
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
 from clrt.kernels.cost import FAST, PLAIN, Speed, Work, seconds, work_of

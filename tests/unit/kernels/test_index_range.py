@@ -11,9 +11,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.kernels.index_range import MARGIN_ELEMS, MAX_ELEMS, WHOLE_RANGE
-from clrt.kernels.source import read_source
+from clrt.kernels.kernel_source import read_source
 from clrt.ops.norm.softmax import Softmax
-from clrt.ops.pointwise.pointwise import Neg
+from clrt.ops.pointwise.table import Neg
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise
 from tests.ops.gpu_kernels import CPU, GPU, KERNELS

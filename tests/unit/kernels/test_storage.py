@@ -9,7 +9,7 @@ import pytest
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.op import Array
 from clrt.ops import REGISTRY
-from clrt.ops.attention.pages import PagedOp
+from clrt.ops.attention.paged_cache import PagedOp
 from clrt.ops.base import Op
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.pointwise.cast import Cast

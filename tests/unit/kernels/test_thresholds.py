@@ -10,8 +10,8 @@ import pytest
 import clrt.runtime.model.model  # noqa: F401  (declares every group)
 from clrt.device.caps import DeviceCaps
 from clrt.kernels.gemm_cpu import GemmShares
+from clrt.kernels.gemm_tile import GemmTiles
 from clrt.kernels.thresholds import GROUPS
-from clrt.kernels.tiles import GemmTiles
 from clrt.kernels.tuning_records import check, new_record
 from clrt.kernels.variant import Lowering
 

@@ -20,7 +20,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, StoredElements, TensorType
 from clrt.ir.text import print_graph
-from clrt.kernels.panels import Panels
+from clrt.kernels.panel_layout import Panels
 from clrt.models.compiled import CompiledModel, read_compiled, read_extras, write_compiled
 from clrt.ops.base import all_graphs
 from clrt.ops.matmul.matmul import MatMul

@@ -10,8 +10,8 @@ import pytest
 from clrt.ops.base import Op
 from clrt.ops.decompositions.export_rules.general import check_decomposable, decompose_all
 from clrt.ops.decompositions.registry import DECOMPOSITIONS, Audience
-from clrt.ops.evaluate import evaluate
 from clrt.ops.ml.decision_trees import DecisionTrees
+from clrt.ops.reference_interpreter import evaluate
 from tests.harness import sample_graph
 from tests.ops.samples import Sample, samples
 

@@ -9,7 +9,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
-from clrt.plan.contract import Contract
+from clrt.plan.device_io import Contract
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise_to_break
 

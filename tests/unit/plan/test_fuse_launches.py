@@ -15,7 +15,7 @@ from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 from clrt.plan.fuse_launches import connected
 from clrt.plan.plan import Plan, lifetimes
 from clrt.plan.steps import Region

@@ -8,7 +8,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
 from clrt.kernels.spec import BufferArg, TensorRows
-from clrt.plan.parts import _Fit, _fit, _PartPlace
+from clrt.plan.subview_placement import _Fit, _fit, _PartPlace
 
 
 @pytest.mark.parametrize(

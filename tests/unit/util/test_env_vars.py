@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from clrt.errors import ClrtError
-from clrt.util import env_vars as knobs
+from clrt.util import env_vars
 
 
-@pytest.mark.parametrize("knob", knobs.ALL, ids=lambda k: k.name)
+@pytest.mark.parametrize("knob", env_vars.ALL, ids=lambda k: k.name)
 @pytest.mark.parametrize("text", ["", " "])
 def test_empty_is_unset(
-    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     assert knob.get() == knob.default
@@ -22,14 +22,14 @@ def test_empty_is_unset(
 @pytest.mark.parametrize(
     ("knob", "text", "expected"),
     [
-        (knobs.STRICT, " TRUE ", True),
-        (knobs.VERIFY, "on", True),
-        (knobs.MAX_PATCHES, "12", 12),
-        (knobs.DEVICE, "pocl", "pocl"),
+        (env_vars.STRICT, " TRUE ", True),
+        (env_vars.VERIFY, "on", True),
+        (env_vars.MAX_PATCHES, "12", 12),
+        (env_vars.DEVICE, "pocl", "pocl"),
     ],
 )
 def test_values(
-    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str, expected: object
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str, expected: object
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     assert knob.get() == expected
@@ -38,12 +38,16 @@ def test_values(
 @pytest.mark.parametrize(
     ("knob", "text", "message"),
     [
-        (knobs.STRICT, "maybe", "CLRT_STRICT='maybe' is not valid: expected 0 or 1. 1 turns"),
-        (knobs.MAX_PATCHES, "few", "CLRT_MAX_PATCHES='few' is not valid: expected a whole number."),
+        (env_vars.STRICT, "maybe", "CLRT_STRICT='maybe' is not valid: expected 0 or 1. 1 turns"),
+        (
+            env_vars.MAX_PATCHES,
+            "few",
+            "CLRT_MAX_PATCHES='few' is not valid: expected a whole number.",
+        ),
     ],
 )
 def test_mistakes(
-    monkeypatch: pytest.MonkeyPatch, knob: knobs.Knob[object], text: str, message: str
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str, message: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     with pytest.raises(ClrtError, match=f"^{message}"):
@@ -52,4 +56,4 @@ def test_mistakes(
 
 def test_a_cache_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", "~/models/cache")
-    assert knobs.cache_dir() == Path.home() / "models" / "cache"
+    assert env_vars.cache_dir() == Path.home() / "models" / "cache"

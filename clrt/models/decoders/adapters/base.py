@@ -11,8 +11,8 @@ import numpy as np
 from clrt.formats.gguf.file import GgufFile
 from clrt.ir.op import Array
 from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.families import FAMILIES
-from clrt.models.decoders.family import DecoderFamily
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.weights import split_name
 

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufTensor, read_gguf
 from clrt.models.decoders.adapters.base import AdaptedModel
-from clrt.models.decoders.adapters.change import Floats, LowRank, TensorChange
+from clrt.models.decoders.adapters.lora_delta import Floats, LowRank, TensorChange
 from clrt.models.decoders.gguf_weights import stored_name
 
 _DOWN, _UP = ".lora_a", ".lora_b"

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.models.decoders.adapters.base import AdaptedModel
-from clrt.models.decoders.adapters.change import Floats, LowRank, TensorChange
+from clrt.models.decoders.adapters.lora_delta import Floats, LowRank, TensorChange
 from clrt.models.decoders.adapters.peft_config import CONFIG, PeftConfig
 from clrt.models.decoders.weights import PREFIXES, in_order, paths_of, split_name
 from clrt.models.huggingface.checkpoint import Checkpoint

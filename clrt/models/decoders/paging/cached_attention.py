@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from clrt.ir.dims import same
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import DecoderNames
-from clrt.models.decoders.paging.probe import STEPS, StepProbe
 from clrt.models.decoders.paging.refusal import refusal
+from clrt.models.decoders.paging.step_probe import STEPS, StepProbe
 from clrt.models.decoders.paging.visibility import Visibility, VisibilityReader
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.update_cache import UpdateCache

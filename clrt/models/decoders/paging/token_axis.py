@@ -27,7 +27,7 @@ from clrt.ops.movement.views import View
 from clrt.ops.norm.layer_normalization import Normalization
 from clrt.ops.norm.lp_normalization import LpNormalization
 from clrt.ops.norm.softmax import SoftmaxBase
-from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.pointwise.quantize_linear import Quantization
 from clrt.ops.reduce.argmax import ArgExtremum

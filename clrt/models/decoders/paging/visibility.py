@@ -9,8 +9,8 @@ import numpy as np
 
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.models.decoders.paging.probe import MOST_ELEMENTS, STEPS, StepProbe
 from clrt.models.decoders.paging.refusal import refusal
+from clrt.models.decoders.paging.step_probe import MOST_ELEMENTS, STEPS, StepProbe
 from clrt.ops.attention.fused_attention import FusedAttention
 
 # A score with that much taken off has no weight in a softmax.

@@ -11,9 +11,9 @@ from clrt.ir.dims import Expr, Undecidable, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array
-from clrt.ops.evaluate import evaluate
 from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
+from clrt.ops.reference_interpreter import evaluate
 
 # The most nodes that may compute the scale and the zero point.
 _MAX_CONE = 16

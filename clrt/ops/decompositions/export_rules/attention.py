@@ -22,7 +22,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.cast import Cast
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.table import (
     Add,
     And,
     Div,

@@ -16,7 +16,8 @@ from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.round_to_scale import RoundToScale
+from clrt.ops.pointwise.table import (
     And,
     Div,
     Greater,
@@ -28,7 +29,6 @@ from clrt.ops.pointwise.pointwise import (
     Sigmoid,
     Where,
 )
-from clrt.ops.pointwise.round_to_scale import RoundToScale
 
 
 class Maker(Builder):

@@ -37,7 +37,9 @@ from clrt.ops.norm.softmax import LogSoftmax, Softmax
 from clrt.ops.pointwise.activations import Swish
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.fused import Fused, Literal
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.quantize_linear import DequantizeLinear
+from clrt.ops.pointwise.round_to_scale import RoundToScale
+from clrt.ops.pointwise.table import (
     And,
     Equal,
     IsNaN,
@@ -46,8 +48,6 @@ from clrt.ops.pointwise.pointwise import (
     Sub,
     Where,
 )
-from clrt.ops.pointwise.quantize_linear import DequantizeLinear
-from clrt.ops.pointwise.round_to_scale import RoundToScale
 from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceMax, ReduceSum
 from clrt.ops.tensor.shape import Shape_

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 
 @expands("", "Bernoulli")

@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.pointwise.cast import onnx_dtype
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from clrt.errors import ModelError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules import scores as s
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules import ml_scores as s
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "ai.onnx.ml"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 
 @expands("", "BatchNormalization")

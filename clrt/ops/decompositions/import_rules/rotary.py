@@ -5,8 +5,8 @@ from __future__ import annotations
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import same
 from clrt.ops.base import Decompose
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import merge_heads, split_heads
+from clrt.ops.decompositions.import_rules.axis_helpers import merge_heads, split_heads
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 
 @expands("", "RotaryEmbedding")

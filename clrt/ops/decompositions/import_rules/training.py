@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "ai.onnx.preview.training"
 

@@ -12,8 +12,8 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules import scores as s
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules import ml_scores as s
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM, check_forest
 
 _DOMAIN = "ai.onnx.ml"

@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.op import Step
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
-from clrt.ops.pointwise.pointwise import Add, HardSwish, Mul, Relu
+from clrt.ops.pointwise.table import Add, HardSwish, Mul, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 

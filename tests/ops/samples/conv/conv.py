@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.op import Step
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.pointwise.fused import Literal
-from clrt.ops.pointwise.pointwise import Add, HardSwish, Mul, Relu, Where
+from clrt.ops.pointwise.table import Add, HardSwish, Mul, Relu, Where
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 

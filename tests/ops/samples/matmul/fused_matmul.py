@@ -18,7 +18,7 @@ from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 @samples_of(FusedMatMul)
 def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
-    from clrt.ops.pointwise.pointwise import Add, Gelu, Mul, Relu, Where
+    from clrt.ops.pointwise.table import Add, Gelu, Mul, Relu, Where
 
     rng = np.random.default_rng(9)
 
@@ -65,7 +65,7 @@ def fused_matmul_samples(cls: type[FusedMatMul]) -> Iterator[Sample]:
 
 @error_samples_of(FusedMatMul)
 def fused_matmul_errors(cls: type[FusedMatMul]) -> Iterator[tuple[Sample, type[Exception]]]:
-    from clrt.ops.pointwise.pointwise import Add
+    from clrt.ops.pointwise.table import Add
 
     bias = cls(steps=(Step(Add(), (0, 1)),))
     a, b = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.op import Step
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
-from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.pointwise.table import Add, Mul
 from clrt.util.math import ceil_div
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 

@@ -12,7 +12,7 @@ from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, FACTORS
 from clrt.ir.op import Array, Step
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
-from clrt.ops.pointwise.pointwise import Add, Relu
+from clrt.ops.pointwise.table import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 

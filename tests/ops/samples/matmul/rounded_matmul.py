@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.op import Array, Step
 from clrt.ops.matmul.rounded_matmul import MOST_DEPTH, RoundedMatMul
-from clrt.ops.pointwise.pointwise import Add, Relu
+from clrt.ops.pointwise.table import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 

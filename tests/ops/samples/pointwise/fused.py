@@ -14,7 +14,7 @@ from tests.ops.samples.registry import Sample, samples_of
 
 @samples_of(Fused)
 def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
-    from clrt.ops.pointwise.pointwise import Add, Gelu, Less, Mul, Where
+    from clrt.ops.pointwise.table import Add, Gelu, Less, Mul, Where
 
     rng = np.random.default_rng(1)
     steps = (
@@ -50,7 +50,7 @@ def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
 def _widened(cls: type[Fused]) -> Iterator[Sample]:
     """int32 as int64 beside constants, which rusticl 22.3 takes to be without a sign."""
     from clrt.ops.pointwise.cast import Cast
-    from clrt.ops.pointwise.pointwise import Abs, Less, Mul, Where
+    from clrt.ops.pointwise.table import Abs, Less, Mul, Where
     from clrt.ops.pointwise.variadic import Max
 
     five = Step(Literal(5, DType.INT64), ())

@@ -1,4 +1,4 @@
-"""Samples of the ops of `clrt/ops/pointwise/pointwise.py`."""
+"""Samples of the ops of `clrt/ops/pointwise/table.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.pointwise.elementwise import Pointwise
-from clrt.ops.pointwise.pointwise import (
+from clrt.ops.pointwise.base import Pointwise
+from clrt.ops.pointwise.round_to_scale import RoundToScale
+from clrt.ops.pointwise.table import (
     Acos,
     Acosh,
     Asin,
@@ -27,7 +28,6 @@ from clrt.ops.pointwise.pointwise import (
     Tan,
     Where,
 )
-from clrt.ops.pointwise.round_to_scale import RoundToScale
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 # Where operands are drawn from, if not from -4 to 4.

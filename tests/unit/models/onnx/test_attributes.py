@@ -14,8 +14,8 @@ from clrt.errors import ClrtError, InputError, ModelError, ShapeError, Unsupport
 from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Undecidable
 from clrt.models.onnx.attributes import check_attributes
-from clrt.ops.blaming import Blaming
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.node_errors import Blaming
 from clrt.ops.tensor.constant_of_shape import ConstantOfShape
 from clrt.ops.vision.pooling import MaxPool
 from tools.contrib_attributes import contrib_attributes

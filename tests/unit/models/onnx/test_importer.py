@@ -15,7 +15,7 @@ from clrt.ir.graph import Graph
 from clrt.ir.verify import verify
 from clrt.models.onnx.importer import import_model
 from clrt.ops.base import Op
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.decompositions.registry import DECOMPOSITIONS, Audience
 from clrt.ops.registry import REGISTRY
 from tests.unit.models.onnx.onnx_models import function, info, model, weight, with_reference

@@ -16,7 +16,7 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.onnx.importer import import_model
-from clrt.ops.evaluate import evaluate
+from clrt.ops.reference_interpreter import evaluate
 
 _RNG = np.random.default_rng(0)
 _X = _RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)

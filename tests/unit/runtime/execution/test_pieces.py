@@ -14,13 +14,13 @@ import pytest
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.kernels.source import splittable_axes
+from clrt.kernels.kernel_source import splittable_axes
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
 from clrt.runtime.execution import bound_plan
+from clrt.runtime.execution.argument_patcher import Enqueue
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.pace import NEVER, Pace
-from clrt.runtime.execution.patcher import Enqueue
+from clrt.runtime.execution.launch_throttle import NEVER, Pace
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from tests.harness import plan_graph, run_plan

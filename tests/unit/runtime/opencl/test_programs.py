@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from clrt.errors import InputError, KernelBuildError
-from clrt.ir.code import Code
-from clrt.kernels.source import read_source
+from clrt.ir.cl_code import Code
+from clrt.kernels.kernel_source import read_source
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl import programs
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.program_writer import Saver
 from clrt.runtime.opencl.programs import _EXACT, _KEPT, ProgramCache
-from clrt.runtime.opencl.saver import Saver
 from tests.harness import all_devices, quick_device
 
 SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
@@ -206,9 +206,9 @@ def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch)
     """No run waits for that: the driver would hold it up."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr("clrt.runtime.opencl.saver._END_S", 2.0)
+    monkeypatch.setattr("clrt.runtime.opencl.program_writer._END_S", 2.0)
     ends: list[Callable[[], None]] = []
-    monkeypatch.setattr("clrt.runtime.opencl.saver.atexit.register", ends.append)
+    monkeypatch.setattr("clrt.runtime.opencl.program_writer.atexit.register", ends.append)
     written: list[str] = []
 
     def write(key: str, _: object) -> None:

@@ -19,15 +19,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.gather import Gather
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.table import Add
+from clrt.runtime.execution.argument_patcher import Enqueue
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.execution.patcher import Enqueue
+from clrt.runtime.opencl.arena_memory import Slabs
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import Session, session_for
-from clrt.runtime.opencl.slabs import Slabs
-from clrt.runtime.opencl.weights import Weights
+from clrt.runtime.opencl.weight_store import Weights
 from tests.harness import all_devices, plan_graph
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

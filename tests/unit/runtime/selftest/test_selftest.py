@@ -21,9 +21,9 @@ from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.session import session_for
-from clrt.runtime.selftest import checking, gate, remembered
+from clrt.runtime.selftest import gate, result_cache, runner
 from clrt.runtime.selftest.cases import Case, cases
-from clrt.runtime.selftest.checking import Outcome, check_device, graph_of
+from clrt.runtime.selftest.runner import Outcome, check_device, graph_of
 from tests.harness import quick_device
 from tests.models.onnx_text import parsed
 from tools.gpus.profiles import profiles
@@ -37,7 +37,7 @@ FEW = ("softmax", "reductions", "copies")
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceInfo]:
     """A CPU taken for a GPU, with few cases."""
     monkeypatch.setenv("CLRT_SELF_TEST", "auto")
-    monkeypatch.setattr(checking, "cases", lambda: [c for c in cases() if c.family in FEW])
+    monkeypatch.setattr(runner, "cases", lambda: [c for c in cases() if c.family in FEW])
     monkeypatch.setattr(gate, "_seen", set())
     device = quick_device()
     yield replace(device, caps=replace(device.caps, kind="gpu"))
@@ -58,7 +58,7 @@ def _forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(session: object) -> None:
         raise AssertionError("it is tested again")
 
-    monkeypatch.setattr(remembered, "check_device", fail)
+    monkeypatch.setattr(result_cache, "check_device", fail)
     monkeypatch.setattr(gate, "_seen", set())
 
 
@@ -67,14 +67,16 @@ def test_a_device_that_computes_right_is_tested_once(
 ) -> None:
     _load(gpu, tmp_path)
     (file,) = (tmp_path / "self-tests").iterdir()
-    found = remembered.recall(file)
+    found = result_cache.recall(file)
     assert found is not None and {o.family for o in found} == set(FEW)
     assert all(o.kernels and not o.is_wrong and not o.note for o in found)
     assert any(o.error > 0 for o in found)
     _forbid(monkeypatch)
     _load(gpu, tmp_path)
     other = replace(gpu.caps, driver="another")
-    assert remembered.path_for(other, tmp_path) != remembered.path_for(gpu.caps, tmp_path) == file
+    assert (
+        result_cache.path_for(other, tmp_path) != result_cache.path_for(gpu.caps, tmp_path) == file
+    )
 
 
 def test_a_device_that_miscomputes_is_refused(
@@ -99,7 +101,7 @@ def test_a_device_that_miscomputes_is_refused(
 def test_what_is_damaged_is_tested_again(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    path = remembered.path_for(gpu.caps, tmp_path)
+    path = result_cache.path_for(gpu.caps, tmp_path)
     path.parent.mkdir()
     outcome = Outcome("softmax", ("softmax_group",), 0.5, 0.0)
     path.write_text(json.dumps([outcome.__dict__]) if damage == "open" else damage, "utf-8")
@@ -107,16 +109,18 @@ def test_what_is_damaged_is_tested_again(
         if os.name != "posix":
             pytest.skip("modes are POSIX's")
         path.chmod(0o666)
-    monkeypatch.setattr(remembered, "check_device", lambda session: (replace(outcome, error=0.0),))
+    monkeypatch.setattr(
+        result_cache, "check_device", lambda session: (replace(outcome, error=0.0),)
+    )
     _load(gpu, tmp_path)
-    assert remembered.recall(path) == (replace(outcome, error=0.0),)
+    assert result_cache.recall(path) == (replace(outcome, error=0.0),)
 
 
 def test_what_a_driver_failed_in_is_not_remembered(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = Outcome("softmax", (), 0.0, 0.0, "gone", lasting=False)
-    monkeypatch.setattr(remembered, "check_device", lambda session: (failed,))
+    monkeypatch.setattr(result_cache, "check_device", lambda session: (failed,))
     _load(gpu, tmp_path)
     assert not (tmp_path / "self-tests").exists()
 
@@ -130,7 +134,7 @@ def test_cpus_are_tested_when_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
         tested.append(quick_device().caps)
         return (Outcome("softmax", (), 0.0, 0.0),)
 
-    monkeypatch.setattr(remembered, "check_device", check)
+    monkeypatch.setattr(result_cache, "check_device", check)
     _load(quick_device(), tmp_path)
     assert not tested
     monkeypatch.setenv("CLRT_SELF_TEST", "always")

@@ -33,10 +33,10 @@ ROWS = 60
 # to import clrt takes longer than their work.
 DYING = """
 import json, os, pathlib, signal, sys
-from clrt.text.jobs import job, parts
+from clrt.text.jobs import job, shards
 from clrt.cli import embed, main
 
-METHODS = {"part": (parts.PartMaker, "_write"), "record": (job.EmbedJob, "finish_unit"),
+METHODS = {"part": (shards.PartMaker, "_write"), "record": (job.EmbedJob, "finish_unit"),
            "job": (job.EmbedJob, "write"), "errors": (job.EmbedJob, "write_errors")}
 
 def die(*_):

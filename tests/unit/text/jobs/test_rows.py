@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from clrt.errors import InputError
-from clrt.text.jobs import split as splitting
+from clrt.text.jobs import work_units as splitting
 from clrt.text.jobs.rows import RowReader, UnitRows, kept_schema
-from clrt.text.jobs.split import WorkUnit, split
+from clrt.text.jobs.work_units import WorkUnit, split
 from tests.unit.text.jobs.corpus import write_lines, write_parquet
 
 

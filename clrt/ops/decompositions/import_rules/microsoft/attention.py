@@ -9,14 +9,14 @@ import ml_dtypes
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import (
+from clrt.ops.decompositions.import_rules.axis_helpers import (
     count_up,
     dim_of,
     merge_heads,
     padded,
     split_heads,
 )
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "com.microsoft"
 

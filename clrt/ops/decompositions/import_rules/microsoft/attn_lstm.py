@@ -8,8 +8,8 @@ from typing import Any
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import count_up, dim_of
+from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.recurrent.recurrent import ALPHA, BETA
 
 # Where the inputs are of which each direction has its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "com.microsoft"
 

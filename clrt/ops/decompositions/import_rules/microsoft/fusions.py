@@ -10,15 +10,15 @@ import numpy as np
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import (
+from clrt.ops.decompositions.import_rules.axis_helpers import (
     channels_first,
     channels_last,
     count_up,
     dim_of,
     padded,
 )
-from clrt.ops.decompositions.import_rules.quantised import CONV_ATTRS
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.quantized import CONV_ATTRS
 
 _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {

@@ -7,13 +7,13 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import (
+from clrt.ops.decompositions.import_rules.axis_helpers import (
     channels_first,
     channels_last,
     count_up,
     dim_of,
 )
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "com.microsoft"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import dim_of
+from clrt.ops.decompositions.import_rules.axis_helpers import dim_of
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
 

@@ -8,8 +8,8 @@ where their shape says, and its output back; where one node follows another, pas
 from __future__ import annotations
 
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import channels_first, channels_last, padded
+from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last, padded
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.decompositions.import_rules.microsoft.fusions import conv_and_activation
 
 NCHWC = "com.microsoft.nchwc"

@@ -9,9 +9,9 @@ import numpy as np
 
 from clrt.errors import ModelError
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import count_up, split_heads
-from clrt.ops.decompositions.import_rules.microsoft.packed import with_padding
+from clrt.ops.decompositions.import_rules.axis_helpers import count_up, split_heads
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.microsoft.unpadded_batches import with_padding
 from clrt.util.host_limits import MAX_COUNT
 
 _DOMAIN = "com.microsoft"

@@ -9,11 +9,11 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import channels_first, channels_last
+from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.decompositions.import_rules.microsoft.attention import self_attention
 from clrt.ops.decompositions.import_rules.microsoft.fusions import embed, positions_of
-from clrt.ops.decompositions.import_rules.quantised import (
+from clrt.ops.decompositions.import_rules.quantized import (
     as_product,
     column,
     qlinear_conv,

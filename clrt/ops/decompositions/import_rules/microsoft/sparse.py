@@ -8,10 +8,10 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import count_up, dim_of, merge_heads
+from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of, merge_heads
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 from clrt.ops.decompositions.import_rules.microsoft.attention import mask_of
-from clrt.ops.decompositions.import_rules.microsoft.grouped import (
+from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import (
     first_places,
     rotate,
     split_groups,

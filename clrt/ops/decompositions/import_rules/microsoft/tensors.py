@@ -8,8 +8,8 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.body import Body, expands
-from clrt.ops.decompositions.import_rules.layouts import count_up, dim_of
+from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
 
 _DOMAIN = "com.microsoft"
 # Tokens of an n-gram, for each of which there are four nodes.

@@ -1,0 +1,127 @@
+"""A sound on its way through a model: where it is, and what was said so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.audio.speech_options import SpeechOptions
+from clrt.audio.transcripts import TranscriptSegment
+from clrt.audio.wav import FloatArray
+from clrt.audio.whisper.segments import (
+    FRAMES_PER_STEP,
+    STEPS_PER_SECOND,
+    WindowPart,
+    split_window,
+)
+from clrt.audio.whisper.spectrogram import Spectrogram
+from clrt.audio.whisper.vocabulary import WhisperVocabulary
+from clrt.audio.whisper.window_decoding import Window, WindowText, is_silent
+from clrt.generation.encoder_inputs import EncodedSource
+
+# What was said at a higher temperature is no guide to what comes next.
+_MOST_GUIDING = 0.5
+
+
+class Course:
+    """A sound, window by window.
+
+    Attributes:
+        language: Its code; "" until it is known.
+
+    Args:
+        spectrogram: Of the sound.
+        vocabulary: Of the model.
+        options: What is asked for.
+        window: Frames of a window.
+        context: Tokens of a text, at most.
+
+    Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGenerationMixin`.
+    """
+
+    def __init__(
+        self,
+        spectrogram: Spectrogram,
+        vocabulary: WhisperVocabulary,
+        options: SpeechOptions,
+        window: int,
+        context: int,
+    ) -> None:
+        self.language = vocabulary.language_of(options.language) or ""
+        self._spectrogram, self._vocabulary, self._options = spectrogram, vocabulary, options
+        self._window, self._kept = window, context // 2 - 1
+        self._seek = 0
+        self._prompt = vocabulary.encode(options.prompt) if options.prompt else []
+        # What the next window is told of the past.
+        self._said: list[Sequence[int]] = [self._prompt]
+        self._draws = np.random.default_rng(options.seed)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the sound was heard."""
+        return self._seek >= self._spectrogram.frames
+
+    @property
+    def frames(self) -> FloatArray:
+        """The features of the next window, [frames, mels]."""
+        return self._spectrogram.window(self._seek, self._window).T
+
+    def window(self, source: EncodedSource) -> Window:
+        """What is asked for next.
+
+        Args:
+            source: Has the features.
+        """
+        options, vocabulary = self._options, self._vocabulary
+        asked = vocabulary.prompt(self.language, options.task, options.timestamps)
+        before = self._before()
+        if before and vocabulary.previous is not None:
+            asked = [vocabulary.previous, *before, *asked]
+        last = len(asked) - 1 - asked[::-1].index(vocabulary.start)
+        return Window(source, asked, len(asked) - last, self._draws)
+
+    def take(self, text: WindowText) -> list[TranscriptSegment]:
+        """What a window says; the next one begins behind it."""
+        options, first_time = self._options, self._vocabulary.first_time
+        frames = min(self._window, self._spectrogram.frames - self._seek)
+        start = self._seek
+        if is_silent(text, options.fallback):
+            self._seek += frames
+            return []
+        if options.timestamps:
+            parts, done = split_window(text.tokens, first_time, frames)
+        else:
+            parts = [WindowPart(0, frames // FRAMES_PER_STEP, 0, tuple(text.tokens))]
+            done = frames
+        self._seek += max(done, 1)
+        segments = [self._segment(part, start, text) for part in parts]
+        segments = [segment for segment in segments if segment.text.strip()]
+        if options.condition and text.temperature <= _MOST_GUIDING:
+            self._said += [segment.tokens for segment in segments]
+        else:
+            self._said = [self._prompt]
+        return segments
+
+    def _segment(self, part: WindowPart, start: int, text: WindowText) -> TranscriptSegment:
+        origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
+        own = text.logprobs[part.first : part.first + len(part.tokens)]
+        return TranscriptSegment(
+            round(origin + part.start / STEPS_PER_SECOND, 2),
+            round(origin + part.end / STEPS_PER_SECOND, 2),
+            self._vocabulary.decode(part.tokens),
+            float(np.mean(own)) if own else None,
+            text.no_speech,
+            self.language,
+            part.tokens,
+        )
+
+    def _before(self) -> list[int]:
+        """What the next window is told of the past."""
+        first_time = self._vocabulary.first_time
+        told: list[int] = []
+        for tokens in self._said:
+            # Of two times at the end, the second one is that of the next part.
+            doubled = len(tokens) > 2 and tokens[-2] >= first_time
+            told += tokens[:-1] if doubled else tokens
+        return told[-self._kept :]

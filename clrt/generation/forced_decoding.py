@@ -1,0 +1,184 @@
+"""Runs texts that are given through a decoder: what it makes of each of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from clrt.errors import InputError
+from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.scheduler import Scheduler, open_text
+from clrt.generation.sequences import CachedSequence, StepPart
+from clrt.ir.op import Array
+
+
+class GivenText(NamedTuple):
+    """A text that is read.
+
+    Attributes:
+        tokens: One or more.
+        first: The first place whose row is wanted.
+        source: What the encoder reads; None for a decoder alone.
+        length: Tokens of the whole text that they begin; None if they are all of it.
+    """
+
+    tokens: Sequence[int]
+    first: int
+    source: Array | None = None
+    length: int | None = None
+
+
+class PlaceRows(NamedTuple):
+    """Outputs for some places of a text.
+
+    Attributes:
+        text: Its number.
+        first: The first place.
+        values: A row for each place.
+    """
+
+    text: int
+    first: int
+    values: Array
+
+
+@dataclass
+class _ReadText:
+    """A text on its way: its tokens up to `at` have given their rows."""
+
+    number: int
+    text: GivenText
+    at: int
+    sequence: CachedSequence | None = None
+
+
+def read_rows(
+    scheduler: Scheduler,
+    texts: Sequence[GivenText],
+    output: str,
+    sampler: Callable[[int, int], TokenSampler],
+    take: Callable[[PlaceRows], object],
+    most: int = CHUNK,
+) -> None:
+    """Computes an output of the graph for the tokens of texts, in the order of their places.
+
+    Answers take their turns between the steps.
+
+    Args:
+        output: Its name.
+        sampler: Of a text and a place.
+        take: Is given the rows as they come.
+        most: Tokens of a step at most; as many rows are in memory at a time.
+
+    Raises:
+        InputError: A text is longer than the context.
+        OutOfMemoryError: The cache has no room.
+    """
+    waiting = [_ReadText(k, text, text.first) for k, text in enumerate(texts)]
+    waiting.reverse()
+    running: list[_ReadText] = []
+
+    def advance(engine: Engine) -> list[PlaceRows]:
+        parts = _next_parts(engine, waiting, running, sampler, most)
+        step = partial(engine.step, [part for _, part in parts], [output])
+        values = scheduler.with_room(step).get(output)
+        return _taken(engine, parts, running, values)
+
+    def read() -> None:
+        try:
+            while waiting or running:
+                for rows in scheduler.exclusive(advance):
+                    take(rows)
+        finally:
+            close_sequences(scheduler, [t.sequence for t in running if t.sequence is not None])
+
+    scheduler.bulk(read)
+
+
+def _next_parts(
+    engine: Engine,
+    waiting: list[_ReadText],
+    running: list[_ReadText],
+    sampler: Callable[[int, int], TokenSampler],
+    most: int,
+) -> list[tuple[_ReadText, StepPart]]:
+    room, parts = most, []
+    while waiting and sum(t.sequence.all_left for t in running if t.sequence) < room:
+        text = waiting[-1]
+        given = text.text
+        text.sequence = open_text(engine, given.tokens, given.source, True, given.length)
+        running.append(waiting.pop())
+    for text in running:
+        sequence = text.sequence
+        assert sequence is not None
+        count = min(sequence.left, room)
+        if not count:
+            break
+        room -= count
+        # After a failure of another request the beginning is run once more.
+        wanted = range(max(text.at, sequence.done), sequence.done + count)
+        parts.append((text, StepPart(sequence, count, [sampler(text.number, p) for p in wanted])))
+    return parts
+
+
+def _taken(
+    engine: Engine,
+    parts: Sequence[tuple[_ReadText, StepPart]],
+    running: list[_ReadText],
+    values: Array | None,
+) -> list[PlaceRows]:
+    """The rows of a step that has run; texts that are through end."""
+    found, row = [], 0
+    for text, part in parts:
+        count = len(part.samplers)
+        if count and values is not None:
+            first = part.sequence.done - count
+            found.append(PlaceRows(text.number, first, values[row : row + count]))
+            row, text.at = row + count, part.sequence.done
+        if not part.sequence.left:
+            engine.close(part.sequence)
+            running.remove(text)
+    return found
+
+
+def run_to_end(
+    scheduler: Scheduler, sequences: Sequence[CachedSequence], sampler: TokenSampler, output: str
+) -> list[Array]:
+    """Runs what is left of sequences, at least a token of each; an output behind their last tokens.
+
+    It is for calls of `scheduler.exclusive`.
+
+    Raises:
+        OutOfMemoryError: The cache has no room.
+    """
+    rows: dict[CachedSequence, Array] = {}
+    while len(rows) < len(sequences):
+        room, parts = CHUNK, []
+        for sequence in sequences:
+            count = min(sequence.left, room)
+            if count:
+                room -= count
+                last = count == sequence.left
+                parts.append(StepPart(sequence, count, [sampler] if last else ()))
+        done = [part.sequence for part in parts if part.samplers]
+        step = partial(scheduler.engine.step, parts, [output])
+        values = scheduler.with_room(step).get(output, ())
+        rows |= dict(zip(done, values, strict=True))
+    return [rows[sequence] for sequence in sequences]
+
+
+def close_sequences(scheduler: Scheduler, sequences: Sequence[CachedSequence]) -> None:
+    """Frees what sequences have, whatever became of the engine."""
+    if not sequences:
+        return
+
+    def close(engine: Engine) -> None:
+        for sequence in sequences:
+            engine.close(sequence)
+
+    with suppress(InputError):
+        scheduler.exclusive(close)

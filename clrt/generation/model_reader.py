@@ -1,0 +1,290 @@
+"""What a source of a language model has: its graph, its tokenizer, and how it likes to be used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from clrt.errors import InputError, ModelError, UnsupportedError, needing
+from clrt.formats.gguf.file import find_gguf, read_gguf
+from clrt.generation.chat_template import ChatTemplate, has_template
+from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
+from clrt.generation.generation_config import read_proposed
+from clrt.generation.model_spec import LanguageModel
+from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
+from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, StackedElements
+from clrt.models.decoders.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
+from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
+from clrt.models.decoders.adapters.peft_config import CONFIG as ADAPTER_CONFIG
+from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.gguf import read_gguf_decoder
+from clrt.models.decoders.graph import decoder_graph
+from clrt.models.decoders.huggingface import read_folder
+from clrt.models.decoders.weight_source import WeightSource
+from clrt.models.huggingface.model_files import file_exists, read_text
+from clrt.models.sources import is_compiled
+from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.node_errors import Blaming
+from clrt.runtime.opencl.devices import start_drivers
+from clrt.util.files import check_link
+from clrt.util.math import ceil_div
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from clrt.models.tokenizers.gguf_tokenizer import GgufTokenizer
+
+CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
+"""How a cache may hold its numbers."""
+# Numbers of each weight in a fingerprint: a page of a file that is read anyway.
+_SAMPLED = 64
+
+
+AdapterPaths: TypeAlias = "Sequence[tuple[Path, float]]"
+
+
+def read_language_model(
+    source: Path, context: int | None, cache: str, adapters: AdapterPaths = ()
+) -> LanguageModel:
+    """Reads a model.
+
+    Args:
+        source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
+            folder (onnxruntime-genai's or optimum's), or what clrt-convert made of one of these.
+        context: The most tokens of a sequence; None for what the model has. More than that is
+            allowed where places have no embeddings of their own.
+        cache: Of `CACHES`.
+        adapters: LoRA adapters that are merged into it, and how much of each counts.
+
+    Raises:
+        ModelError: A file is missing or damaged, or an adapter is of another model.
+        UnsupportedError: The model is of a family that clrt does not know, or adapters are given
+            for one whose weights are no longer those that they were made for.
+        InputError: An option has no valid value, or a folder holds several models.
+    """
+    if cache not in CACHES:
+        raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
+    if context is not None:
+        context = whole_number("context", context, MOST_CONTEXT)
+    try:
+        source.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"'{source}' cannot be read: {reason}.") from error
+    start_drivers()  # they load while the model is read
+    if is_compiled(source):
+        if adapters:
+            raise UnsupportedError(
+                f"{source} is compiled, and its weights take no adapters; convert the model again "
+                "by clrt-convert with --lora."
+            )
+        return read_compiled_language_model(source, context, cache)
+    if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:
+        return _read_gguf_model(own, context, cache, adapters)
+    more = b""
+    if file is not None:
+        if adapters:
+            raise UnsupportedError(
+                f"{file} is an ONNX file, which takes no adapters; merge them before it is "
+                "exported, or load the folder that it was exported from."
+            )
+        graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
+        source = folder_of(file)
+    else:
+        _check_is_model(source)
+        with Blaming(f"'{source}'"):
+            decoder, weights = read_folder(source, context)
+        graph, more = _graph(adapted_folder(source, decoder), weights, cache, adapters)
+    _check_places(decoder)
+    start = () if decoder.encoder is None else (_start(decoder, source),)
+    tokenizer = read_tokenizer(source / "tokenizer.json")
+    ends = frozenset(eos_tokens(source))
+    proposed = read_proposed(source)
+    return LanguageModel(
+        source.name,
+        graph,
+        decoder,
+        fingerprint_of(decoder, graph, cache, more),
+        decoder.context,
+        decoder.vocabulary,
+        tokenizer,
+        ends,
+        Sampling.checked(proposed.options, proposed.file),
+        partial(ChatTemplate.from_folder, source) if has_template(source) else None,
+        start,
+        proposed.refusal,
+    )
+
+
+def _start(decoder: Decoder, source: Path) -> int:
+    """The token that the decoder begins with.
+
+    Raises:
+        ModelError: The folder names none that there is.
+    """
+    token = start_token(source)
+    if token >= decoder.vocabulary:
+        raise ModelError(
+            f"'{source}' begins texts with token {token}; the model has embeddings of 0 to "
+            f"{decoder.vocabulary - 1}."
+        )
+    return token
+
+
+def _check_is_model(source: Path) -> None:
+    """Checks that a folder is not that of an adapter.
+
+    Raises:
+        ModelError: It is.
+    """
+    if file_exists(source / ADAPTER_CONFIG) and not file_exists(source / "config.json"):
+        raise ModelError(
+            f"{source} is a LoRA adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
+        )
+
+
+def _graph(
+    model: AdaptedModel, weights: WeightSource, cache: str, adapters: AdapterPaths
+) -> tuple[Graph, bytes]:
+    """The graph of a decoder with adapters, and what tells these apart."""
+    dtype = CACHES[cache]
+    if not adapters:
+        with Blaming(f"'{model.path}'"):
+            return decoder_graph(model.decoder, weights, dtype), b""
+    opened = [(factor, open_adapter(path, model)) for path, factor in adapters]
+    adapted = AdaptedWeights(weights, opened)
+    with Blaming(f"'{model.path}' with its adapters"):
+        graph = decoder_graph(model.decoder, adapted, dtype)
+    adapted.check_all_used()
+    return graph, adapted.digest()
+
+
+def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b"") -> str:
+    """Tells models apart whose caches differ, by sizes and the first numbers of each weight.
+
+    Args:
+        graph: Before passes change it.
+        cache: Of `CACHES`.
+        more: Of adapters, which may leave those numbers as they are.
+    """
+    sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
+    sizes += [decoder.long_beyond] if decoder.long_beyond else []
+    found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode() + more, digest_size=16)
+    seen = set()
+    for value in (v for node in graph.nodes for v in node.inputs):
+        if value is None or value.name in seen or not value.type.has_numbers:
+            continue
+        seen.add(value.name)
+        if prod(value.dims) >= _SAMPLED:
+            numbers = _first(value)
+            found.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
+            found.update(numbers.tobytes())
+    return found.hexdigest()
+
+
+def _first(value: Value) -> Array:
+    """The first numbers of a weight; stacked ones are not put together for it."""
+    known = value.type.known
+    if isinstance(known, StackedElements):
+        data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
+    else:
+        assert value.type.data is not None
+        data = value.type.data
+    return data.flat[:_SAMPLED]
+
+
+def _gguf_file(source: Path) -> Path | None:
+    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+
+    Raises:
+        InputError: It holds several models.
+    """
+    if not source.is_dir():
+        return source if source.is_file() or source.suffix == ".gguf" else None
+    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    for file in found:
+        check_link(file, source)
+    return found[0] if found else None
+
+
+def _read_gguf_model(
+    path: Path, context: int | None, cache: str, adapters: AdapterPaths
+) -> LanguageModel:
+    with needing("Text generation"):
+        from clrt.models.tokenizers.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+    file = read_gguf(path)
+    if file.metadata.text("general.type", "model") == "adapter":
+        raise ModelError(
+            f"{path} is an adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
+        )
+    with Blaming(f"'{path}'"):
+        decoder, weights = read_gguf_decoder(file, context)
+    graph, more = _graph(adapted_gguf(file, decoder), weights, cache, adapters)
+    with Blaming(f"'{path}'"):
+        weights.check_all_read()
+    _check_places(decoder)
+    found = read_gguf_tokenizer(file.metadata)
+    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+        raise ModelError(
+            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
+        )
+    return LanguageModel(
+        name=path.name,
+        graph=graph,
+        decoder=decoder,
+        fingerprint=fingerprint_of(decoder, graph, cache, more),
+        context=decoder.context,
+        vocabulary=decoder.vocabulary,
+        tokenizer=found.library,
+        ends=found.end_ids,
+        sampling=Sampling.from_gguf(file.metadata),
+        template=_gguf_template(found, path),
+    )
+
+
+def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
+    if found.chat_template is None:
+        return None
+    ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
+    texts = {n: found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    tokens = {f"{name}_token": text for name, text in texts.items() if text is not None}
+    return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
+
+
+def _check_places(decoder: Decoder) -> None:
+    """Checks that no more places are asked for than have embeddings of their own.
+
+    Raises:
+        InputError: More are.
+    """
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(
+            f"context is {decoder.context}; the model has places for 1 to {decoder.places}."
+        )
+
+
+def read_tokenizer(file: Path) -> Tokenizer:
+    """A tokenizer from its file, without truncation and padding.
+
+    Raises:
+        ModelError: The file is missing or damaged.
+    """
+    with needing("Text generation"):
+        from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
+    text = read_text(file)
+    tokenizer = load_tokenizer(text, file).library
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,0 +1,147 @@
+"""Guesses of what follows in texts: by what they say already, or by a draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clrt.generation.draft_model import Drafter
+from clrt.generation.generation_state import Answer
+from clrt.generation.prompt_lookup import LookupIndex
+from clrt.generation.speculation_policy import StepCosts, StepGuesses, Trust
+from clrt.ops.attention.page_layout import PAGE
+
+# Guesses by more tokens that are alike are trusted apart.
+_ALIKE = (3, 6)
+
+
+@dataclass(eq=False)
+class _GuessedText:
+    """What is known of guesses for a text.
+
+    Attributes:
+        trusts: Of guesses by so many tokens that are alike, and the last one of a draft model's.
+        index: Of prompt and answer, behind what an encoder reads.
+        before: How many tokens that is.
+        trust: Of the guesses that were made last.
+    """
+
+    trusts: list[Trust]
+    index: LookupIndex = field(default_factory=LookupIndex)
+    before: int = 0
+    trust: Trust = field(default_factory=Trust)
+
+
+class Speculation:
+    """Guesses for texts, as many as pay.
+
+    Attributes:
+        costs: Of steps of the model.
+
+    Args:
+        context: The most tokens of a text with its prompt.
+        drafter: A draft model, if there is one.
+    """
+
+    def __init__(self, context: int, drafter: Drafter | None = None) -> None:
+        self.costs = StepCosts()
+        self._context = context
+        self._drafter = drafter
+        self._usual = [Trust.of_all() for _ in range(len(_ALIKE) + 2)]
+        self._texts: dict[Answer, _GuessedText] = {}
+        self._without: set[Answer] = set()
+
+    def guess(self, running: Sequence[Answer]) -> dict[Answer, list[int]]:
+        """Tokens that may follow texts behind what is known of them; texts without are left out.
+
+        Raises:
+            ClrtError: A run of the draft model failed.
+        """
+        asking = {a: n for a in running if (n := self._most(a))}
+        if not asking:
+            return {}
+        step = StepGuesses(self.costs, sum(map(_left, running)), len(running))
+        found: dict[Answer, list[int]] = {}
+        drafting: dict[Answer, int] = {}
+        for answer, most in asking.items():
+            text = self._text_of(answer)
+            guesses = self._look_up(answer, text, most, step)
+            if guesses:
+                found[answer] = guesses
+            elif self._drafter is not None and self._drafter.follows(answer):
+                text.trust = text.trusts[-1]
+                most = min(answer.sampler.sampling.draft_tokens, most)
+                draft_s = self._drafter.guess_s(len(asking))
+                count = step.add(text.trust, most, draft_s)
+                drafting |= {answer: count} if count else {}
+        if drafting and self._drafter is not None:
+            found |= self._drafter.guess(drafting)
+        return found
+
+    def note(self, answer: Answer, guessed: int, right: int) -> None:
+        """Notes that of the guesses for a text the first ones were right."""
+        text = self._texts.get(answer)
+        if text is not None and guessed:
+            text.trust.note(guessed, right)
+
+    def stop(self, answer: Answer) -> None:
+        """Makes no more guesses for a text."""
+        self.forget(answer)
+        self._without.add(answer)
+
+    def forget(self, answer: Answer) -> None:
+        """Frees what a text has here."""
+        self._texts.pop(answer, None)
+        self._without.discard(answer)
+        if self._drafter is not None:
+            self._drafter.forget(answer)
+
+    def reset(self) -> None:
+        """Frees what all texts have here, whatever an exception has left of it."""
+        self._texts, self._without = {}, set()
+        if self._drafter is not None:
+            self._drafter.reset()
+
+    def close(self) -> None:
+        """Frees the device's memory."""
+        if self._drafter is not None:
+            self._drafter.close()
+
+    def _text_of(self, answer: Answer) -> _GuessedText:
+        if answer not in self._texts:
+            text = _GuessedText([Trust(usual) for usual in self._usual])
+            if answer.source is not None and answer.source.ndim == 1:
+                text.index.extend(answer.source.tolist())
+                text.before = len(answer.source)
+            self._texts[answer] = text
+        return self._texts[answer]
+
+    def _most(self, answer: Answer) -> int:
+        """How many guesses a text may have; none before its first token."""
+        sampling, sequence = answer.sampler.sampling, answer.sequence
+        drafted = sampling.draft_tokens if self._drafter is not None else 0
+        if sequence is None or not answer.tokens or answer in self._without:
+            return 0
+        if sequence.all_left >= PAGE or answer.reason is not None:
+            return 0
+        room = min(answer.limit - len(answer.tokens), self._context - len(sequence.tokens)) - 1
+        return max(min(max(sampling.lookup_tokens, drafted), room), 0)
+
+    def _look_up(
+        self, answer: Answer, text: _GuessedText, most: int, step: StepGuesses
+    ) -> list[int]:
+        """Guesses by what the text says already."""
+        most = min(answer.sampler.sampling.lookup_tokens, most)
+        if most < 1:
+            return []
+        index = text.index
+        index.extend(answer.text_from(len(index.tokens) - text.before))
+        guesses, alike = index.guess(most)
+        if not guesses:
+            return []
+        text.trust = text.trusts[sum(alike >= least for least in _ALIKE)]
+        return guesses[: step.add(text.trust, most)]
+
+
+def _left(answer: Answer) -> int:
+    return 0 if answer.sequence is None else answer.sequence.all_left

@@ -1,0 +1,182 @@
+"""One step of answers: what the engine runs for each, and what each takes from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
+from clrt.generation.encoder_inputs import EncodedSource
+from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.generation_state import Answer
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.sequences import CachedSequence, StepPart
+from clrt.generation.speculative_decoding import Speculation
+from clrt.ir.op import Array
+from clrt.ops.generation.sample_tokens import SampleTokens
+
+
+@dataclass(frozen=True)
+class AnswerTurn:
+    """What a step does for an answer."""
+
+    answer: Answer
+    part: StepPart
+
+
+class AnswerSteps:
+    """Runs steps of answers, and of guesses for them, on an engine."""
+
+    def __init__(self, engine: Engine, speculation: Speculation) -> None:
+        self._engine = engine
+        self._speculation = speculation
+
+    def step(self, running: Sequence[Answer], guesses: Mapping[Answer, Sequence[int]]) -> bool:
+        """One step with guesses for texts. Whether there was something to do.
+
+        Raises:
+            OutOfMemoryError: There is no room for it.
+        """
+        started = time.perf_counter()
+        turns: list[AnswerTurn] = []
+        try:
+            self._prepare(running, guesses, turns)
+            if not turns:
+                return bool(running)
+            found, row = self._run(running, turns, started), 0
+            for turn in turns:
+                if found is not None and turn.part.samplers:
+                    self._take(turn, found, row)
+                    row += len(turn.part.samplers)
+            return True
+        finally:
+            for turn in turns:
+                self._engine.settle(turn.part.sequence, ())
+
+    def _run(
+        self, running: Sequence[Answer], turns: Sequence[AnswerTurn], started: float
+    ) -> dict[str, Array] | None:
+        """What the engine makes of a step; None where it fails.
+
+        Args:
+            started: When the step began (`time.perf_counter`).
+
+        Raises:
+            OutOfMemoryError: There is no room for it.
+        """
+        wants_logits = any(turn.answer.top for turn in turns if turn.part.samplers)
+        outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
+        reads = any(
+            t.part.count > len(t.part.samplers) or t.part.sequence.all_left > t.part.sequence.left
+            for t in turns
+        )
+        try:
+            found = self._engine.step([turn.part for turn in turns], outputs)
+        except OutOfMemoryError:
+            raise
+        except ClrtError as error:
+            rows = [(t.answer, k) for t in turns for k in range(len(t.part.samplers))]
+            blamed = _blamed(error, rows)
+            if blamed is None:
+                fail(running, error)
+            elif blamed[1]:  # perhaps behind a wrong guess
+                self._speculation.stop(blamed[0])
+            else:
+                fail([blamed[0]], _no_token())
+            return None
+        if not reads:
+            tokens = sum(turn.part.count for turn in turns)
+            self._speculation.costs.note(tokens, time.perf_counter() - started)
+        return found
+
+    def _prepare(
+        self,
+        running: Sequence[Answer],
+        guesses: Mapping[Answer, Sequence[int]],
+        turns: list[AnswerTurn],
+    ) -> None:
+        """Adds what a step runs."""
+        room, encoding = CHUNK, set[EncodedSource]()
+        # Texts under way come first: they have few tokens each, and somebody reads along.
+        for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
+            sequence = sequence_of(answer)
+            count = min(sequence.left, room)
+            if count <= 0:
+                break
+            if (source := sequence.source) is not None and source not in encoding and source.left:
+                # One source runs in any case, however long; else it might wait for ever.
+                if encoding and source.left + count > room:
+                    continue
+                encoding.add(source)
+                room -= source.left
+            kept: Sequence[int] = ()
+            samplers: Sequence[TokenSampler] = ()
+            if count == sequence.left:
+                most = min(room - count, sequence.most_guesses)
+                given = guesses.get(answer, ())[: max(most, 0)]
+                try:
+                    kept, samplers = answer.prepare(given)
+                except ClrtError as error:
+                    fail([answer], error)
+                    continue
+                count += len(samplers) - 1
+            room -= count
+            turns.append(AnswerTurn(answer, StepPart(sequence, count, samplers)))
+            sequence.guess(kept)
+
+    def _take(self, turn: AnswerTurn, found: Mapping[str, Array], row: int) -> None:
+        """Goes on with the token behind the last one, and behind each guess that was right."""
+        answer, sequence = turn.answer, turn.part.sequence
+        guesses = sequence.tokens[sequence.known :]
+        before, left = len(answer.tokens), self._engine.context - sequence.known - 1
+        made: list[int] = []
+        try:
+            # Another thread may have ended it meanwhile.
+            while answer.reason is None and made == guesses[: len(made)]:
+                at = row + len(made)
+                logits = found["logits"][at] if answer.top else None
+                token, logprob = int(found["token"][at]), float(found["logprob"][at])
+                answer.take(token, logprob, logits, left - len(made))
+                made = answer.tokens[before:]
+        except ClrtError as error:
+            fail([answer], error)
+        finally:
+            right = self._engine.settle(sequence, answer.tokens[before:])
+            answer.drafted += len(guesses)
+            answer.accepted += right
+            self._speculation.note(answer, len(guesses), right)
+
+
+def sequence_of(answer: Answer) -> CachedSequence:
+    """Where an answer's tokens are run."""
+    assert answer.sequence is not None
+    return answer.sequence
+
+
+def fail(answers: Sequence[Answer], error: ClrtError) -> None:
+    """Ends answers by an error."""
+    for answer in answers:
+        answer.error = answer.error or error
+        answer.reason = answer.reason or "cancelled"
+
+
+def _no_token() -> InputError:
+    return InputError(
+        "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
+    )
+
+
+def _blamed(error: ClrtError, rows: Sequence[tuple[Answer, int]]) -> tuple[Answer, int] | None:
+    """Whose row of SampleTokens an error is about; None where it is about something else.
+
+    Args:
+        rows: The answer of each row, and behind how many guesses it is.
+    """
+    found = error if isinstance(error, NumberError) else error.__cause__
+    if not isinstance(found, NumberError) or found.node is None:
+        return None
+    row = int(found.number) - 1
+    if not isinstance(found.node.op, SampleTokens) or not rows or row < 0:
+        return None
+    return rows[row] if row < len(rows) else rows[0]  # rows that make the number round are like it

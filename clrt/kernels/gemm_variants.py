@@ -1,0 +1,211 @@
+"""Matrix products with an epilogue: the launches behind MatMul, Gemm, FusedMatMul and Conv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.symbolic_trace import clamp
+from clrt.kernels.cost import PLAIN, Work, work_of
+from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
+from clrt.kernels.gemm_matrix_unit_gpu import GPU_UNIT, emit_unit, reject_unit
+from clrt.kernels.gemm_problem import Product, merge
+from clrt.kernels.gemm_small_m_cpu import SECOND, NormedRows
+from clrt.kernels.gemm_tile import is_whole, tile, width
+from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
+from clrt.kernels.quantized_panels_cpu import WIDTH, DotWeights
+from clrt.kernels.spec import KernelSpec, Launch, launch, optional
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import (
+    Emit,
+    Lowering,
+    RejectReason,
+    Variant,
+    always,
+    reject_but_float32,
+    reject_float64,
+)
+from clrt.util.math import ceil_div, round_up
+
+EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
+
+BLOCKS = tuned(
+    "gemm_blocks_cpu",
+    {"T_MR": (4, 6, 8), "T_NV": (2, 3), "T_VW": (4, 8, 16), "T_MB": (4, 8, 16)},
+    T_MR=4,
+    T_NV=3,
+    T_VW=8,
+    T_MB=16,
+    T_KC=128,
+)
+LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+# Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core. Each quantises
+# its rows anew, which takes as long as three to five panels of 32 columns.
+_LEVELS_ROWS = 32
+_LEVELS_GROUPS = 2
+
+
+def reject_any(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_any` does not hold for a product of input 0."""
+    if node.arg(0).dtype is DType.BOOL:
+        return "no product of bool"
+    return reject_float64(node, caps)
+
+
+def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """As `emit_cpu`, for a B of few bits; A is whole rows, one after the other.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`.
+    """
+    product.epilogue.check_vectors()
+    if product.is_empty:
+        return []
+    tunables = tile(BLOCKS, product, ctx)
+    launches, product = merge(product, ctx)
+    assert product.blocks is not None
+    defines = {
+        **tunables,
+        **product.epilogue.defines,
+        "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
+        "BITS": product.blocks.bits,
+    }
+    args = product.args | product.epilogue.args | product.block_args(width(tunables))
+    chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
+    size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
+    kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
+    return [*launches, launch(kernel, size, (1,), product.flops, **args)]
+
+
+def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_levels_cpu` does not hold: in C it is for simulators only."""
+    if not caps.byte_dots and not caps.simulator:
+        return "needs instructions that multiply bytes"
+    return reject_but_float32(node, caps)
+
+
+def emit_levels_cpu(
+    product: Product,
+    ctx: Lowering,
+    norm: NormedRows | None = None,
+    second: DotWeights | None = None,
+) -> list[Launch]:
+    """As `emit_cpu`, for a B of few bits, with A quantised to 8 bits; A is whole rows.
+
+    Args:
+        norm: What is done to rows of A before.
+        second: Of the product of A that is an operand of the epilogue.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`.
+    """
+    product.epilogue.check_vectors()
+    if product.is_empty:
+        return []
+    launches, product = merge(product, ctx)
+    levels = product.levels
+    assert levels is not None
+    tunables = ctx.tunables(LEVELS)
+    height, columns = _levels_shares(product, ctx.caps)
+    groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
+    defines = {
+        **levels.defines,
+        **product.epilogue.defines,
+        "T_VW": tunables["T_VW"],
+        "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
+        "DOTS": ctx.caps.byte_dots,
+        "NORM": int(norm is not None),
+    }
+    if second is not None:
+        defines["SECOND"] = SECOND
+    kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
+    records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
+    args = product.args | product.epilogue.args | {"b": levels.packed, "records": records}
+    args |= {"height": height, "columns": columns, **(norm.args if norm is not None else {})}
+    args |= optional(b2=None if second is None else second.packed)
+    return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
+
+
+def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
+    """Rows and columns of a work-group: each quantises its rows, so that it has all columns where
+    there are rows enough for all cores.
+    """
+    wanted = _LEVELS_GROUPS * caps.compute_units
+    height = min(product.m, _LEVELS_ROWS)
+    stripes = ceil_div(product.m, height) * product.batches
+    spans = clamp(ceil_div(wanted, stripes), 1, ceil_div(product.n, WIDTH))
+    return height, round_up(ceil_div(product.n, spans), WIDTH)
+
+
+def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
+    """One work-item per element, for any dtype."""
+    if product.is_empty:
+        return []
+    launches, product = merge(product, ctx)
+    defines = {
+        **product.epilogue.defines,
+        "DATA_T": product.dtype.cl,
+        **product.b_defines,
+        "ACC_T": product.accumulator,
+        "OUT_T": product.y.dtype.compute,
+        "Y_T": product.y.dtype.cl,
+        "A_STORAGE": product.dtype.storage,
+        "Y_STORAGE": product.y.dtype.storage,
+    }
+    kernel = KernelSpec.of("matmul/gemm_any.cl", "gemm_any", **defines)
+    size = (product.n, product.m, product.batches)
+    return [*launches, launch(kernel, size, None, product.flops, **product.strided_args)]
+
+
+def variants(
+    lowered: Callable[[EmitProduct], Emit],
+    reject_reason: RejectReason = always,
+    prefix: str = "",
+    work: Callable[[Node], Work] = work_of,
+    gpu: Variant | None = None,
+    typed: bool = True,
+) -> tuple[Variant, ...]:
+    """One for each kernel of products.
+
+    Args:
+        lowered: Gives the launches of a node with the products of an `emit_…`.
+        reject_reason: Why none of them holds.
+        work: What each of them does for a node.
+        gpu: In place of the one for GPUs.
+        typed: Whether `reject_reason` accepts other dtypes than floats computed in float32.
+    """
+
+    def both(kernel: RejectReason) -> RejectReason:
+        return lambda node, caps: reject_reason(node, caps) or kernel(node, caps)
+
+    name, reject = f"{prefix}gemm_typed_cpu", both(reject_typed)
+    typed_variants = (Variant(name, lowered(emit_typed_cpu), reject, requires.CPU, work=work),)
+    return (
+        Variant(
+            f"{prefix}gemm_cpu",
+            lowered(emit_cpu),
+            both(reject_but_float32),
+            requires.CPU,
+            work=work,
+        ),
+        gpu
+        or Variant(
+            f"{prefix}gemm_gpu",
+            lowered(emit_gpu),
+            both(reject_but_float32),
+            GPU_TILES,
+            work=work,
+        ),
+        *(typed_variants if typed else ()),
+        Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
+    )
+
+
+def unit_variant(lowered: Callable[[EmitProduct], Emit]) -> Variant:
+    """The one for matrix units of GPUs, which goes before the others."""
+    return Variant("gemm_unit", lowered(emit_unit), reject_unit, GPU_UNIT)

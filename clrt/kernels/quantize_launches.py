@@ -1,0 +1,176 @@
+"""Launches between numbers and their quantised form: the one walk over scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from clrt.ir.cl_code import Code, Define
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, Packed, launch, optional
+from clrt.kernels.variant import Lowering
+from clrt.util.math import ceil_div
+
+_PAIRS = (DType.INT4, DType.UINT4)
+_ELEMS = 1024
+
+
+@dataclass(frozen=True)
+class BlockWalk:
+    """A tensor as [outer, n, inner], and the strides of scale and zero point over it.
+
+    Attributes:
+        block: Places along n that share an element.
+        strides: Along outer, the blocks of n, and inner.
+    """
+
+    outer: int
+    n: int
+    inner: int
+    block: int = 1
+    strides: tuple[int, int, int] = (0, 0, 0)
+
+    @classmethod
+    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> BlockWalk:
+        """The walk of ONNX's forms.
+
+        Args:
+            axis: Of the scales, or of the blocks.
+            block: Elements to a block along the axis; 0 for one scale per place on the axis.
+            one: One scale for the tensor.
+        """
+        if one:
+            return cls(1, prod(dims), 1)
+        outer, n, inner = prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
+        if not block:
+            return cls(outer, n, inner, 1, (0, 1, 0))
+        return cls(outer, n, inner, block, (ceil_div(n, block) * inner, inner, 1))
+
+    @property
+    def args(self) -> dict[str, int]:
+        """What WALK declares."""
+        s_outer, s_n, s_inner = self.strides
+        sizes = {"inner": self.inner, "n": self.n, "outer": self.outer, "block": max(self.block, 1)}
+        return {**sizes, "s_outer": s_outer, "s_n": s_n, "s_inner": s_inner}
+
+    @property
+    def defines(self) -> dict[str, Define]:
+        """Which of the kernels' grids it is."""
+        uniform = not any(self.strides)
+        last = not uniform and self.inner == 1
+        return {"UNIFORM": int(uniform), "LAST": int(last), "BLOCKED": int(self.block > 1)}
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        if not any(self.strides):
+            return (self.n,)
+        if self.inner == 1:
+            return (self.n, self.outer)
+        return (self.inner, self.n, self.outer)
+
+    def launch(
+        self, entry: str, defines: dict[str, Define], ctx: Lowering, **tensors: Buffer | None
+    ) -> Launch:
+        """The launch of an entry: on a CPU device a work-item has many elements."""
+        elems = _ELEMS if ctx.caps.is_cpu else 1
+        kernel = KernelSpec.of(
+            "pointwise/quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems
+        )
+        first, *rest = self.grid
+        grid = (ceil_div(first, elems), *rest)
+        local = (1,) * len(grid) if elems > 1 else None
+        return launch(kernel, grid, local, **optional(**tensors), **self.args)
+
+
+def quantize_launch(
+    y: Value,
+    x: Value,
+    scale: Value,
+    zero: Value | None,
+    quotient: DType,
+    saturate: bool,
+    walk: BlockWalk,
+    ctx: Lowering,
+) -> Launch:
+    """The launch of QuantizeLinear.
+
+    Args:
+        quotient: The dtype to which x / scale is rounded: a float of 16 or 32 bits.
+        saturate: For floats of 8 bits: what is too large becomes the largest.
+    """
+    low, high = (Code("{}f").fill(b) for b in bounds(y.dtype))
+    defines = dict(
+        **_reads("DATA", x.dtype),
+        **_reads("SCALE", scale.dtype),
+        **_reads("ZERO", (zero or y).dtype),
+        OUT_T=y.dtype.cl,
+        OUT_VALUE_T=y.dtype.compute,
+        STORED=y.dtype.storage,
+        SCALED=1,
+        CENTERED=int(zero is not None),
+        QUOTIENT=quotient.storage,
+        TO_FLOAT=int(y.dtype.is_float),
+        SATURATE=int(saturate),
+        LOW=low,
+        HIGH=high,
+    )
+    return walk.launch("quantize_linear", defines, ctx, y=y, x=x, scale=scale, zero=zero)
+
+
+def dequantize_launch(
+    y: Buffer,
+    to: DType,
+    x: Value,
+    scale: Value | None,
+    zero: Value | None,
+    walk: BlockWalk,
+    ctx: Lowering,
+) -> Launch:
+    """The launch of DequantizeLinear; without a scale y is x minus its zero point.
+
+    A constant of 4-bit integers lies two to a byte on the device.
+    """
+    reads = _reads("DATA", x.dtype)
+    source: Buffer = x
+    if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
+        source = Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2))
+        reads["DATA"] = Code("{}_pairs").fill(x.dtype.storage)
+    defines = dict(
+        **reads,
+        **_reads("SCALE", (scale or x).dtype),
+        **_reads("ZERO", (zero or x).dtype),
+        VALUE_T=(DType.FLOAT32 if x.dtype.is_float else DType.INT32).cl,
+        OUT_T=to.cl,
+        OUT_VALUE_T=to.compute,
+        STORED=to.storage,
+        SCALED=int(scale is not None),
+        CENTERED=int(zero is not None),
+    )
+    return walk.launch("dequantize_linear", defines, ctx, y=y, x=source, scale=scale, zero=zero)
+
+
+def _reads(name: str, dtype: DType) -> dict[str, Define]:
+    return {f"{name}_T": dtype.cl, name: dtype.storage}
+
+
+def pack_pairs(array: Array) -> Array:
+    """4-bit elements two to a byte, the first one in the low bits."""
+    codes = array.reshape(-1).view(np.uint8) & np.uint8(15)
+    if codes.size % 2:
+        codes = np.append(codes, np.uint8(0))
+    return np.asarray(codes[::2] | codes[1::2] << np.uint8(4))
+
+
+def bounds(dtype: DType) -> tuple[float, float]:
+    """The least and the largest number of a dtype."""
+    if dtype.is_float:
+        found = ml_dtypes.finfo(dtype.numpy)
+        return float(found.min), float(found.max)
+    limits = ml_dtypes.iinfo(dtype.numpy)
+    return float(limits.min), float(limits.max)

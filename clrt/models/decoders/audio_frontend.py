@@ -1,0 +1,48 @@
+"""What an encoder of sound begins with: frames of features become places."""
+
+from __future__ import annotations
+
+from clrt.ir.dims import Dim
+from clrt.ir.graph import Value
+from clrt.models.decoders.layers import DecoderBuilder
+from clrt.ops.conv.conv import Conv
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.ops.pointwise.table import Add, Gelu
+
+_KERNEL = 3
+
+
+def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Dim) -> Value:
+    """Two convolutions over time, the second of which takes `stride` frames to a place, and the
+    embeddings of places: `[batch * places, hidden]`.
+
+    Args:
+        build: Of the encoder.
+        frames: float32 `[batch, stride * places, features]`.
+
+    Raises:
+        ModelError: A tensor is missing, or has another shape.
+
+    Source: Radford et al., Robust Speech Recognition via Large-Scale Weak Supervision (2022).
+    """
+    encoder, path = build.decoder, "enc.position_embd"
+    size = encoder.hidden
+    x = build("enc.conv1", Transpose((0, 2, 1)), frames)
+    x = _convolved(build, x, "enc.conv1", encoder.features, 1)
+    x = _convolved(build, x, "enc.conv2", size, encoder.stride)
+    x = build("enc.conv2", Transpose((0, 2, 1)), x)
+    x = build("enc.conv2", Reshape(allowzero=1), x, build.dims((batch, places, size)))
+    table = build.constant(build.wide(f"{path}.weight", encoder.places, size))
+    own = build(path, Slice(), table, build.ints(0), build.dims((places,)), build.ints(0))
+    x = build(path, Add(), x, own)
+    return build(path, Reshape(), x, build.dims((batch * places, size)))
+
+
+def _convolved(build: DecoderBuilder, x: Value, path: str, channels: int, stride: int) -> Value:
+    size = build.decoder.hidden
+    kernel = build.constant(build.wide(f"{path}.weight", size, channels, _KERNEL))
+    bias = build.constant(build.wide(f"{path}.bias", size))
+    convolution = Conv(kernel_shape=(_KERNEL,), pads=(1, 1), strides=(stride,))
+    return build(path, Gelu(), build(path, convolution, x, kernel, bias))

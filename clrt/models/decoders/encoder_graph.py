@@ -1,0 +1,137 @@
+"""The part of a graph that reads a source, and leaves its states in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.ir.dims import Shape, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.models.decoders.audio_frontend import embedded_frames
+from clrt.models.decoders.feed_forward import feed_forward
+from clrt.models.decoders.layers import DecoderBuilder
+from clrt.ops.attention.cache_states import CacheStates
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.views import Reshape
+from clrt.ops.pointwise.table import Add
+from clrt.ops.pointwise.variadic import Max, Min
+from clrt.ops.tensor.range import Range
+
+
+class EncoderPart:
+    """Builds the layers that read sources, for cross-attention.
+
+    A batch of sources is padded; of each, the states of its places go into the cache: for each
+    layer of the decoder the keys and values that its cross-attention sees, in the pages of a row of
+    the table. Nothing runs for a batch of no sources.
+
+    Attributes:
+        inputs: `source`, int32 `[batch, places]`, or of frames float32 `[batch, frames, features]`;
+            `lengths` int32 `[batch]`, the places of each that are no padding; `writes` int32
+            `[batch, places, 3]`: a step as in `clrt.ops.attention.paged_cache` for each place, -1
+            as the sequence of padding.
+
+    Args:
+        build: Of the decoder's graph; its decoder has an encoder.
+    """
+
+    def __init__(self, build: DecoderBuilder) -> None:
+        decoder = build.decoder
+        assert decoder.encoder is not None
+        self.decoder, self.encoder = decoder, decoder.encoder
+        self.build = build.of(decoder.encoder)
+        self.batch, self.places = symbol("batch"), symbol("places")
+        self.source = build.input("source", *self._source_form())
+        self.lengths = build.input("lengths", DType.INT32, (self.batch,))
+        self.writes = build.input("writes", DType.INT32, (self.batch, self.places, 3))
+        self.inputs = [self.source, self.lengths, self.writes]
+        self._biases: dict[str, Value] = {}
+
+    def states(self) -> Value:
+        """The states of all places, `[batch * places, hidden]`."""
+        encoder, build = self.encoder, self.build
+        hidden = self._embeddings()
+        for layer in range(encoder.layers):
+            hidden = self._layer(hidden, f"enc.blk.{layer}")
+        return build.norm(hidden, "enc.output_norm", encoder.hidden)
+
+    def by_source(self, states: Value) -> Value:
+        """States as `[batch, places, hidden]`."""
+        return self._shaped("states", states, self.encoder.hidden)
+
+    def cached(self, states: Value, table: Value, slabs: Sequence[Value]) -> list[Value]:
+        """The slabs with the keys and values of states, in the place of each decoder layer."""
+        decoder, build, held = self.decoder, self.build, list(slabs)
+        width = decoder.kv_heads * decoder.head_size
+        step = build("writes", Reshape(), self.writes, build.dims((self.batch * self.places, 3)))
+        for layer in range(decoder.layers):
+            path = f"blk.{layer}.cross_attn"
+            parts = {f"{path}_k": width, f"{path}_v": width}
+            x = build.joined(states, f"{path}_kv", parts, self.encoder.hidden)
+            op = CacheStates(decoder.heads, decoder.kv_heads, decoder.head_size, layer)
+            held = build.all(path, op, x, step, table, *held)
+        return held
+
+    def _source_form(self) -> tuple[DType, Shape]:
+        encoder = self.encoder
+        if not encoder.features:
+            return DType.INT32, (self.batch, self.places)
+        return DType.FLOAT32, (self.batch, encoder.stride * self.places, encoder.features)
+
+    def _embeddings(self) -> Value:
+        encoder, build = self.encoder, self.build
+        if encoder.features:
+            return embedded_frames(build, self.source, self.batch, self.places)
+        flat = build("source", Reshape(), self.source, build.dims((self.batch * self.places,)))
+        hidden = build.rows("token_embd", encoder.vocabulary, encoder.hidden, flat)
+        return build.scaled(hidden, encoder.embedding_scale, "token_embd")
+
+    def _layer(self, x: Value, path: str) -> Value:
+        encoder, build = self.encoder, self.build
+        read = build.norm(x, f"{path}.attn_norm", encoder.hidden)
+        after = build(path, Add(), x, self._attention(read, path))
+        read = build.norm(after, f"{path}.ffn_norm", encoder.hidden)
+        return build(path, Add(), after, feed_forward(build, read, path))
+
+    def _attention(self, x: Value, path: str) -> Value:
+        """Attention of each place over all places of its source."""
+        encoder, build = self.encoder, self.build
+        width, heads = encoder.heads * encoder.head_size, encoder.heads
+        qkv = self._shaped(path, build.projected(x, path), 3 * width)
+        attention = FusedAttention.plain(
+            heads,
+            encoder.head_size,
+            k_offset=width,
+            v_offset=2 * width,
+            scale=encoder.score_scale,
+            by_distance=encoder.relative is not None,
+        )
+        bias = self._bias(path) if encoder.relative is not None else None
+        mixed = build(path, attention, qkv, qkv, qkv, bias, self.lengths)
+        flat = build.dims((self.batch * self.places, width))
+        mixed = build(path, Reshape(), mixed, flat)
+        return build.linear(mixed, f"{path}.attn_output", width, encoder.hidden)
+
+    def _shaped(self, path: str, x: Value, width: int) -> Value:
+        """Rows of all places as `[batch, places, width]`."""
+        shape = self.build.dims((self.batch, self.places, width))
+        return self.build(path, Reshape(allowzero=1), x, shape)
+
+    def _bias(self, path: str) -> Value:
+        """What scores get by distance, `[heads, 2 * places - 1]`."""
+        build, relative = self.build, self.encoder.relative
+        assert relative is not None
+        path = path if relative.each else "enc.blk.0"
+        if path not in self._biases:
+            reach, one = relative.reach, build.numbers(1)
+            biases = build.distance_biases(path, np.arange(-reach, reach + 1))
+            ends = (build.dim(1 - self.places), build.dim(self.places))
+            columns = build(path, Range(), *ends, one)
+            columns = build(path, Max(), columns, build.numbers(-reach))
+            columns = build(path, Min(), columns, build.numbers(reach))
+            columns = build(path, Add(), columns, build.numbers(reach))
+            self._biases[path] = build(path, Gather(axis=1), biases, columns)
+        return self._biases[path]

@@ -1,0 +1,241 @@
+"""The heads of Q, K and V of a layer side by side, as RotateAndCache reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clrt.ir.builder import Builder
+from clrt.ir.dims import product, same, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.models.decoders.io_names import TOKENS
+from clrt.models.decoders.paging.cached_attention import LayerAttention
+from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape, View
+from clrt.ops.pointwise.base import Pointwise
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.table import Add
+from clrt.passes.attention_matching import Heads, find_heads
+
+_BY_TOKEN = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class _Columns:
+    """Some columns of a value `[1, tokens, width]`."""
+
+    source: Value
+    first: int
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are all of it."""
+        shape = self.source.shape
+        return shape is not None and same(shape[-1], self.count)
+
+
+class HeadJoiner:
+    """Puts heads side by side, with as few copies as their origin allows."""
+
+    def __init__(self, graph: Graph, build: Builder) -> None:
+        self._build = build
+        self._users = graph.users()
+        self._outputs = set(graph.outputs)
+        self._halves: dict[Value, Value | None] = {}
+
+    def join(self, layer: LayerAttention) -> tuple[Value, list[Value | None]]:
+        """Heads of Q, K and V `[tokens, width]`, and the tables that turn the first two; None for
+        those where they are turned already, or do not turn.
+        """
+        op, (kv_heads, size) = layer.op, layer.geometry
+        q = self._columns(layer.node.arg(0), op.q_offset, op.num_heads * size)
+        k = self._columns(layer.key, 0, kv_heads * size)
+        v = self._columns(layer.value, 0, kv_heads * size)
+        tables: list[Value | None] = [None, None]
+        turns = [_rotary_of(part) for part in (q, k)]
+        if turns[0] is not None and turns[1] is not None:
+            found = self._tables(turns[0], turns[1])
+            if found is not None:
+                tables = [*found]
+                q, k = (
+                    self._columns(turn.arg(0), turn.op.offset, part.count)
+                    for turn, part in zip(turns, (q, k), strict=True)
+                    if turn is not None and isinstance(turn.op, FusedRotary)
+                )
+        return self._flat(self._together([q, k, v])), tables
+
+    def flat(self, value: Value) -> Value:
+        """`[1, tokens, width]` as `[tokens, width]` in float32."""
+        return self._flat(value)
+
+    def _flat(self, value: Value) -> Value:
+        shape = value.shape
+        assert shape is not None
+        value = self._build.add(Reshape(1), value, self._build.dims((symbol(TOKENS), shape[-1])))
+        wide = value.dtype is DType.FLOAT32
+        return value if wide else self._build.add(Cast(DType.FLOAT32), value)
+
+    def _columns(self, value: Value, offset: int, count: int) -> _Columns:
+        """Where the heads of a value lie: `[1, tokens, width]`, or by head."""
+        if value.type.rank == 3:
+            return _Columns(value, offset, count)
+        heads = find_heads(value, transposed=False)
+        plain = isinstance(heads, Heads) and heads.scale == 1 and heads.repeat == 1
+        if isinstance(heads, Heads) and plain and heads.source is not None:
+            return _Columns(heads.source, heads.offset, count)
+        apart = self._build.add(Transpose(_BY_TOKEN), value)
+        shape = self._build.dims((1, symbol(TOKENS), count))
+        return _Columns(self._build.add(Reshape(1), apart, shape), 0, count)
+
+    def _together(self, parts: Sequence[_Columns]) -> Value:
+        """Columns side by side."""
+        first, at = parts[0], 0
+        for part in parts:
+            if part.source is not first.source or part.first != at:
+                break
+            at += part.count
+        else:
+            if same((first.source.shape or (None,))[-1] or 0, at):
+                return first.source
+        return self._product(parts) or self._build.add(Concat(2), *map(self._cut, parts))
+
+    def _cut(self, part: _Columns) -> Value:
+        if part.is_whole:
+            return part.source
+        bounds = (part.first, part.first + part.count, 2)
+        return self._build.add(Slice(), part.source, *(self._build.ints(n) for n in bounds))
+
+    def _product(self, parts: Sequence[_Columns]) -> Value | None:
+        """One product in place of three of the same value; None where they are none."""
+        sources = [part.source for part in parts if part.is_whole]
+        adds = [s.producer for s in sources]
+        if len(sources) < len(parts) or any(self._is_shared(s) for s in sources):
+            return None
+        biases = [_bias(node) for node in adds]
+        bare = [s if b is None else b[0] for s, b in zip(sources, biases, strict=True)]
+        nodes = [v.producer for v in bare]
+        if any(self._is_shared(v) for v in bare) or len({b is None for b in biases}) > 1:
+            return None
+        made = self._merged([n for n in nodes if n is not None]) if None not in nodes else None
+        vectors = [b[1] for b in biases if b is not None]
+        if made is None or not vectors:
+            return made
+        return self._build.add(Add(), made, self._build.constant(np.concatenate(vectors)))
+
+    def _merged(self, nodes: Sequence[Node]) -> Value | None:
+        first = nodes[0]
+        if any(n.input(0) is not first.arg(0) for n in nodes) or len(set(nodes)) < len(nodes):
+            return None
+        weights = [[None if v is None else v.numbers for v in n.inputs[1:]] for n in nodes]
+        counts = {tuple(w is None for w in own) for own in weights}
+        constant = all(v is None or v.is_constant for n in nodes for v in n.inputs[1:])
+        if len(counts) > 1 or not constant:
+            return None
+        if all(isinstance(n.op, MatMul) for n in nodes):
+            matrices = [own[0] for own in weights if own[0] is not None and own[0].ndim == 2]
+            if len(matrices) < len(nodes):
+                return None
+            whole = self._build.constant(np.concatenate(matrices, axis=1))
+            return self._build.add(first.op, first.arg(0), whole)
+        if not isinstance(first.op, MatMulNBits):
+            return None
+        ops = [n.op for n in nodes if isinstance(n.op, MatMulNBits)]
+        if len(ops) < len(nodes) or len({replace(op, N=1) for op in ops}) > 1 or first.op.steps:
+            return None
+        # All inputs have the columns of the product as their first axis, or in its order.
+        joined = [
+            None if own[0] is None else self._build.constant(np.concatenate(own))
+            for own in zip(*weights, strict=True)
+        ]
+        return self._build.add(replace(first.op, N=sum(op.N for op in ops)), first.arg(0), *joined)
+
+    def _is_shared(self, value: Value) -> bool:
+        """Whether more than one node reads a value."""
+        return value in self._outputs or len(self._users.get(value, ())) != 1
+
+    def _tables(self, *turns: Node) -> tuple[Value, Value] | None:
+        """Cosines and sines `[tokens, size / 2]` of both rotations, where they are the same."""
+        if any(turns[0].inputs[1:] != turn.inputs[1:] for turn in turns):
+            return None
+        halves = [self._half(v) for v in turns[0].inputs[1:3] if v is not None]
+        if halves[0] is None or halves[1] is None:
+            return None
+        return halves[0], halves[1]
+
+    def _half(self, table: Value) -> Value | None:
+        """The first half of each row of a table, where the second is the same."""
+        if table not in self._halves:
+            self._halves[table] = self._find_half(table)
+        return self._halves[table]
+
+    def _find_half(self, table: Value) -> Value | None:
+        steps: list[Node] = []
+        value = table
+        while (node := value.producer) is not None:
+            if isinstance(node.op, Concat):
+                break
+            inner = node.arg(0)
+            is_view = isinstance(node.op, View) and _last(inner) == _last(value)
+            if is_view or (isinstance(node.op, Pointwise) and len(node.inputs) == 1):
+                steps += [] if is_view else [node]
+            elif isinstance(node.op, Pointwise) and _by_number(node):
+                steps.append(node)
+            else:
+                return None
+            value = inner
+        if node is None or len(node.inputs) != 2 or node.arg(0) is not node.arg(1):
+            return None
+        half, shape = node.arg(0), node.output.shape or ()
+        assert isinstance(node.op, Concat)
+        width = _last(half)
+        plain = same(product(shape[:-1]), symbol(TOKENS)) and node.op.axis in (-1, len(shape) - 1)
+        if width is None or not plain:
+            return None
+        found = self._build.add(Reshape(1), half, self._build.dims((symbol(TOKENS), width)))
+        for step in reversed(steps):
+            found = self._build.add(step.op, found, *step.inputs[1:])
+        wide = found.dtype is DType.FLOAT32
+        return found if wide else self._build.add(Cast(DType.FLOAT32), found)
+
+
+def _last(value: Value) -> int | None:
+    """The last dim, where it is a number."""
+    dim = value.shape[-1] if value.shape else None
+    return dim if isinstance(dim, int) else None
+
+
+def _by_number(node: Node) -> bool:
+    """Whether a node has one operand, and a constant of one element behind it."""
+    other = node.input(1)
+    return (
+        len(node.inputs) == 2
+        and other is not None
+        and other.is_constant
+        and (other.shape is not None and len(other.shape) <= 1 and same(product(other.shape), 1))
+    )
+
+
+def _rotary_of(part: _Columns) -> Node | None:
+    node = part.source.producer
+    turned = node is not None and isinstance(node.op, FusedRotary)
+    return node if turned and part.is_whole else None
+
+
+def _bias(node: Node | None) -> tuple[Value, np.ndarray] | None:
+    """What a constant vector is added to, and that."""
+    if node is None or not isinstance(node.op, Add):
+        return None
+    for index in (0, 1):
+        vector = node.arg(index)
+        if vector.is_constant and vector.numbers is not None and vector.numbers.ndim == 1:
+            return node.arg(1 - index), vector.numbers
+    return None

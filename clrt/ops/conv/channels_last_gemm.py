@@ -1,0 +1,115 @@
+"""Convolutions whose channels lie last as products: what their kernels have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import same
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import TensorType
+from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product
+from clrt.kernels.gemm_tile import is_whole
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, by_rows, launch
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import TunedKernel
+from clrt.ops.conv.conv import FusedConv
+from clrt.ops.matmul.matmul import make_epilogue
+from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.vision.pooling import WindowPool
+
+_AXES = 3
+
+
+def _epilogue(node: Node) -> Epilogue:
+    """The bias, and what follows it."""
+    op, y = node.op, node.output
+    assert isinstance(op, FusedConv)
+    maps = y.dims[-1] // op.group
+    operands = [_operand(value, y, maps) for value in op.extras(node)]
+    bias = node.input(2)
+    if bias is not None:
+        operands.insert(0, Operand(bias, (0, maps, 0), per_column=True))
+    return make_epilogue(op.program(node.input_types), y.dtype, operands)
+
+
+def _operand(value: Value, y: Value, maps: int) -> Operand:
+    """An operand of the epilogue, seen over images, groups and positions."""
+    shape, rank = symbolic_shape(value), len(y.dims)
+    full = (*(1,) * (rank - len(shape)), *shape)
+    per_column = not same(full[-1], 1)
+    per_position = not all(same(d, 1) for d in full[1:-1])
+    image = broadcast_strides(value.dims, y.dims)[0]
+    channels = y.dims[-1] if per_column else 1
+    strides = (image, maps if per_column else 0, channels if per_position else 0)
+    return Operand(value, strides, per_column, width=channels if per_column and per_position else 0)
+
+
+def product_of(node: Node) -> Product:
+    """The product of windows and weights; its A is the images where windows are single elements."""
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, FusedConv)
+    if len(x.dims) - 2 > _AXES:
+        raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
+    n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
+    batch = (x.dims[0], op.group)
+    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1), by_rows=True)
+    weights = MatrixView(BufferArg(w), (0, n * k, 1, k))
+    return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
+
+
+def window_of(node: Node) -> WindowPool:
+    """The windows of a convolution whose weights are known."""
+    assert isinstance(node.op, FusedConv)
+    window = node.op.window(node.arg(1).shape)
+    assert window is not None
+    return window
+
+
+def geometry(node: Node) -> dict[str, int]:
+    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
+    return window_of(node).geometry(node.arg(0).dims[1:-1], node.output.dims[1:-1])
+
+
+def launch_rows(
+    node: Node,
+    product: Product,
+    kernel: TunedKernel,
+    macros: Mapping[str, int],
+    groups: int,
+    /,
+    **args: Any,
+) -> list[Launch]:
+    """The launch of a kernel that multiplies windows of x by panels of weights, on CPUs.
+
+    Args:
+        product: Of windows and weights, with its epilogue.
+        macros: The kernel's, besides those of the epilogue.
+        groups: Work-groups, of one work-item each.
+        args: The kernel's, besides x, y, N, those of the geometry and of the epilogue.
+
+    Raises:
+        UnsupportedError: The epilogue has steps that take no vectors.
+    """
+    product.epilogue.check_vectors()
+    whole = int(is_whole(product, macros["T_VW"]))
+    source = f"conv/{kernel.entry.removesuffix('_cpu')}.cl"
+    defines = {**macros, **product.epilogue.defines, "S_N_WHOLE": whole}
+    spec = KernelSpec.of(source, kernel.entry, **defines)
+    read = spec.signature.names
+    args |= {name: n for name, n in geometry(node).items() if name in read}
+    x, y = node.arg(0), node.output
+    args |= by_rows("y", y, y.dims[-1]) | {"N": product.n} | product.epilogue.args
+    args |= by_rows("x", x, x.dims[-1]) if "x_pitch" in read else {"x": x}
+    return [launch(spec, (groups,), (1,), product.flops, **args)]
+
+
+@lru_cache(maxsize=256)
+def zeros(elems: int) -> Value:
+    """What windows read in the padding: one constant for all nodes."""
+    return Value(f"zeros_{elems}", TensorType.of(np.zeros(elems, np.float32)))

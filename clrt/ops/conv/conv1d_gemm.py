@@ -1,0 +1,40 @@
+"""Convolution along one axis without padding: a product whose rows overlap in memory.
+
+A window is one run of elements, and the next one begins a stride behind it: what an STFT written as
+a Conv is, 256 taps at a stride of 128.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from clrt.ir.graph import Node
+from clrt.kernels.gemm_cpu import packed_width
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.panel_layout import Panels
+from clrt.kernels.spec import BufferArg
+from clrt.kernels.variant import Lowering
+from clrt.ops.conv.conv import Convolution
+
+
+def product_of_lines(node: Node, product: Product, ctx: Lowering) -> Product | None:
+    """The product of a convolution over `[N, positions, C]` for `emit_cpu`; None for any other.
+
+    Args:
+        product: Of images and weights, with its epilogue.
+    """
+    op, x, w = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, Convolution)
+    window = op.window(w.shape)
+    assert window is not None
+    steps = (*window.steps(op.dilations), op.group)
+    if len(x.dims) != 3 or window.is_padded or any(v != 1 for v in steps):
+        return None
+    channels = x.dims[2]
+    (stride,) = window.steps(op.strides)
+    rows = MatrixView(BufferArg(x), (x.dims[1] * channels, 0, stride * channels, 1))
+    columns = packed_width(product, ctx)
+    packed = Panels(product.k, product.n, columns, True, prod(w.dims[2:])).of(w)
+    panels = MatrixView(BufferArg(packed), (0, 0, columns, 1), in_panels=True)
+    return replace(product, a=rows, b=panels)

@@ -1,0 +1,32 @@
+"""The operands of a convolution's epilogue, which lie as its result does."""
+
+from __future__ import annotations
+
+from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.graph import Value
+from clrt.kernels.gemm_problem import Operand
+from clrt.kernels.strided import broadcast_strides
+from clrt.ops.pointwise.fused import symbolic_shape
+
+
+def operand_of(value: Value, y: Value, rows: int) -> Operand:
+    """An operand of the epilogue, seen over images, groups and rows of the product."""
+    shape, dims = symbolic_shape(value), value.dims
+    symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
+    strides = broadcast_strides(dims, y.dims)
+    per_column = not all(same(d, 1) for d in symbolic[2:])
+    return Operand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
+
+
+def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
+    """Whether the kernels can read an operand of shape `extra` in the epilogue of a Conv.
+
+    It has one element or all of them along the images, along the channels, and along the spatial
+    axes together.
+    """
+    if extra is None or out is None or len(extra) > len(out):
+        return False
+    full = (1,) * (len(out) - len(extra)) + extra
+    if not all(same(e, 1) or same(e, o) for e, o in zip(full[:2], out[:2], strict=True)):
+        return False
+    return all(same(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])

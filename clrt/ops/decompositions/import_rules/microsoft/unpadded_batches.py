@@ -1,0 +1,105 @@
+"""Batches of com.microsoft whose padding is gone: rows of tokens, one sequence behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.microsoft.attention import attend, mask_of, project
+
+_DOMAIN = "com.microsoft"
+
+
+def _token_places(body: Body, tokens: Value, offsets: Value) -> Value:
+    """Where tokens `[T, …]` are among the places of all rows, `[T]`; offsets of padding follow."""
+    flat = body("Reshape", offsets, body.ints(-1))
+    found = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
+    return body.cast(found, DType.INT64)
+
+
+def with_padding(body: Body, tokens: Value, offsets: Value) -> Value:
+    """Tokens `[T, W]` of the dtype of input 0 as `[B, S, W]`, with zeros for the padding.
+
+    Args:
+        offsets: `[B, S]`, where the tokens are, and then the padding.
+    """
+    width = dim_of(body, tokens, 1)
+    flat = body("Concat", body("Reshape", body("Size", offsets), body.ints(1)), width, axis=0)
+    places = body("Unsqueeze", _token_places(body, tokens, offsets), body.ints(1))
+    rows = body("ScatterND", body("Expand", body.number(0.0), flat), places, tokens)
+    return body("Reshape", rows, body("Concat", body("Shape", offsets), width, axis=0))
+
+
+@expands(_DOMAIN, "RemovePadding")
+def _remove_padding(body: Body) -> None:
+    """Inputs: `[B, S, W]`, and how many places of each row are tokens, which come first."""
+    x, counts = body.inputs[:2]
+    counts = body.cast(counts, DType.INT64)
+    places = count_up(body, dim_of(body, x, 1))
+    real = body("Less", places, body("Unsqueeze", counts, body.ints(1)))
+    flat = body("Reshape", real, body.ints(-1))
+    tokens, padding = (
+        body("Squeeze", body("NonZero", flags), body.ints(0)) for flags in (flat, body("Not", flat))
+    )
+    rows = body("Reshape", x, body("Concat", body.ints(-1), body("Shape", x, start=2), axis=0))
+    offsets = body("Reshape", body("Concat", tokens, padding, axis=0), body("Shape", real))
+    ends = body("Concat", body.ints(0), body("CumSum", counts, body.scalar(0)), axis=0)
+    longest = body("ReduceMax", counts, keepdims=1)
+    body.outputs = [
+        body("Gather", rows, tokens),
+        *(body.cast(value, DType.INT32) for value in (offsets, ends, longest)),
+    ]
+
+
+@expands(_DOMAIN, "RestorePadding")
+def _restore_padding(body: Body) -> None:
+    body.outputs = [with_padding(body, *body.inputs[:2])]
+
+
+def _attend_packed(body: Body, operands: Sequence[Value], first: int) -> None:
+    """Attention on queries, keys and values `[T, W]`.
+
+    Args:
+        first: The input that has the offsets of the tokens; the next one has where the rows of the
+            batch end, and the one behind it what is added to the scores.
+    """
+    offsets, ends = body.inputs[first : first + 2]
+    q, k, v = (with_padding(body, value, offsets) for value in operands)
+    starts, ends = (
+        body("Slice", ends, body.ints(a), body.ints(b), body.ints(0))
+        for a, b in ((0, -1), (1, 2**31))
+    )
+    counts = body(
+        "Unsqueeze", body.cast(body("Sub", ends, starts), DType.INT64), body.ints(1, 2, 3)
+    )
+    seen = body("Less", count_up(body, dim_of(body, k, 1)), counts)
+    mask = mask_of(body, seen)
+    y = attend(body, q, k, v, int(body.attrs["num_heads"]), body.plus(mask, first + 2))[0]
+    rows = body("Reshape", y, body("Concat", body.ints(-1), dim_of(body, y, 2), axis=0))
+    body.outputs = [body("Gather", rows, _token_places(body, operands[0], offsets))]
+
+
+@expands(_DOMAIN, "PackedAttention")
+def _packed_attention(body: Body) -> None:
+    """Inputs: x, weights, bias, the offsets and ends of the tokens, what is added to the scores."""
+    _attend_packed(body, project(body), 3)
+
+
+@expands(_DOMAIN, "PackedMultiHeadAttention")
+def _packed_multi_head_attention(body: Body) -> None:
+    """Inputs: q, k, v `[T, W]`, or all of them `[T, H, 3, D]`, their bias, and those above."""
+    if body.rank_of(0) == 4:
+        parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
+        operands = [body("Reshape", part, body.ints(0, -1)) for part in parts]
+    else:
+        operands = body.inputs[:3]
+    if body.has(3):
+        width = body.size_of(3, 0)
+        each = body.size_of(0, 1) if body.rank_of(0) == 2 else width // 3
+        sizes = body.ints(each, each, width - 2 * each)
+        biases = body.node("Split", [body.inputs[3], sizes], 3, axis=0)
+        operands = [body("Add", *pair) for pair in zip(operands, biases, strict=True)]
+    _attend_packed(body, operands, 4)

@@ -1,0 +1,96 @@
+"""Ops whose function bodies in ONNX do not hold for all that the ops take."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.base import Decompose
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+
+
+@expands("", "Shrink")
+def _shrink(body: Body) -> None:
+    """ONNX's negates lambd in the dtype of x, which may be unsigned."""
+    x, dtype = body.inputs[0], body.input_dtype()
+    lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
+    low, high, step, zero = (
+        body.constant(np.array(v).astype(dtype.numpy)) for v in (-lambd, lambd, bias, 0)
+    )
+    y = body("Where", body("Greater", x, high), body("Sub", x, step), zero)
+    if np.dtype(dtype.numpy).kind != "u" or lambd < 0:
+        y = body("Where", body("Less", x, low), body("Add", x, step), y)
+    body.outputs = [y]
+
+
+@expands("", "MeanVarianceNormalization")
+def _mean_variance_normalization(body: Body) -> None:
+    """ONNX's has constants of float32, and takes the difference of squares, which cancels."""
+    x = body.inputs[0]
+    axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
+    centred = body("Sub", x, body("ReduceMean", x, axes))
+    body.outputs = [_of_unit_variance(body, centred, axes)]
+
+
+@expands("", "MeanVarianceNormalization", before=9)
+def _experimental_mean_variance_normalization(body: Body) -> None:
+    """It chose between two sets of axes, and could leave the variance as it is."""
+    x = body.inputs[0]
+    axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
+    centred = body("Sub", x, body("ReduceMean", x, axes))
+    if body.attrs.get("normalize_variance", 1):
+        centred = _of_unit_variance(body, centred, axes)
+    body.outputs = [centred]
+
+
+def _of_unit_variance(body: Body, centred: Value, axes: Value | None) -> Value:
+    variance = body("ReduceMean", body("Mul", centred, centred), axes)
+    return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
+
+
+@expands("", "CenterCropPad")
+def _center_crop_pad(body: Body) -> None:
+    """ONNX's takes no shape of int32."""
+    if body.input_dtype(1) is DType.INT64:
+        raise Decompose
+    x, shape = body.inputs
+    body.outputs = [body("CenterCropPad", x, body.cast(shape, DType.INT64), **body.attrs)]
+
+
+@expands("", "AffineGrid")
+def _affine_grid(body: Body) -> None:
+    """ONNX's loses the batch axis where it has one element, and divides by 0 along such planes."""
+    theta, size = body.inputs
+    matrices, counts = (body.input_type(i).shape for i in (0, 1))
+    ranks = [*(matrices or ())[1:2], *(d - 2 for d in counts or ())]
+    rank = next((d for d in ranks if isinstance(d, int)), None)
+    if rank is None:
+        raise Decompose
+    ints, scalar, real, dtype = body.ints, body.scalar, body.number, body.input_dtype()
+
+    spatial = body("Slice", size, ints(2), ints(rank + 2))
+    shape = body("Concat", spatial, ints(1), axis=0)
+    parts = [body("Expand", real(1), shape)]
+    for axis in range(rank):  # x is the last axis
+        count, zero, one = body("Gather", spatial, scalar(axis)), scalar(0), scalar(1)
+        places = body.cast(body("Range", zero, count, one), dtype)
+        if body.attrs.get("align_corners", 0):
+            gaps = body.cast(body("Max", body("Sub", count, one), one), dtype)
+            along = body("Sub", body("Mul", places, body("Div", real(2), gaps)), real(1))
+        else:
+            centres = body("Add", body("Mul", places, real(2)), real(1))
+            along = body("Sub", body("Div", centres, body.cast(count, dtype)), real(1))
+        view = [1] * (rank + 1)
+        view[axis] = -1
+        parts.insert(0, body("Expand", body("Reshape", along, ints(*view)), shape))
+    grid = body("Reshape", body("Concat", *parts, axis=-1), ints(-1, rank + 1))
+    grid = body("MatMul", grid, body("Transpose", theta, perm=[0, 2, 1]))
+    whole = body("Concat", body("Slice", size, ints(0), ints(1)), spatial, ints(rank), axis=0)
+    body.outputs = [body("Reshape", grid, whole)]
+
+
+@expands("", "CastLike")
+def _cast_like(body: Body) -> None:
+    """ONNX's loses the rounding mode."""
+    body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

@@ -1,0 +1,97 @@
+"""QLinearMatMul and QLinearConv: integer products whose sums are scaled and rounded."""
+
+from __future__ import annotations
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import same_shape
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+
+CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+
+def is_list(body: Body, index: int) -> bool:
+    """Whether a parameter has an element per place of an axis, rather than one element."""
+    found = body.types[index] if index < len(body.types) else None
+    if found is None or found.shape is None:
+        return False
+    return not (same_shape(found.shape, ()) or same_shape(found.shape, (1,)))
+
+
+def column(body: Body, index: int) -> Value:
+    """A parameter of the rows as float32: `[M]` becomes `[M, 1]`."""
+    value = body.as_float32(index)
+    if not is_list(body, index) or body.rank_of(index) > 1:
+        return value
+    return body("Unsqueeze", value, body.ints(-1))
+
+
+def as_product(body: Body, y: Value, sums: Value, a: int, b: int) -> Value:
+    """What came of the product of two inputs in its shape.
+
+    Scales `[1]` add an axis where a vector is multiplied.
+    """
+    if all((body.input_type(index).rank or 0) > 1 for index in (a, b)):
+        return y
+    return body("Reshape", y, body("Shape", sums), allowzero=1)
+
+
+def per_channel(body: Body, value: Value, rank: int) -> Value:
+    """`[C]` in a shape that broadcasts along axis 1 of `[N, C, …]`."""
+    return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
+
+
+def requantise(body: Body, sums: Value, factor: Value, zero: Value | None, to: DType) -> Value:
+    """sums * factor, rounded, plus the zero point, as `to`."""
+    scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+    return quantise(body, scaled, body.floats(1.0), zero, to)
+
+
+def quantise(
+    body: Body, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 1
+) -> Value:
+    """QuantizeLinear, perhaps without a zero point."""
+    if zero:
+        return body("QuantizeLinear", x, scale, zero, axis=axis)
+    return body("QuantizeLinear", x, scale, axis=axis, output_dtype=to.onnx)
+
+
+@expands("", "QLinearMatMul")
+def _qlinear_matmul(body: Body) -> None:
+    a, _, a_zero, b, _, b_zero, _, y_zero = body.inputs
+    to = body.input_dtype(7)
+    if to.is_float or body.input_dtype(0).is_float:
+        left = body("DequantizeLinear", a, body.as_float32(1), a_zero)
+        right = body("DequantizeLinear", b, body.as_float32(4), b_zero)
+        product = body("MatMul", left, right)
+        body.outputs = [quantise(body, product, body.as_float32(6), y_zero, to)]
+        return
+    sums = body("MatMulInteger", a, b, a_zero, b_zero)
+    factor = body("Mul", column(body, 1), body.as_float32(4))
+    if not is_list(body, 7):
+        factor = body("Div", factor, column(body, 6))
+        y = requantise(body, sums, factor, y_zero, to)
+    elif body.rank_of(7) > 1:
+        raise UnsupportedError(f"zero points {body.types[7]} of the result")
+    else:
+        scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+        y = quantise(body, scaled, body.as_float32(6), y_zero, to, axis=-2)
+    body.outputs = [as_product(body, y, sums, 0, 3)]
+
+
+def qlinear_conv(body: Body, x: Value, rank: int) -> Value:
+    """QLinearConv of x `[N, C, …]`, of which the body's input 0 is a view."""
+    _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = body.inputs[:8]
+    attrs = {name: body.attrs[name] for name in CONV_ATTRS if name in body.attrs}
+    sums = body("ConvInteger", x, w, x_zero, w_zero, **attrs)
+    if body.has(8):
+        sums = body("Add", sums, per_channel(body, body.inputs[8], rank))
+    scales = per_channel(body, w_scale, rank) if is_list(body, 4) else w_scale
+    factor = body("Div", body("Mul", x_scale, scales), y_scale)
+    return requantise(body, sums, factor, y_zero, body.input_dtype(7))
+
+
+@expands("", "QLinearConv")
+def _qlinear_conv(body: Body) -> None:
+    body.outputs = [qlinear_conv(body, body.inputs[0], body.rank_of(3))]

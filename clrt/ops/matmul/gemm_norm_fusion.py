@@ -1,0 +1,108 @@
+"""Products that share launches with the normalisation behind them, and with the product before."""
+
+from __future__ import annotations
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
+from clrt.ir.graph import Node, Value
+from clrt.kernels.fusion import (
+    FusionMatch,
+    LaunchFusion,
+    Makers,
+    RegionLaunches,
+    register_fusion,
+)
+from clrt.kernels.gemm_chain_cpu import SplitProduct, emit_before
+from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.gemm_problem import Product
+from clrt.kernels.row_norm import RowNorm
+from clrt.kernels.variant import Lowering, runs_as
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatrixProduct, lower_product
+from clrt.ops.norm.layer_normalization import Normalization, row_norm
+
+
+def product_making(value: Value, makers: Makers) -> Node | None:
+    """The product that makes a value, if one does."""
+    node = makers.get(value)
+    return node if node is not None and isinstance(node.op, MatrixProduct) else None
+
+
+def takes_norm(node: Node | None) -> bool:
+    """Whether a product can normalise its rows itself (`row_regions`)."""
+    if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
+        return False
+    a, b = node.arg(0), node.arg(1)
+    return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
+
+
+def normalised_product(norm: Node, makers: Makers) -> Node | None:
+    """The product whose rows a node normalises, if it does.
+
+    None where those that read the rows do that: of few rows it then takes no launch.
+    """
+    if not isinstance(norm.op, Normalization):
+        return None
+    if norm.op.rms and all(map(takes_norm, makers.readers[norm.output])):
+        return None
+    return product_making(norm.arg(0), makers)
+
+
+def gemm_cpu_product(node: Node, caps: DeviceCaps) -> Product:
+    """A node as a product of the kernel gemm_cpu.
+
+    Raises:
+        UnsupportedError: It runs by another kernel.
+    """
+    assert isinstance(node.op, MatrixProduct)
+    runs_as("gemm_cpu", node.op.variants, node, caps)
+    return lower_product(node)
+
+
+def split_product(made: Node, norm: Node, ctx: Lowering) -> SplitProduct:
+    """A product and its normalisation, for a launch before it that makes its A.
+
+    Raises:
+        UnsupportedError: They cannot be split.
+    """
+    assert isinstance(made.op, MatrixProduct)
+    if made.op.transposed()[0]:
+        raise UnsupportedError(f"{made} transposes what it reads")
+    product, rows = _with_rows(made, norm, ctx.caps)
+    return SplitProduct.of(product, rows, ctx)
+
+
+def _with_rows(made: Node, norm: Node, caps: DeviceCaps) -> tuple[Product, RowNorm]:
+    rows, product = row_norm(norm, caps), gemm_cpu_product(made, caps)
+    if len(made.arg(1).dims) == 1:
+        raise UnsupportedError(f"{made} has no rows")
+    return product, rows
+
+
+def _match_one(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+    made = normalised_product(node, makers)
+    return None if made is None else FusionMatch((made, node), _with_rows(made, node, ctx.caps))
+
+
+def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
+    product, rows = match.facts
+    return RegionLaunches(emit_cpu(product, ctx, rows))
+
+
+def _match_two(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+    second = normalised_product(node, makers)
+    first = None if second is None else product_making(second.arg(0), makers)
+    if first is None or second is None:
+        return None
+    split, product = split_product(second, node, ctx), gemm_cpu_product(first, ctx.caps)
+    split.check_tiles(product, ctx)
+    return FusionMatch((first, second, node), (product, split))
+
+
+def _emit_two(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
+    product, split = match.facts
+    return RegionLaunches(emit_before(product, split, ctx))
+
+
+register_fusion(LaunchFusion("product_norm", 2, _match_one, _emit_one))
+register_fusion(LaunchFusion("product_product_norm", 3, _match_two, _emit_two))

@@ -1,0 +1,222 @@
+"""Products that share a launch with the norm of the rows that they read, and with each other.
+
+So are the projections of a decoder: RMSNormalization before Q, K and V, and before gate and up, of
+which the second's epilogue reads the first. Where rows are few, each work-group normalises them
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from clrt.errors import UnsupportedError
+from clrt.ir.graph import Node
+from clrt.kernels.fusion import (
+    FusionMatch,
+    FusionMiss,
+    LaunchFusion,
+    Makers,
+    RegionLaunches,
+    register_fusion,
+)
+from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.gemm_problem import Product
+from clrt.kernels.gemm_small_m_cpu import MOST_ROWS, FewRows, NormedRows, emit_few_rows, of_rows
+from clrt.kernels.gemm_variants import emit_levels_cpu
+from clrt.kernels.spec import Launch
+from clrt.kernels.variant import Lowering, runs_as
+from clrt.ops.base import Op
+from clrt.ops.matmul import matmul_nbits, quantized_matmul
+from clrt.ops.matmul.gemm_norm_fusion import gemm_cpu_product, normalised_product, takes_norm
+from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
+from clrt.ops.norm.layer_normalization import row_norm
+from clrt.ops.norm.rms_normalization import RMSNormalization
+
+
+@dataclass(frozen=True)
+class _SharedLaunch:
+    """What shares a launch.
+
+    Attributes:
+        product: Of the rows as the norm gives them.
+        norm: The node that makes these; None where none shares the launch.
+        second: The product of the same rows that the epilogue of the first reads, if it shares it.
+    """
+
+    product: Product
+    norm: Node | None = None
+    second: tuple[Node, Product] | None = None
+
+
+def _product(node: Node, ctx: Lowering) -> Product | None:
+    """A product that a launch may share, of one of two kernels; None for other nodes.
+
+    Raises:
+        UnsupportedError: It runs by another kernel.
+    """
+    if not isinstance(node.op, MatrixProduct):
+        return None
+    if node not in ctx.memo:
+        try:
+            ctx.memo[node] = _found_product(node, ctx)
+        except UnsupportedError as error:
+            ctx.memo[node] = error
+    found = ctx.memo[node]
+    if isinstance(found, UnsupportedError):
+        raise found
+    assert found is None or isinstance(found, Product)
+    return found
+
+
+_LEVELS: dict[type[Op], Callable[[Node], Product]] = {
+    QuantizedMatMul: quantized_matmul.levels_product,
+    MatMulNBits: matmul_nbits.levels_product,
+}
+
+
+def _found_product(node: Node, ctx: Lowering) -> Product | None:
+    assert isinstance(node.op, MatrixProduct)
+    levels_product = _LEVELS.get(type(node.op))
+    if levels_product is not None:
+        runs_as("gemm_levels_cpu", node.op.variants, node, ctx.caps)
+        return levels_product(node)
+    return gemm_cpu_product(node, ctx.caps) if takes_norm(node) else None
+
+
+def _second(node: Node, makers: Makers) -> Node | None:
+    """The product of the same rows that the epilogue of a node reads, if one does."""
+    if not isinstance(node.op, MatrixProduct):
+        return None
+    for extra in node.op.extras(node):
+        made = makers.get(extra)
+        if made is not None and type(made.op) is type(node.op) and made.arg(0) is node.arg(0):
+            return made
+    return None
+
+
+def norm_of(nodes: tuple[Node, ...], makers: Makers, ctx: Lowering) -> Node | None:
+    """The norm of the rows that products read, if nothing else reads it.
+
+    Raises:
+        UnsupportedError: Others read it, or it is none of the rows of a matrix.
+    """
+    rows = nodes[0].arg(0)
+    made = makers.get(rows)
+    if made is None or not isinstance(made.op, RMSNormalization):
+        return None
+    row_norm(made, ctx.caps)
+    if not makers.reads_alone(nodes, rows):
+        raise UnsupportedError(f"other nodes read {made}, too")
+    return made
+
+
+def _match_normed(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+    product = _product(node, ctx)
+    norm = None if product is None else norm_of((node,), makers, ctx)
+    if product is None or norm is None:
+        return None
+    return FusionMatch((norm, node), _SharedLaunch(product, norm))
+
+
+def _match_narrow(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+    """Weights of 16 bits are half as long on their way: there the tile of many rows would wait."""
+    product = _product(node, ctx)
+    if product is None or product.levels is not None or product.right is product.dtype:
+        return None
+    for reader in makers.readers[node.output]:
+        joined = reader is not None and isinstance(reader.op, MatrixProduct)
+        if joined or (reader is not None and normalised_product(reader, makers) is node):
+            return FusionMiss(f"it may share a launch with {reader}")
+    kib = node.arg(1).nbytes / 1024
+    if kib < ctx.thresholds(FewRows).narrow_kib:
+        return FusionMiss(f"its weights take {kib:.0f} KiB only")
+    return FusionMatch((node,), _SharedLaunch(product))
+
+
+def _match_gated(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+    shared = _gated(node, makers, ctx)
+    if shared is None or shared.second is None:
+        return None
+    return FusionMatch((shared.second[0], node), shared)
+
+
+def _match_both(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+    shared = _gated(node, makers, ctx)
+    if shared is None or shared.second is None:
+        return None
+    second = shared.second[0]
+    norm = norm_of((second, node), makers, ctx)
+    return None if norm is None else FusionMatch((norm, second, node), replace(shared, norm=norm))
+
+
+def _gated(node: Node, makers: Makers, ctx: Lowering) -> _SharedLaunch | None:
+    """A product with the second one that its epilogue reads.
+
+    Raises:
+        UnsupportedError: They are not of one form, or others read the second one.
+    """
+    product = _product(node, ctx)
+    second = None if product is None else _second(node, makers)
+    other = None if second is None else _product(second, ctx)
+    if product is None or second is None or other is None:
+        return None
+    if other.epilogue.operands or other.epilogue.body:
+        raise UnsupportedError(f"{second} has an epilogue")
+    if (product.n, _form(product)) != (other.n, _form(other)):
+        raise UnsupportedError(f"weights of {node} and {second} are not of one form")
+    if not makers.reads_alone((node,), second.output) or node.inputs.count(second.output) > 1:
+        raise UnsupportedError(f"{second} is read more than once")
+    return _SharedLaunch(product, second=(second, other))
+
+
+def _form(product: Product) -> object:
+    """How the elements of B lie."""
+    return product.b_defines if product.levels is None else product.levels.defines
+
+
+def _in_tile(shared: _SharedLaunch) -> Product:
+    """The product, reading the second one where the launch has it."""
+    product = shared.product
+    if shared.second is not None:
+        value = shared.second[0].output
+        operands = tuple(replace(o, in_tile=o.value is value) for o in product.epilogue.operands)
+        product = replace(product, epilogue=replace(product.epilogue, operands=operands))
+    return product if shared.norm is None else of_rows(product, shared.norm.arg(0))
+
+
+def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
+    shared = match.facts
+    assert isinstance(shared, _SharedLaunch)
+    norm, second = shared.norm, None if shared.second is None else shared.second[1]
+    normed = None
+    if norm is not None:
+        assert isinstance(norm.op, RMSNormalization)
+        normed = NormedRows(norm.arg(1), norm.op.epsilon)
+    joined = _in_tile(shared)
+    if joined.levels is not None:
+        more = None if second is None else second.levels
+        return RegionLaunches(emit_levels_cpu(joined, ctx, normed, more))
+    few, apart = emit_few_rows(joined, ctx, normed, second), _apart(shared, ctx)
+    taken, left = (few, apart) if shared.product.m <= MOST_ROWS else (apart, few)
+    return RegionLaunches(taken, tuple(x.kernel for x in left))
+
+
+def _apart(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
+    """The launches of the nodes on their own, for more rows."""
+    launches: list[Launch] = []
+    if shared.norm is not None:
+        assert isinstance(shared.norm.op, Op)
+        norm = shared.norm.op.variants[0]
+        launches += norm.emit(shared.norm, ctx)
+    if shared.second is not None:
+        launches += emit_cpu(shared.second[1], ctx)
+    return [*launches, *emit_cpu(shared.product, ctx)]
+
+
+register_fusion(LaunchFusion("narrow_product", 1, _match_narrow, _emit))
+register_fusion(LaunchFusion("normed_product", 2, _match_normed, _emit))
+register_fusion(LaunchFusion("gated_product", 2, _match_gated, _emit))
+register_fusion(LaunchFusion("normed_gated_product", 3, _match_both, _emit))

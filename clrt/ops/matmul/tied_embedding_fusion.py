@@ -1,0 +1,67 @@
+"""Rows of a table that is the weight of a product, too, as the embeddings of many models are.
+
+They are read where the product reads them, so that the table lies on the device once.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from clrt.ir.graph import Node, Value
+from clrt.kernels.fusion import (
+    FusionMatch,
+    LaunchFusion,
+    Makers,
+    RegionLaunches,
+    register_fusion,
+)
+from clrt.kernels.gemm_cpu import pack_b, packed_width
+from clrt.kernels.gemm_problem import merge
+from clrt.kernels.spec import KernelSpec, Packed, launch
+from clrt.kernels.variant import Lowering
+from clrt.ops.index_checks import index_status
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.gemm_norm_fusion import gemm_cpu_product
+from clrt.ops.movement.common import index_t
+from clrt.ops.movement.gather import Gather
+from clrt.util.math import ceil_div
+
+_ELEMS = 256  # to a work-item
+
+
+def _match(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+    """A Gather of rows of a constant that is B, transposed, of a product."""
+    if not isinstance(node.op, Gather) or not node.arg(0).is_constant:
+        return None
+    table = node.arg(0)
+    if node.op.axis not in (0, -len(table.dims)) or len(table.dims) != 2:
+        return None
+    reader = next((n for n in makers.readers[table] if n is not None and _reads(n, table)), None)
+    if reader is None:
+        return None
+    product = gemm_cpu_product(reader, ctx.caps)
+    _, merged = merge(product, ctx)
+    _, panels, _ = pack_b(merged, packed_width(product, ctx), ctx)
+    if not isinstance(panels.buffer, Packed):
+        return None
+    return FusionMatch((node,), (panels.buffer, packed_width(product, ctx)))
+
+
+def _reads(node: Node, table: Value) -> bool:
+    op = node.op
+    return isinstance(op, FusedMatMul) and bool(op.trans_b) and node.arg(1) is table
+
+
+def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
+    (node,), (panels, width) = match.nodes, match.facts
+    table, indices = node.arg(0), node.arg(1)
+    n, k = table.dims
+    macros = {"DATA_T": table.dtype.cl_bits, "INDEX_T": index_t(indices)}
+    kernel = KernelSpec.of("matmul/gather_panels.cl", "gather_panels", ELEMS=_ELEMS, **macros)
+    status = index_status(node, 1, (n,), f"axis 0 of '{table.name}'")
+    tensors = {"y": node.output, "panels": panels, "indices": indices, "status": status}
+    grid = (ceil_div(k, _ELEMS), prod(indices.dims))
+    return RegionLaunches([launch(kernel, grid, (1, 1), N=n, K=k, width=width, **tensors)])
+
+
+register_fusion(LaunchFusion("shared_table", 1, _match, _emit))

@@ -1,0 +1,107 @@
+"""The base of the elementwise ops.
+
+In an expression {0}, {1}… are the operands; `@name` is `c_name` of common/math.clh for float32
+(scalar or vector lanes) and float16, and `d_name` for float64. Conditions are C truth values, 0/-1
+per lane in vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError, counted
+from clrt.ir.cl_code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.pointwise.conversions import widened
+
+NumpyFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Pointwise(Op):
+    """Base of the elementwise ops, with NumPy's broadcasting.
+
+    Class attributes:
+        expr: The expression for floating point, and for integers where `int_expr` is None.
+        function: NumPy's function of the operands (the attributes are on self).
+        arity: How many operands it has.
+        compares: The result is bool.
+        integers, floats, booleans: Which dtypes it takes.
+        only_floats: Others are refused: the expression holds for no integers.
+    """
+
+    expr: ClassVar[Code] = Code("")
+    int_expr: ClassVar[Code | None] = None
+    function: ClassVar[NumpyFunction]
+    arity: ClassVar[int] = 1
+    compares: ClassVar[bool] = False
+    integers: ClassVar[bool] = False
+    floats: ClassVar[bool] = True
+    booleans: ClassVar[bool] = False
+    only_floats: ClassVar[bool] = False
+    accuracy = Accuracy.TRANSCENDENTAL
+    storages = None
+    in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        """Dtype of the result."""
+        return DType.BOOL if self.compares else dtypes[0]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        present = [need(inputs, i, self) for i, t in enumerate(inputs) if t is not None or i == 0]
+        if not self.takes(len(present)):
+            raise ShapeError(f"{self.name}: it does not take {counted(len(present), 'operand')}.")
+        self.check(present)
+        shape = broadcast_shapes([t.shape for t in present], self)
+        return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
+
+    def takes(self, operands: int) -> bool:
+        """Whether it is an op of so many operands."""
+        return operands == self.arity
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        """Refuses mixed dtypes, and those for which there is no expression.
+
+        Raises:
+            ShapeError: Operands have such.
+        """
+        if not self.floats and any(t.dtype.is_float for t in inputs):
+            raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
+        if self.only_floats and not inputs[0].dtype.is_float:
+            raise ShapeError(f"{self.name}: it takes floats alone; its operand is {inputs[0]}.")
+        if any(t.dtype is not inputs[0].dtype for t in inputs):
+            text = ", ".join(str(t) for t in inputs)
+            raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        arrays = [a for a in inputs if a is not None]
+        with np.errstate(all="ignore"):
+            arrays = [widened(a) for a in arrays]
+            result = np.asarray(self.evaluate(*arrays))
+        if any(a.dtype == object for a in arrays):
+            return (result,)
+        dtype = self.result_dtype([DType.of(a.dtype) for a in inputs if a is not None])
+        return (result.astype(dtype.numpy, copy=False),)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        """The NumPy function applied to the operands."""
+        return self.function(*arrays)
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        """The OpenCL C expression, or None where there is none for these dtypes."""
+        template = self.expr
+        if not dtypes[0].is_float and self.int_expr is not None:
+            template = self.int_expr
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return self.fill(template.renamed(Code("@"), prefix), args, dtypes)
+
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        """Puts operands and attributes into a template."""
+        return Code("({})").fill(template.fill(*args)) if template else None

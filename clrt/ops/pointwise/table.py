@@ -1,0 +1,334 @@
+"""Every elementwise op: one row each.
+
+A row gives the OpenCL C expression (see `elementwise`) and the NumPy function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.cl_code import Code
+from clrt.ir.dim_operations import floordiv, maximum
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy
+from clrt.ops.pointwise.base import NumpyFunction, Pointwise
+from clrt.ops.pointwise.conversions import integer_cl, truncated
+from clrt.ops.registry import register
+
+
+def _row(
+    name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
+) -> type[Pointwise]:
+    """Makes and registers an op without attributes; its expressions are literals."""
+    body = {
+        "name": name,
+        "expr": Code(expr),
+        "int_expr": None if int_expr is None else Code(int_expr),
+        "function": staticmethod(function),
+        "__doc__": f"ONNX {name}: {expr}.",
+    }
+    return register(type(name, (Pointwise,), {**body, **traits, "__module__": __name__}))
+
+
+def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
+    """A function that treats arrays of dims one by one."""
+    one_by_one = np.frompyfunc(symbolic, 2, 1)
+
+    def apply(a: Array, b: Array) -> Any:
+        symbolic_operands = object in (np.asarray(a).dtype, np.asarray(b).dtype)
+        return (one_by_one if symbolic_operands else plain)(a, b)
+
+    return apply
+
+
+def _divide_dims(a: Dim, b: Dim) -> Dim:
+    """The quotient, rounded towards 0."""
+    if b < 0:
+        a, b = -a, -b
+    return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
+
+
+def _divide(a: Array, b: Array) -> Any:
+    if a.dtype == object or b.dtype == object:
+        return np.frompyfunc(_divide_dims, 2, 1)(a, b)
+    if a.dtype.kind == "f":
+        return a / b
+    quotient = np.floor_divide(a, np.where(b == 0, 1, b))
+    truncated = quotient + ((quotient < 0) & (quotient * b != a))
+    return np.where(b == 0, 0, truncated)
+
+
+def _integer_power(x: Array, y: Array) -> Array:
+    """Powers modulo 2^64, as uint64; fractions are 0."""
+    with np.errstate(all="ignore"):
+        power = np.power(x.astype(np.uint64), np.where(y < 0, 0, y).astype(np.uint64))
+    of_one = np.where((x == 1) | (y % 2 == 0), 1, x)
+    small = np.where((x == 1) | (x == -1), of_one, 0).astype(np.int64).astype(np.uint64)
+    return np.where(y < 0, small, power)
+
+
+def _erf(x: Array) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+_NUMBERS: dict[str, Any] = {"integers": True}
+_EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
+_FLOATS: dict[str, Any] = {"only_floats": True}
+_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "shape_data": True}
+_ARITHMETIC: dict[str, Any] = {**_BINARY, "accuracy": Accuracy.ELEMENTWISE}
+_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "in_place": ()}
+_LOGIC: dict[str, Any] = {
+    **_EXACT,
+    "arity": 2,
+    "floats": False,
+    "booleans": True,
+    "shape_data": True,
+}
+_BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
+
+Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", **_ARITHMETIC)
+Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
+Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
+Div = _row(
+    "Div",
+    "{0} / {1}",
+    _divide,
+    int_expr="i_div({0}, {1})",
+    **_ARITHMETIC,
+)
+Equal = _row(
+    "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
+)
+Less = _row("Less", "{0} < {1}", either(np.less, lambda a, b: a < b), **_COMPARE)
+LessOrEqual = _row(
+    "LessOrEqual", "{0} <= {1}", either(np.less_equal, lambda a, b: a <= b), **_COMPARE
+)
+Greater = _row("Greater", "{0} > {1}", either(np.greater, lambda a, b: a > b), **_COMPARE)
+GreaterOrEqual = _row(
+    "GreaterOrEqual", "{0} >= {1}", either(np.greater_equal, lambda a, b: a >= b), **_COMPARE
+)
+And = _row("And", "{0} && {1}", np.logical_and, **_LOGIC)
+Or = _row("Or", "{0} || {1}", np.logical_or, **_LOGIC)
+Xor = _row("Xor", "!{0} != !{1}", np.logical_xor, **_LOGIC)
+Not = _row("Not", "!{0}", np.logical_not, **{**_LOGIC, "arity": 1})
+BitwiseAnd = _row("BitwiseAnd", "{0} & {1}", np.bitwise_and, **_BITS)
+BitwiseOr = _row("BitwiseOr", "{0} | {1}", np.bitwise_or, **_BITS)
+BitwiseXor = _row("BitwiseXor", "{0} ^ {1}", np.bitwise_xor, **_BITS)
+BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
+IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
+
+Neg = _row(
+    "Neg",
+    "-{0}",
+    lambda x: -x,
+    int_expr="i_sub(0, {0})",
+    shape_data=True,
+    **_NUMBERS,
+    **_EXACT,
+)
+Abs = _row(
+    "Abs",
+    "@abs({0})",
+    np.abs,
+    int_expr="{0} < 0 ? i_sub(0, {0}) : {0}",
+    **_NUMBERS,
+    **_EXACT,
+)
+Sign = _row(
+    "Sign",
+    "PICK({0} > 0, (F)1, PICK({0} < 0, (F)-1, {0}))",
+    np.sign,
+    int_expr="({0} > 0) - ({0} < 0)",
+    **_NUMBERS,
+    **_EXACT,
+)
+Reciprocal = _row("Reciprocal", "1 / {0}", lambda x: 1 / x)
+Sqrt = _row("Sqrt", "sqrt({0})", np.sqrt, **_FLOATS)
+Exp = _row("Exp", "@exp({0})", np.exp)
+Log = _row("Log", "@log({0})", np.log)
+Erf = _row("Erf", "@erf({0})", _erf)
+Tanh = _row("Tanh", "@tanh({0})", np.tanh)
+Sigmoid = _row("Sigmoid", "@sigmoid({0})", lambda x: 1 / (1 + np.exp(-x.astype(np.float64))))
+Softplus = _row("Softplus", "@softplus({0})", lambda x: np.logaddexp(x, 0))
+Softsign = _row("Softsign", "{0} / (1 + @abs({0}))", lambda x: x / (1 + np.abs(x)))
+Relu = _row(
+    "Relu", "PICK({0} < 0, (F)0, {0})", lambda x: np.maximum(x, 0),
+    int_expr="{0} < 0 ? 0 : {0}", **_NUMBERS, **_EXACT,
+)  # fmt: skip
+Mish = _row("Mish", "@mish({0})", lambda x: x * np.tanh(np.logaddexp(x, 0)))
+HardSwish = _row(
+    "HardSwish",
+    "{0} * @max(@min({0} / 6 + 0.5f, (F)1), (F)0)",
+    lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+)
+Floor = _row("Floor", "floor({0})", np.floor, **_EXACT, **_FLOATS)
+Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT, **_FLOATS)
+Round = _row("Round", "rint({0})", np.rint, **_EXACT, **_FLOATS)
+Sin = _row("Sin", "@sin({0})", np.sin)
+Cos = _row("Cos", "@cos({0})", np.cos)
+Tan = _row("Tan", "@tan({0})", np.tan)
+Asin = _row("Asin", "asin({0})", np.arcsin, **_FLOATS)
+Acos = _row("Acos", "acos({0})", np.arccos, **_FLOATS)
+Atan = _row("Atan", "atan({0})", np.arctan, **_FLOATS)
+Sinh = _row("Sinh", "sinh({0})", np.sinh, **_FLOATS)
+Cosh = _row("Cosh", "cosh({0})", np.cosh, **_FLOATS)
+Asinh = _row("Asinh", "asinh({0})", np.arcsinh, **_FLOATS)
+Acosh = _row("Acosh", "acosh({0})", np.arccosh, **_FLOATS)
+Atanh = _row("Atanh", "atanh({0})", np.arctanh, **_FLOATS)
+
+
+@register
+class Pow(Pointwise):
+    """x to the power y; y may have another dtype.
+
+    Of integers an integer, in its dtype's arithmetic, which wraps: 0 for what lies between -1 and
+    1, such as negative powers of 2 and more, and for negative powers of 0.
+
+    Source: ONNX Pow, opset 7 to 15.
+    """
+
+    expr = Code("@pow({0}, {1})")
+    arity = 2
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        """Any two numeric dtypes go together."""
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x, y = arrays
+        if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+            return _integer_power(x, y).astype(x.dtype)
+        # np.power takes square roots for 0.5, which err at -infinity and -0.
+        if x.dtype.kind in "iu":
+            return truncated(np.float_power(x, y), DType.of(x.dtype))
+        return np.float_power(x, y.astype(x.dtype))
+
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        if not dtypes[0].is_float and not dtypes[1].is_float:
+            return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
+        kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
+        if dtypes[0].is_float:
+            return super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+        if dtypes[1] is DType.FLOAT64:
+            wide = Code("pow((double)({}), {})").fill(*args)
+            return integer_cl(wide, DType.FLOAT64, dtypes[0])
+        return integer_cl(Code("c_pow((F)({}), (F)({}))").fill(*args), DType.FLOAT32, dtypes[0])
+
+
+@register
+@dataclass(frozen=True)
+class Mod(Pointwise):
+    """Remainder with the divisor's sign, or C's fmod. Source: ONNX Mod, opset 10 to 13."""
+
+    fmod: int = 0
+
+    expr = Code("@mod({0}, {1})")
+    int_expr = Code("i_mod({0}, {1})")
+    arity = 2
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        a, b = arrays
+        if self.fmod and object in (a.dtype, b.dtype):
+            return a - b * _divide(a, b)
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
+
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        if self.fmod:
+            integers, floats = Code("i_rem({0}, {1})"), Code("fmod({0}, {1})")
+            template = integers if dtypes[0].is_int else floats
+        return super().fill(template, args, dtypes)
+
+
+@register
+@dataclass(frozen=True)
+class BitShift(Pointwise):
+    """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
+
+    direction: Literal["LEFT", "RIGHT"] = "LEFT"
+
+    arity = 2
+    floats = False
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        # C leaves a shift by the width or more undefined; ONNX shifts everything out.
+        left = Code("((ulong)({1}) < {2} ? {0} << {1} : 0)")
+        right = Code("((ulong)({1}) < {2} ? {0} >> {1} : ({0} < 0 ? -1 : 0))")
+        template = left if self.direction == "LEFT" else right
+        return template.fill(*args, 8 * dtypes[0].itemsize)
+
+
+@register
+class Where(Pointwise):
+    """condition ? x : y. Source: ONNX Where, opset 9 to 16."""
+
+    arity = 3
+    in_place = (1, 2)
+    accuracy = Accuracy.EXACT
+    shape_data = True
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        return dtypes[1]
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        if inputs[0].dtype is not DType.BOOL:
+            raise ShapeError(f"Where: the condition must be bool; it is {inputs[0]}.")
+        super().check(inputs[1:])
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        return Code("PICK({}, {}, {})").fill(*args)
+
+
+@register
+@dataclass(frozen=True)
+class Gelu(Pointwise):
+    """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
+
+    approximate: Literal["none", "tanh"] = "none"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0].astype(np.float64)
+        if self.approximate == "tanh":
+            return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        template = Code("@gelu_tanh({0})") if self.approximate == "tanh" else Code("@gelu_erf({0})")
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return template.renamed(Code("@"), prefix).fill(*args)
+
+
+@register
+@dataclass(frozen=True)
+class IsInf(Pointwise):
+    """Whether x is infinite, per sign. Source: ONNX IsInf, opset 10 to 20."""
+
+    detect_negative: int = 1
+    detect_positive: int = 1
+    compares = True
+    in_place = ()
+    accuracy = Accuracy.EXACT
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        positive = np.isposinf(x) & bool(self.detect_positive)
+        return positive | (np.isneginf(x) & bool(self.detect_negative))
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        positive = Code("({0} == INFINITY)") if self.detect_positive else Code("0")
+        negative = Code("({0} == -INFINITY)") if self.detect_negative else Code("0")
+        return Code("({} || {})").fill(positive.fill(*args), negative.fill(*args))

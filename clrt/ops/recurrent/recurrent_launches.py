@@ -1,0 +1,194 @@
+"""The launches of LSTM, GRU and RNN.
+
+The products of all inputs with W are one product. Then each step is a product of the last states
+with R and one kernel for the rest: both directions, all sequences, a work-item per state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clrt.errors import UnsupportedError
+from clrt.ir.cl_code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.kernels import gemm_variants
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Scratch, launch, optional
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.index_checks import check_launch
+from clrt.ops.movement.common import fill_launch
+from clrt.ops.pointwise.fused import Literal, compute_type, render
+from clrt.ops.recurrent.recurrent import Recurrent
+
+_ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
+
+
+class Walk:
+    """The launches of a node.
+
+    The states lie in the outputs Y_h and Y_c where the node has them. Each step reads and writes
+    the same buffers, so that the launches of the products are the same in all steps, and what
+    packs R runs once.
+    """
+
+    def __init__(self, node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> None:
+        op = node.op
+        assert isinstance(op, Recurrent)
+        self.op, self.node, self.ctx, self._emit = op, node, ctx, emit
+        x, r = node.arg(0), node.arg(2)
+        self.dtype = x.dtype
+        self.gate_dtype = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
+        self.directions, _, self.hidden = r.dims
+        self.time, self.batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+        self.state_elems = self.directions * self.batch * self.hidden
+        if op.layout:
+            self.state_strides = (self.hidden, self.directions * self.hidden)
+        else:
+            self.state_strides = (self.batch * self.hidden, self.hidden)
+
+    def launches(self) -> list[Launch]:
+        op, node = self.op, self.node
+        if not self.state_elems:
+            return []
+        states: list[Buffer] = []
+        launches: list[Launch] = []
+        for index in range(op.states):
+            made = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
+            states.append(made or self.ctx.scratch(self.state_elems, self.dtype))
+            launches.append(self._start(states[-1], node.input(5 + index)))
+        if node.input(4) is not None:
+            launches.append(check_launch(node, 4, self.time, "a sequence length"))
+        if not self.time:
+            return launches
+        gx, product = self.multiply_inputs()
+        launches += product
+        setup, step = self.step(gx, states)
+        launches += setup
+        for s in range(self.time):
+            launches += step(s)
+        return launches
+
+    def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
+        """The products of all inputs with W, [D, T B, G H], and what makes them."""
+        x, w = self.node.arg(0), self.node.arg(1)
+        depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
+        gx = self.gate_scratch(self.directions * rows * wide)
+        inputs = MatrixView(BufferArg(x), (0, depth, 1))
+        return gx, self._product(gx, inputs, w, rows, wide, depth)
+
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        """What runs once, and the launches of a step."""
+        gh = self.gate_scratch(self.state_elems * self.op.gates)
+        *setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
+        tensors = {"gh": gh, **dict(zip(("hidden", "cell"), states, strict=False))}
+        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, **tensors)]
+
+    def gate_scratch(self, elems: int) -> Scratch:
+        """Memory for sums."""
+        return self.ctx.scratch(elems, self.gate_dtype)
+
+    def recur(self, y: Scratch, state: Buffer, r: Value | Scratch, gates: int) -> list[Launch]:
+        """y[D, B, gates H] = the states times R^T: setup, and the product as the last launch."""
+        view = MatrixView(BufferArg(state), (*self.state_strides, 1))
+        return self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+
+    def _product(
+        self, y: Scratch, a: MatrixView, weights: Value | Scratch, m: int, n: int, k: int
+    ) -> list[Launch]:
+        b = MatrixView(BufferArg(weights), (n * k, 1, k))
+        accumulator = compute_type(self.dtype)
+        batch = (self.directions,)
+        product = Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
+        return self._emit(product, self.ctx)
+
+    def _start(self, state: Buffer, first: Value | None) -> Launch:
+        if first is None:
+            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0, self.ctx.caps)
+        (copy,) = copy_launches(
+            self.ctx,
+            BufferArg(first),
+            BufferArg(state),
+            self.dtype,
+            (self.state_elems,),
+            (1,),
+            (1,),
+        )
+        return copy
+
+    def kernel(self, entry: str, step: int, gx: Scratch, **tensors: Buffer) -> Launch:
+        """The kernel of a step, over (H, B, D)."""
+        op, node, y = self.op, self.node, self.node.output
+        lens = node.input(4)
+        given = optional(bias=node.input(3), lens=lens, peephole=node.input(7))
+        kernel = KernelSpec.of(
+            f"recurrent/{op.entry}.cl",
+            entry,
+            DATA_T=self.dtype.cl,
+            STORAGE=self.dtype.storage,
+            GATE_T=self.gate_dtype.cl,
+            FUNCTIONS=self.functions(),
+            VW=1,
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
+            F_BIAS=int("bias" in given),
+            F_LENS=int("lens" in given),
+            F_PEEPHOLE=int("peephole" in given),
+            **op.features(),
+        )
+        return launch(
+            kernel,
+            (self.hidden, self.batch, self.directions),
+            y=BufferArg(y, 0, self.state_elems),
+            gx=BufferArg(gx, 0, self.state_elems * op.gates),
+            step=step,
+            **tensors,
+            **given,
+            **self.sizes,
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes and strides that the kernels take."""
+        op = self.op
+        first, second, third, _ = contiguous_strides(self.node.output.dims)
+        y_steps = (second, third, first) if op.layout else (first, second, third)
+        x_steps = (1, self.time) if op.layout else (self.batch, 1)
+        names = ("x_t", "x_b", "state_d", "state_b", "y_t", "y_d", "y_b")
+        steps = dict(zip(names, (*x_steps, *self.state_strides, *y_steps), strict=True))
+        reverse = int(op.direction == "reverse")
+        return {"reverse": reverse, "T": self.time, "B": self.batch, "H": self.hidden, **steps}
+
+    def functions(self) -> Code:
+        """The activations act_0, act_1, … of (direction, x) in OpenCL C.
+
+        Raises:
+            UnsupportedError: One has no kernel.
+        """
+        clip = self.op.clip
+        kind = compute_type(self.gate_dtype)
+        high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
+        limited = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").fill(
+            *(Code("({0})({1})").fill(kind, limit) for limit in (high, low))
+        )
+        code = []
+        for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
+            bodies = []
+            for program in steps:
+                made = render(program, [self.gate_dtype], takes_numbers=False)
+                if isinstance(made, str):
+                    raise UnsupportedError(made)
+                bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
+            limit = limited if self.op.clips(index) else Code("")
+            both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
+            code.append(_ACTIVATION.fill(kind, index, limit, both.fill(*bodies)))
+        return Code(" ").join(code)
+
+
+def variants(
+    walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], Walk],
+) -> tuple[Variant, ...]:
+    """One for each kernel of matrix products."""
+    return gemm_variants.variants(lambda emit: lambda node, ctx: walk(node, ctx, emit).launches())

@@ -1,0 +1,151 @@
+"""Launches that sample axes of a tensor by tables: those of Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.cl_code import Code, Define
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, by_rows, launch, pieces_per_group
+from clrt.kernels.variant import Lowering
+from clrt.ops.vision.resample import AxisSampling, SamplingTables
+from clrt.util.math import ceil_div
+
+# Elements to a work-item of a CPU, and, where each has memory of its own, work-items to a core.
+_SHARE = 16384
+_ITEMS = 8
+
+
+def sample_launches(
+    x: Value, y: Value, samplings: Sequence[AxisSampling], ctx: Lowering
+) -> list[Launch]:
+    """One launch for each axis; on CPUs one for the last two, where the last is one of them.
+
+    Args:
+        samplings: In the best order; none where y is x.
+    """
+    rank, dims = len(x.dims), list(x.dims)
+    samplings = samplings or [same_axis(0, *x.dims[:1])]
+    copies = all(s.is_copy for s in samplings)
+    planes = []
+    if ctx.caps.is_cpu and any(s.axis == rank - 1 for s in samplings):
+        planes = [s for s in samplings if s.axis >= rank - 2]
+    steps = [[s] for s in samplings if s not in planes] + [planes] * bool(planes)
+    launches: list[Launch] = []
+    source: Buffer = x
+    dtype = x.dtype
+    for step in steps:
+        before = tuple(dims)
+        for sampling in step:
+            dims[sampling.axis] = sampling.outputs
+        last = step is steps[-1]
+        kept = y.dtype if last or copies else DType.FLOAT32
+        target = y if last else ctx.scratch(prod(dims), kept)
+        rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
+        macros: dict[str, Define] = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
+        macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
+        if copies:
+            macros = dict(DATA_T=dtype.cl_bits)
+        macros |= dict(COPY=int(copies), CPU=int(ctx.caps.is_cpu))
+        sample = _sample_planes if step is planes else _sample_axis
+        launches.append(sample(_Resampled(source, target, before, step, macros), ctx))
+        source, dtype = target, kept
+    return launches
+
+
+def same_axis(axis: int, size: int = 1) -> AxisSampling:
+    """What copies an axis as it is."""
+    return AxisSampling(axis, size, size, 1, False, _all_rows)
+
+
+def _all_rows(size: int, outputs: int) -> SamplingTables:
+    return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
+
+
+@dataclass(frozen=True)
+class _Resampled:
+    """What a launch makes of x, which has the sizes `dims`."""
+
+    x: Buffer
+    y: Buffer
+    dims: Sequence[int]
+    step: Sequence[AxisSampling]
+    macros: dict[str, Define]
+
+
+def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
+    """One axis of x."""
+    x, y, dims, (sampling,), macros = made.x, made.y, made.dims, made.step, made.macros
+    outputs, taps = sampling.outputs, sampling.taps
+    inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
+    args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
+    args |= by_rows("y", y, inner) | by_rows("x", x, inner)
+    args |= dict(rows=outer * outputs, indices=_table(sampling, "indices"))
+    copies = macros["COPY"]
+    if not copies:
+        args |= dict(weights=_table(sampling, "weights"), taps=taps)
+        if sampling.extrapolates:
+            args["values"] = _table(sampling, "values")
+    extrapolate = int(sampling.extrapolates)
+    entry = "resize_copy" if copies else "resize"
+    kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=extrapolate, **macros)
+    grid: tuple[int, ...] = (outputs * inner, outer)
+    local, args["share"] = None, 1
+    if ctx.caps.is_cpu:
+        args["share"] = pieces_per_group(outer * outputs * inner, _SHARE, ctx.caps)
+        grid, local = (ceil_div(outer * outputs * inner, args["share"]),), (1,)
+    return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
+
+
+def _sample_planes(made: _Resampled, ctx: Lowering) -> Launch:
+    """The last two axes of x."""
+    x, y, dims, step, macros = made.x, made.y, made.dims, made.step, made.macros
+    rank = len(dims)
+    axes = {s.axis: s for s in step}
+    size, width = dims[-2] if rank > 1 else 1, dims[-1]
+    down, across = axes.get(rank - 2, same_axis(rank - 2, size)), axes[rank - 1]
+    outputs_down, outputs = down.outputs, across.outputs
+    rows = prod(dims[:-2]) * outputs_down
+    height = ceil_div(rows, ctx.caps.compute_units * _ITEMS)
+    args: dict[str, Any] = dict(x=x, y=y, rows=rows, height=height, size=size, width=width)
+    args |= dict(outputs_down=outputs_down, outputs=outputs)
+    args |= dict(down=_table(down, "indices"), across=_table(across, "indices", by_taps=True))
+    groups = ceil_div(rows, height)
+    if not macros["COPY"]:
+        args["lines"] = ctx.scratch(groups * width)
+        for name, sampling in (("down", down), ("across", across)):
+            by_taps = sampling is across
+            args[f"{name}_weights"] = _table(sampling, "weights", by_taps)
+            args[f"{name}_taps"] = sampling.taps
+            args[f"{name}_values"] = _table(sampling, "values")
+    entry = "resize_planes_copy" if macros["COPY"] else "resize_planes"
+    kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=0, **macros)
+    taps = down.taps * width + across.taps * outputs
+    return launch(kernel, (groups,), (1,), 2 * rows * taps, **args)
+
+
+def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
+    """A constant of the plan; outside, zeros are added where no output lies there.
+
+    Args:
+        kind: Which of the tables.
+        by_taps: Whether the first elements of all outputs come first.
+    """
+    dtype = DType.INT32 if kind == "indices" else DType.FLOAT32
+
+    def make(size: int, outputs: int) -> Array:
+        found = getattr(sampling.make(size, outputs), kind)
+        array = np.zeros(outputs) if found is None else found
+        return np.ascontiguousarray(array.T if by_taps else array, dtype.numpy)
+
+    shape = (sampling.outputs,) if kind == "values" else (sampling.outputs, sampling.taps)
+    shape = shape[::-1] if by_taps else shape
+    sizes = sampling.size, sampling.outputs
+    return Value(kind, TensorType.derived(dtype, shape, sizes, make))

@@ -1,0 +1,241 @@
+"""Weights of fewer bits: float16 and bfloat16 storage, and int8 and int4 in blocks with a scale.
+
+Only what is stored shrinks: kernels read the weights as they are and compute in float32. Not part
+of `load`, since results change; `clrt-convert` asks for it, behind the optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Patch, Value
+from clrt.ir.op import Array
+from clrt.ops.base import Op
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.movement.gather import Gather
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.table import Mul
+from clrt.passes.block_quantization import round_blocks
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+# A smaller constant (a bias, a scale) saves nothing.
+MIN_ELEMS = 4096
+# Of the weights of products, how much keeps 8 bits where 4 are asked for.
+_WIDER_SHARE = 0.25
+# Along K, with a float32 scale and a zero point each: 8.3 and 6.3 bits for a weight.
+_BLOCKS = {DType.INT8: 128, DType.INT4: 16}
+_BITS = {DType.INT8: 8, DType.INT4: 4}
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What shrinking did to one weight.
+
+    Attributes:
+        error: Root mean square of the change over that of the weight.
+        largest: The largest change over the largest element.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes_before: int
+    nbytes: int
+    error: float
+    largest: float
+
+
+@dataclass(eq=False)
+class ShrinkWeights(Pass):
+    """float32 constants of products, lookups and convolutions -> the same in fewer bits.
+
+    Attributes:
+        to: float16, bfloat16, int8 or int4. The integers serve products and lookups; other weights
+            are left as they are. Lookups take int8 for int4, too.
+        wider: Weights that become int8 where int4 is asked for (`most_changed`).
+        moments: By the weight of a product, the sum of x xT over the rows x of its A: how much each
+            element matters (`clrt.passes.block_quantization`).
+        shrunk: What it did, by weight.
+        overflows: Names of weights that hold numbers which `to` cannot; they are left as they are.
+    """
+
+    to: DType
+    wider: frozenset[Value] = frozenset()
+    moments: Mapping[Value, Array] = field(default_factory=dict)
+    shrunk: dict[Value, Shrunk] = field(default_factory=dict)
+    overflows: list[str] = field(default_factory=list)
+    # A weight that several nodes read stays one.
+    _constants: dict[tuple[Value, str], Value] = field(default_factory=dict)
+
+    name = "shrink_weights"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        index = _weight_index(node)
+        if index is None:
+            return None
+        weight = node.arg(index)
+        numbers = weight.numbers
+        if weight in self._constants.values():
+            return None
+        assert numbers is not None
+        if self.to in _BLOCKS:
+            reason = _unquantisable(node, weight)
+            if reason is not None:
+                return Miss(reason, node)
+        elif np.abs(numbers).max() > float(ml_dtypes.finfo(self.to.numpy).max):
+            if weight.name not in self.overflows:
+                self.overflows.append(weight.name)
+            return Miss(f"'{weight.name}' holds numbers past {self.to}", node)
+        return Match(view, node, facts=index)
+
+    def rewrite(self, match: Match) -> Patch:
+        node, index, build = match.root, match.facts, match.builder(self.name)
+        assert isinstance(index, int)
+        make = self._quantised if self.to in _BLOCKS else self._narrowed
+        return build.patch({node.output: make(build, node, index)})
+
+    def _narrowed(self, build: Builder, node: Node, index: int) -> Value:
+        weight, op = node.arg(index), node.op
+        assert weight.numbers is not None
+        small = weight.numbers.astype(self.to.numpy)
+        constant = self._constant(build, weight, "", small)
+        self._note(weight, self.to, small.astype(np.float32), small.nbytes)
+        inputs = list(node.inputs)
+        if isinstance(op, (MatMul, FusedMatMul)) and index == 1:
+            product = FusedMatMul() if isinstance(op, MatMul) else op
+            inputs[index] = constant
+            return build.add(product, *inputs)
+        if isinstance(op, Gather):
+            return build.add(Cast(to=DType.FLOAT32), build.add(op, constant, *inputs[1:]))
+        inputs[index] = build.add(Cast(to=DType.FLOAT32), constant)
+        return build.add(op, *inputs)
+
+    def _quantised(self, build: Builder, node: Node, index: int) -> Value:
+        weight, op = node.arg(index), node.op
+        assert weight.numbers is not None
+        if isinstance(op, Gather):
+            scales = np.abs(weight.numbers).max(axis=1, keepdims=True) / np.float32(127)
+            levels = np.rint(weight.numbers / np.where(scales == 0, 1, scales)).astype(np.int8)
+            self._note(weight, DType.INT8, levels * scales, levels.nbytes + scales.nbytes)
+            rows = [
+                build.add(op, self._constant(build, weight, kind, array), node.arg(1))
+                for kind, array in (("levels", levels), ("scales", scales))
+            ]
+            return build.add(Mul(), build.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
+        rows_n = _rows(node)
+        to = DType.INT8 if weight in self.wider else self.to
+        bits, block = _BITS[to], _BLOCKS[to]
+        rounded = round_blocks(rows_n, block, bits, self.moments.get(weight))
+        made = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
+        arrays = {
+            "blocks": made.packed(rounded.levels),
+            "block_scales": rounded.scales,
+            "block_zeros": made.packed_zeros(rounded.zeros),
+        }
+        restored = rounded.restored()
+        size = sum(a.nbytes for a in arrays.values())
+        self._note(weight, to, restored if _by_rows(node) else restored.T, size)
+        constants = [self._constant(build, weight, k, a) for k, a in arrays.items()]
+        steps = op.steps if isinstance(op, FusedMatMul) else ()
+        gap = [None] * (made.leading - 1 - len(constants)) if steps else []
+        return build.add(
+            replace(made, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
+        )
+
+    def _constant(self, build: Builder, weight: Value, kind: str, array: Array) -> Value:
+        key = (weight, kind)
+        if key not in self._constants:
+            self._constants[key] = build.constant(array)
+        return self._constants[key]
+
+    def _note(self, weight: Value, to: DType, restored: Array, nbytes: int) -> None:
+        numbers = weight.numbers
+        assert numbers is not None
+        change = restored - numbers
+        size = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
+        self.shrunk[weight] = Shrunk(
+            weight.name,
+            weight.dims,
+            str(to),
+            numbers.nbytes,
+            nbytes,
+            float(np.sqrt(np.mean(np.square(change, dtype=np.float64)))) / size,
+            float(np.abs(change).max() / (np.abs(numbers).max() or 1.0)),
+        )
+
+
+def quantisable_products(graph: Graph) -> list[Node]:
+    """Products whose weights integers can take the place of."""
+    return [n for n in graph.nodes if _weight_index(n) == 1 and not _unquantisable(n, n.arg(1))]
+
+
+def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Value]:
+    """The weights whose products 4 bits change most: a quarter of all elements.
+
+    Args:
+        moments: As those of `ShrinkWeights`; a weight without is ranked by its own change.
+    """
+    changes: dict[Value, float] = {}
+    for node in quantisable_products(graph):
+        rows = _rows(node)
+        rounded = round_blocks(rows, _BLOCKS[DType.INT4], _BITS[DType.INT4], search=False)
+        change = rounded.restored() - rows
+        moment = moments.get(node.arg(1))
+        norms = [np.vdot(x, x if moment is None else x @ moment) for x in (change, rows)]
+        changes[node.arg(1)] = float(norms[0] / norms[1]) if norms[1] else 0.0
+    left = _WIDER_SHARE * sum(prod(w.dims) for w in changes)
+    wider = []
+    for weight in sorted(changes, key=lambda w: -changes[w]):
+        if prod(weight.dims) <= left:
+            left -= prod(weight.dims)
+            wider.append(weight)
+    return frozenset(wider)
+
+
+def _rows(node: Node) -> Array:
+    """The constant B of a product as `[N, K]`."""
+    numbers = node.arg(1).numbers
+    assert numbers is not None
+    return numbers if _by_rows(node) else numbers.T
+
+
+def _by_rows(node: Node) -> bool:
+    """Whether the B of a product is `[N, K]`."""
+    return isinstance(node.op, FusedMatMul) and bool(node.op.trans_b)
+
+
+def _weight_index(node: Node) -> int | None:
+    """The input that is a large float32 constant beside inputs that are not constant."""
+    assert isinstance(node.op, Op)
+    if all(v is None or v.is_constant for v in node.inputs) or len(node.outputs) != 1:
+        return None
+    for index, value in enumerate(node.inputs):
+        if value is None or not value.is_constant or value.dtype is not DType.FLOAT32:
+            continue
+        if value.numbers is None or value.numbers.size < MIN_ELEMS:
+            continue
+        if index not in node.op.host_inputs:
+            return index
+    return None
+
+
+def _unquantisable(node: Node, weight: Value) -> str | None:
+    if len(weight.dims) != 2:
+        return f"'{weight.name}' {weight.type} is no matrix"
+    if isinstance(node.op, Gather):
+        return None if node.op.axis == 0 else "it gathers along another axis than the first"
+    if not isinstance(node.op, (MatMul, FusedMatMul)) or node.arg(1) is not weight:
+        return "integer weights serve products and lookups"
+    if isinstance(node.op, FusedMatMul) and node.op.trans_a:
+        return "its A is transposed"
+    rank = node.arg(0).type.rank
+    return None if rank is not None and rank >= 2 else "its A is a vector, or of unknown rank"

@@ -1,0 +1,205 @@
+"""Numbers quantised and dequantised at once -> RoundToScale, and their products RoundedMatMul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array, IrOp
+from clrt.ops.matmul.gemm import Gemm
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.matmul.rounded_matmul import BYTES, MOST_DEPTH, RoundedMatMul
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.pointwise.quantize_linear import DequantizeLinear, QuantizeLinear
+from clrt.ops.pointwise.round_to_scale import RoundToScale
+from clrt.ops.pointwise.table import Add
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+# A level times a scale between these, divided by the scale, is the level again once it is rounded.
+_SCALES = (2.0**-100, 2.0**100)
+
+
+class FuseRounding(Pass):
+    """DequantizeLinear(QuantizeLinear(x)) with the same scale -> RoundToScale(x): no bytes between.
+
+    It is elementwise and of floats, so that it goes on into what is around it.
+    """
+
+    name = "fuse_rounding"
+    needs = (QuantizeLinear, DequantizeLinear)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, DequantizeLinear)
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        made = node.arg(0).producer
+        if made is None or not isinstance(made.op, QuantizeLinear):
+            return None
+        x = _rounded(node)
+        return Miss(x, node) if isinstance(x, str) else Match(view, node, facts=x)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node, x = match.builder(self.name), match.root, match.facts
+        op, scale = node.op, node.arg(1).numbers
+        assert isinstance(op, DequantizeLinear) and isinstance(x, Value) and scale is not None
+        numbers = (scale, *op.levels(node.arg(0).dtype, _zero(node)))
+        operands = [build.constant(_spread(np.asarray(n), op, x)) for n in numbers]
+        return build.patch({node.output: build.add(RoundToScale(), x, *operands)})
+
+
+class FuseRoundedMatmul(Pass):
+    """MatMul or Gemm(DequantizeLinear(x), DequantizeLinear(constant)) -> RoundedMatMul.
+
+    It reads what was quantised to x, or multiples of the scale as they are.
+    """
+
+    name = "fuse_rounded_matmul"
+    needs = (DequantizeLinear,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (MatMul, Gemm))
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        found = rounded_product(node)
+        if found is None:
+            return None
+        return Miss(found, node) if isinstance(found, str) else Match(view, node, facts=found)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, found, node = match.builder(self.name), match.facts, match.root
+        assert isinstance(found, RoundedProduct)
+        constants = [build.constant(a) for a in (found.scales, found.zeros)]
+        y = build.add(found.op, found.a, found.b, *constants)
+        bias = node.input(2)
+        if bias is not None:
+            y = build.add(Add(), y, bias)
+        return build.patch({node.output: y})
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedProduct:
+    """The inputs of a RoundedMatMul, without a bias."""
+
+    op: RoundedMatMul
+    a: Value
+    b: Value
+    scales: Array
+    zeros: Array
+
+
+def rounded_product(node: Node) -> RoundedProduct | str | None:
+    """A product as one of integers, or why it is none; None where its operands are floats."""
+    op = node.op
+    if not isinstance(op, (MatMul, Gemm)):
+        return None
+    left, right = node.arg(0).producer, node.arg(1).producer
+    transposed = isinstance(op, Gemm) and bool(op.transB)
+    while right is not None and isinstance(right.op, Transpose) and right.output.type.rank == 2:
+        if right.op.perm not in (None, (1, 0)):
+            break
+        right, transposed = right.arg(0).producer, not transposed
+    for side in (left, right):
+        if side is None or not isinstance(side.op, DequantizeLinear):
+            return None
+    assert left is not None and right is not None
+    if not right.arg(0).is_constant or right.arg(0).numbers is None:
+        return None
+    if isinstance(op, Gemm) and (op.transA or (op.alpha, op.beta) != (1.0, 1.0)):
+        return "A is transposed, or there are factors"
+    a = node.arg(0)
+    if a.dtype is not DType.FLOAT32 or a.type.rank is None or a.type.rank < 2:
+        return f"A is {a.type}"
+    return _with_levels(left, right, transposed)
+
+
+def _with_levels(left: Node, right: Node, transposed: bool) -> RoundedProduct | str:
+    """The product of two DequantizeLinears."""
+    level = _number(left.arg(1))
+    zero = 0 if left.input(2) is None else _number(left.arg(2))
+    if left.arg(0).dtype not in BYTES or level is None or zero is None:
+        return "A has more than one scale, or a computed one, or is not of 8 bits"
+    if not _SCALES[0] < level < _SCALES[1]:
+        return f"the scale of A is {level}"
+    b, scales = right.arg(0), right.arg(1).numbers
+    if b.dtype not in BYTES or b.type.rank != 2 or right.output.dtype is not DType.FLOAT32:
+        return f"B is {b.type}"
+    if scales is None or scales.dtype != np.float32 or not right.arg(1).is_constant:
+        return "the scales of B are computed, or no float32"
+    if right.input(2) is not None and right.arg(2).numbers is None:
+        return "the zero points of B are computed"
+    k, n = (int(d) for d in (reversed(b.shape or ()) if transposed else b.shape or ()))
+    op = right.op
+    assert isinstance(op, DequantizeLinear)
+    if scales.size > 1 and (op.block_size or op.axis % 2 != (0 if transposed else 1)):
+        return "B has scales by block, or along K"
+    if not 0 < k <= MOST_DEPTH or not n:
+        return f"K is {k}; it is 1 to {MOST_DEPTH}"
+    low, high = map(int, op.levels(left.arg(0).dtype, np.asarray(zero)))
+    x = _rounded(left)
+    return RoundedProduct(
+        RoundedMatMul(int(transposed), level, low, high),
+        left.output if isinstance(x, str) else x,
+        b,
+        np.array(np.broadcast_to(scales.reshape(-1), (n,))),
+        np.array(np.broadcast_to(_zero(right), (n,))),
+    )
+
+
+def _rounded(node: Node) -> Value | str:
+    """What a DequantizeLinear's input was quantised from with the same scale, or why it was not."""
+    made, op = node.arg(0).producer, node.op
+    assert isinstance(op, DequantizeLinear)
+    if made is None or not isinstance(made.op, QuantizeLinear):
+        return "its input was not quantised"
+    x, before = made.arg(0), made.op
+    if node.arg(0).dtype.is_float or before.precision not in (None, DType.FLOAT32):
+        return f"{node.arg(0).type} is rounded in another way"
+    if any(v.dtype is not DType.FLOAT32 for v in (x, made.arg(1), node.arg(1), node.output)):
+        return f"{x.type} is not float32"
+    scale, again = made.arg(1).numbers, node.arg(1).numbers
+    known = all(
+        v is None or (v.is_constant and v.numbers is not None)
+        for n in (made, node)
+        for v in (n.arg(1), n.input(2))
+    )
+    if not known or scale is None or again is None or not np.array_equal(scale, again):
+        return "scales differ, or are computed"
+    if not np.array_equal(_zero(made), _zero(node)):
+        return "zero points differ"
+    rank = x.type.rank
+    if scale.size > 1:
+        if rank is None or before.block_size or op.block_size:
+            return "it has scales by block, or no known rank"
+        if before.axis % rank != op.axis % rank:
+            return "scales lie along other axes"
+    return x
+
+
+def _spread(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
+    """A scale or bound in a shape that broadcasts against x."""
+    if parameter.size == 1:
+        return parameter.reshape(())
+    rank = x.type.rank
+    assert rank is not None
+    axis = op.axis % rank
+    return parameter.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _zero(node: Node) -> Array:
+    """The zero points of a node, `[]` or `[n]`."""
+    value = node.input(2)
+    if value is None:
+        dtype = node.arg(0).dtype if isinstance(node.op, DequantizeLinear) else node.output.dtype
+        return np.zeros((), dtype.numpy)
+    assert value.numbers is not None
+    return value.numbers.reshape(()) if value.numbers.size == 1 else value.numbers
+
+
+def _number(value: Value) -> float | None:
+    numbers = value.numbers if value.is_constant else None
+    if numbers is None or numbers.size != 1 or numbers.ndim > 1:
+        return None
+    return float(numbers.reshape(()))

@@ -1,0 +1,189 @@
+"""Fourier transforms of few points as products with constant matrices.
+
+A DFT is linear: its points are a row times a matrix of roots of unity. The parts of complex numbers
+lie side by side in memory, so they are rows and columns of that matrix like the points themselves,
+and what is around the product are views. An STFT is a convolution whose stride is the step from
+window to window, and whose maps are the parts of the points.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array, IrOp
+from clrt.ops.base import Types
+from clrt.ops.conv.conv import Conv
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.movement.common import elements, given
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.signal.dft import DFT, STFT
+from clrt.ops.signal.fourier import Transform
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+# As much memory as a matrix may take, which grows as the square of the points, when the work of a
+# fast transform hardly grows. It is that of 2048 points of a real signal of which one half is
+# wanted: no preprocessor of sound in wide use takes more.
+_MOST_BYTES = 4 * 2048 * 2050
+
+
+class UseFourierMatrices(Pass):
+    """DFT -> MatMul with a constant, and STFT -> Conv with constant weights, between views."""
+
+    name = "use_fourier_matrices"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (DFT, STFT))
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        found = _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
+        if isinstance(found, Transform):
+            found = _reject_memory(view, node, found) or found
+        return Miss(found, node) if isinstance(found, str) else Match(view, node, facts=found)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node, transform = match.builder(self.name), match.root, match.facts
+        x, memo, key = node.arg(0), match.view.memo, _key(node, transform)
+        wide = x if x.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), x)
+        if key not in memo:
+            match.view.budget.take(transform.nbytes, transform.nbytes)
+            memo[key] = build.numbers(_numbers(node, transform), DType.FLOAT32)
+        make = _dft if isinstance(node.op, DFT) else _stft
+        value = make(build, node, wide, transform, memo[key])
+        if x.dtype is not DType.FLOAT32:
+            value = build.add(Cast(x.dtype), value)
+        return build.patch({node.output: value})
+
+
+def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | None:
+    """Why there is no memory for the matrix of a transform."""
+    size = transform.nbytes
+    if size > _MOST_BYTES:
+        return f"a matrix of {size >> 20} MiB"
+    if _key(node, transform) not in view.memo and not view.budget.has(size, size):
+        return "what folding may add to the model is used up (CLRT_FOLD_LIMIT)"
+    return None
+
+
+def _transform_of_dft(node: Node) -> Transform | str:
+    """The transform of each line of a DFT, or why the node stays as it is."""
+    op, x, types = node.op, node.arg(0), node.input_types
+    assert isinstance(op, DFT)
+    if not _are_numbers(types, 1, 2):
+        return "its axis or its number of points is computed"
+    parts = _parts(x, -1)
+    if isinstance(parts, str):
+        return parts
+    assert x.shape is not None
+    axis, points = op.geometry(x.shape, types)
+    if not isinstance(points, int):
+        return "its number of points depends on the input"
+    real = op.inverse and op.onesided
+    outputs = points // 2 + 1 if op.onesided and not real else points
+    most, size = points // 2 + 1 if real else points, x.shape[axis]
+    length = min(size, most) if isinstance(size, int) else most
+    if min(points, length) < 1:
+        return "its lines are empty"
+    return Transform(points, length, parts, outputs, op.inverse, real)
+
+
+def _transform_of_stft(node: Node) -> Transform | str:
+    """The transform of each window of an STFT, or why the node stays as it is."""
+    op, x, window, types = node.op, node.arg(0), node.input(2), node.input_types
+    assert isinstance(op, STFT)
+    if not _are_numbers(types, 1, 3):
+        return "its step or its number of points is computed"
+    if window is not None and not (window.is_constant and window.has_numbers):
+        return "its window is computed"
+    parts = _parts(x, 2)
+    if isinstance(parts, str):
+        return parts
+    _, points = op.geometry(types)
+    return Transform(points, points, parts, points // 2 + 1 if op.onesided else points)
+
+
+def _are_numbers(types: Types, *places: int) -> bool:
+    """Whether these inputs are numbers already, where they are there."""
+    found = [elements(types, i) for i in places if given(types, i)]
+    return all(f is not None and all(isinstance(d, int) for d in f) for f in found)
+
+
+def _parts(x: Value, axis: int) -> int | str:
+    """The parts of the elements of x, which are that axis where it is there; or why it stays."""
+    if x.shape is None or not x.dtype.is_float or x.dtype is DType.FLOAT64:
+        return f"its input is {x.type}"
+    if axis >= len(x.shape):
+        return 1
+    parts = x.shape[axis]
+    return parts if isinstance(parts, int) else "it may be real or complex"
+
+
+def _key(node: Node, transform: Transform) -> tuple[object, ...]:
+    """What tells constants apart."""
+    window = node.input(2) if isinstance(node.op, STFT) else None
+    numbers = None if window is None else window.numbers
+    return type(node.op), transform, None if numbers is None else numbers.tobytes()
+
+
+def _numbers(node: Node, transform: Transform) -> Array:
+    """The second operand of the product or convolution, in float64."""
+    matrix = transform.matrix()
+    if isinstance(node.op, DFT):
+        return matrix.reshape(transform.rows, transform.columns)
+    window = node.input(2)
+    if window is not None:
+        assert window.numbers is not None
+        matrix *= window.numbers.astype(np.float64).reshape(-1, 1, 1, 1)
+    return matrix.reshape(*matrix.shape[:2], transform.columns).transpose(2, 1, 0)
+
+
+def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Value) -> Value:
+    """The transforms of lines, whose axis is moved behind the others."""
+    op = node.op
+    assert isinstance(op, DFT) and x.shape is not None
+    rank = len(x.shape)
+    axis, _ = op.geometry(x.shape, node.input_types)
+    order = (*(a for a in range(rank - 1) if a != axis), axis, rank - 1)
+    lines = _fitted(build, x, axis, transform.length)
+    if axis != rank - 2:
+        lines = build.add(Transpose(order), lines)
+    # 0: as it is. One line becomes a matrix, too.
+    kept = (0,) * (rank - 2)
+    rows = build.add(Reshape(), lines, build.ints(*(kept or (1,)), transform.rows))
+    value = build.add(FusedMatMul(), rows, matrix)
+    parts = 1 if transform.real else 2
+    value = build.add(Reshape(), value, build.ints(*kept, transform.outputs, parts))
+    if axis != rank - 2:
+        value = build.add(Transpose(tuple(map(order.index, range(rank)))), value)
+    return value
+
+
+def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
+    """x with that many elements along an axis: cut, or with zeros behind them."""
+    assert x.shape is not None
+    size, along = x.shape[axis], build.ints(axis)
+    if not isinstance(size, int):
+        return build.add(Pad(), x, build.dims((0, length - size)), None, along)
+    if size == length:
+        return x
+    return build.add(Slice(), x, build.ints(0), build.ints(length), along)
+
+
+def _stft(build: Builder, node: Node, x: Value, transform: Transform, weights: Value) -> Value:
+    """The transforms of windows of a signal."""
+    op = node.op
+    assert isinstance(op, STFT)
+    step, points = op.geometry(node.input_types)
+    if transform.parts == 1:
+        signal = build.add(Reshape(), x, build.ints(0, 1, -1))
+    else:
+        signal = build.add(Transpose((0, 2, 1)), x)
+    maps = build.add(Conv(kernel_shape=(points,), strides=(step,)), signal, weights)
+    frames = build.add(Transpose((0, 2, 1)), maps)
+    return build.add(Reshape(), frames, build.ints(0, 0, transform.outputs, 2))

@@ -1,0 +1,85 @@
+"""Kernels of a template's plan: set for other sizes by what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clrt.plan.template import SizedPlan
+from clrt.runtime.opencl.device_context import TrackedBuffer
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
+
+
+class Enqueue(NamedTuple):
+    """A kernel with its arguments set.
+
+    Attributes:
+        axes: Along which it may be launched in pieces.
+    """
+
+    entry: str
+    kernel: cl.Kernel
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    def pieces(self, count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Offset and size of about so many launches that are this one together."""
+        groups = [-(-g // s) for g, s in zip(self.global_size, self.local_size, strict=True)]
+        axis = max((a for a in self.axes if a < len(groups)), key=groups.__getitem__, default=None)
+        if axis is None or count < 2:
+            return [((0,) * len(groups), self.global_size)]
+        step = -(-groups[axis] // count) * self.local_size[axis]
+        found = []
+        for start in range(0, self.global_size[axis], step):
+            size, offset = list(self.global_size), [0] * len(groups)
+            offset[axis], size[axis] = start, min(step, self.global_size[axis] - start)
+            found.append((tuple(offset), tuple(size)))
+        return found
+
+
+class Patcher:
+    """What the kernels of a template's plan are set to."""
+
+    def __init__(self, plan: SizedPlan, steps: Sequence[Enqueue], generation: int) -> None:
+        words = plan.template.words
+        self._kernels = [steps[i].kernel for i in words.launches.tolist()]
+        self._setters = [scalar_setter(kernel) for kernel in self._kernels]
+        self._arguments = words.arguments.tolist()
+        self._words = plan.words
+        self._slabs = plan.slabs
+        self._generation = generation
+
+    def patch(
+        self,
+        plan: SizedPlan,
+        steps: list[Enqueue],
+        slabs: Sequence[TrackedBuffer],
+        generation: int,
+        constant: Callable[[Any], TrackedBuffer],
+    ) -> None:
+        """Sets the kernels of `steps` for a plan of the same template.
+
+        Args:
+            slabs: The arena's memory.
+            generation: Which memory that is.
+            constant: The buffer of a constant of the plan.
+        """
+        words, setters, arguments = plan.words, self._setters, self._arguments
+        changed = np.flatnonzero(words != self._words)
+        for index, word in zip(changed.tolist(), words[changed], strict=True):
+            setters[index](arguments[index], word)
+        if generation != self._generation or plan.slabs != self._slabs:
+            for index, tenant in enumerate(plan.template.words.tenants.tolist()):
+                if tenant >= 0:
+                    buffer = slabs[plan.slabs[tenant]]
+                    self._kernels[index].set_arg(arguments[index] - 1, buffer)
+        for launch, argument, value in plan.derived():
+            steps[launch].kernel.set_arg(argument, constant(value))
+        for launch, size in zip(plan.template.grids.launches, plan.global_sizes, strict=True):
+            step = steps[launch]
+            steps[launch] = step._replace(global_size=to_sizes(size, step.local_size))
+        self._words, self._slabs, self._generation = words, plan.slabs, generation

@@ -1,0 +1,138 @@
+"""The matrix units of a GPU, found by trying: its compiler takes them, and they multiply right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import clrt
+from clrt.device.caps import MatrixShape
+from clrt.device.gpu_matrix_shapes import DPAS_8, DPAS_16, GPU_UNITS, MFMA, MMA, WMMA, WMMA_12
+from clrt.errors import InputError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.kernels.gemm_gpu import tile_launches
+from clrt.kernels.gemm_matrix_unit_gpu import UnitWay, plain_kernel
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.spec import BufferArg, Launch, Scratch
+from clrt.runtime.opencl.driver import cl
+from clrt.util.env_vars import cache_dir
+from clrt.util.files import make_cache_folder, parse_json, read_regular, replacing
+
+_BY_ASSEMBLER = (MMA,)
+# By how extensions begin that a device has.
+_CANDIDATES = {
+    "cl_nv_": (MMA,),
+    "cl_amd_": (WMMA, WMMA_12, MFMA),
+    "cl_intel_subgroup_matrix_multiply_accumulate": (DPAS_8, DPAS_16),
+}
+# A size that is no multiple of a tile's.
+_M, _N, _K = 35, 37, 45
+_MOST_BYTES = 1 << 16  # of a file that is read
+
+
+@cache
+def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[MatrixShape]:
+    """The units of a device of another kind than a CPU; remembered in the cache folder.
+
+    Args:
+        takes_assembler: Whether those may be tried that are used by it.
+    """
+    names = device.extensions.split()
+    families = [
+        family
+        for start, candidates in _CANDIDATES.items()
+        if any(name.startswith(start) for name in names)
+        for family in candidates
+        if takes_assembler or family not in _BY_ASSEMBLER
+    ]
+    if not families:
+        return frozenset()
+    facts = (device.platform.name, device.name, device.driver_version, clrt.__version__)
+    digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:40]
+    path = cache_dir() / "devices" / f"{digest}.units.json"
+    return remembered(path, lambda: _found(device, families))
+
+
+def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
+    """What a file has; else what is found, which is kept there if the folder can be written.
+
+    A file that is damaged, or that others can write, is none.
+    """
+    by_name = {str(unit): unit for unit in GPU_UNITS}
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return frozenset(by_name[name] for name in parse_json(_read(path)))
+    found = find()
+    with suppress(OSError, InputError):
+        make_cache_folder(path.parent)
+        with replacing(path) as stream:
+            stream.write(json.dumps(sorted(map(str, found))).encode())
+    return found
+
+
+def _read(path: Path) -> bytes:
+    return read_regular(path, _MOST_BYTES, private=True)
+
+
+def _found(
+    device: cl.Device, families: Iterable[tuple[MatrixShape, ...]]
+) -> frozenset[MatrixShape]:
+    found: set[MatrixShape] = set()
+    for first, *others in families:
+        if works(device, first):
+            found |= {first, *(u for u in others if works(device, u))}
+    return frozenset(found)
+
+
+def works(device: cl.Device, unit: MatrixShape) -> bool:
+    """Whether a small product by a unit compiles, runs and is right."""
+    dtype = DType(unit.operands)
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-8, 8, size).astype(dtype.numpy) for size in ((_M, _K), (_K, _N)))
+    try:
+        found = _run(device, _product(unit, dtype), (a, b))
+    except cl.Error:
+        return False
+    return bool(np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32)))
+
+
+def _product(unit: MatrixShape, dtype: DType) -> Launch:
+    """The product of two buffers."""
+    a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)
+    left, right = (MatrixView(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
+    product = Product(y, dtype, (1, 1), _M, _N, _K, left, right)
+    (launch,) = tile_launches(product, [plain_kernel(product, UnitWay(unit))], 0)
+    return launch
+
+
+def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
+    """The result, the first buffer of a launch, from the others."""
+    context = cl.Context([device])
+    queue = cl.CommandQueue(context, device)
+    spec = launch.kernel
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program = cl.Program(context, spec.text).build([*spec.build_options, "-w"], cache_dir=False)
+    kernel = cl.Kernel(program, spec.entry)
+    flags = cl.mem_flags
+    result = np.zeros((_M, _N), np.float32)
+    arrays = iter((result, *operands))
+    arguments: list[object] = []
+    for arg in launch.args:
+        if isinstance(arg, BufferArg):
+            array = np.ascontiguousarray(next(arrays)).view(np.uint8)
+            buffer = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=array)
+            arguments += [buffer, np.int32(arg.offset)]
+        else:
+            arguments.append(arg)
+    kernel.set_args(*arguments)
+    cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size)
+    cl.enqueue_copy(queue, result, arguments[0])
+    return result

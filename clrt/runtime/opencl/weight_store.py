@@ -1,0 +1,105 @@
+"""What a model keeps on a device: its constants in the forms that kernels read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from clrt.errors import InputError
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, StackedElements, StoredElements
+from clrt.kernels.spec import KernelSpec, Packed
+from clrt.runtime.opencl.device_context import TrackedBuffer
+from clrt.runtime.opencl.device_packing import pack, packs
+from clrt.runtime.opencl.driver import cl
+from clrt.runtime.opencl.ledger import Ledger
+from clrt.runtime.opencl.os_memory import drop_pages
+from clrt.runtime.opencl.session import Session
+
+
+@dataclass(eq=False)
+class Weights:
+    """What one model keeps: each constant, or packed form of it, once, and its programs.
+
+    Attributes:
+        account: Counts the buffers, and limits them.
+        programs: Those of its kernels, which other models share.
+        lock: Held while something is added. Compilers and uploads may take seconds, in which other
+            models go on.
+    """
+
+    session: Session
+    account: Ledger | None = None
+    programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    lock: Any = field(default_factory=RLock)
+    _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.session.connection.owners.add(self)
+
+    def get(self, source: Value | Packed) -> TrackedBuffer:
+        """The buffer of a constant or of its packed form; made at the first call."""
+        value = source.value if isinstance(source, Packed) else source
+        layout = source.layout if isinstance(source, Packed) else ""
+        key = (value, layout)
+        if key not in self._buffers:
+            self._buffers[key] = self._make(source, value, layout)
+        return self._buffers[key]
+
+    def _make(self, source: Value | Packed, value: Value, layout: str) -> TrackedBuffer:
+        known = value.type.known
+        if isinstance(known, StoredElements) and known.layout == layout:
+            return self.session.constant(known.array, self.account)
+        if isinstance(source, Packed) and packs(source, self.session, self.account):
+            return pack(source, self.session, self.kernel, self.account)
+        array = value.numbers
+        if array is None:
+            raise InputError(f"'{value.name}' is no constant")
+        if not isinstance(source, Packed):
+            return self.session.constant(array, self.account)
+        packed = source.pack(array)
+        assert packed.nbytes == source.nbytes, source.layout
+        buffer = self.session.upload(packed, self.account)
+        _drop_pages(value)
+        return buffer
+
+    @property
+    def sizes(self) -> dict[tuple[Value, str], int]:
+        """Bytes of each buffer, by constant and packed layout."""
+        return {key: b.nbytes for key, b in self._buffers.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.sizes.values())
+
+    def kernel(self, spec: KernelSpec) -> cl.Kernel:
+        """A new kernel object."""
+        return self.session.programs.kernel(spec, self.programs)
+
+    def clear(self) -> None:
+        """Frees the device memory, and that of mapped files which it may have been."""
+        values = {value for value, _ in self._buffers}
+        self._buffers.clear()
+        for value in values:
+            _drop_pages(value)
+
+    def hand_over(self, other: Weights, keep: Collection[Value]) -> set[int]:
+        """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""
+        ids = {id(buffer) for buffer in self._buffers.values()}
+        for key in [k for k in self._buffers if k[0] not in keep]:
+            other._buffers[key] = self._buffers.pop(key)
+        return ids
+
+
+def _drop_pages(value: Value) -> None:
+    """Takes what a constant was read from out of memory, where it is a mapped file."""
+    known = value.type.known
+    if isinstance(known, StackedElements):
+        parts: tuple[Array, ...] = known.parts
+    else:
+        array = known.array if isinstance(known, StoredElements) else value.numbers
+        parts = () if array is None else (array,)
+    for part in parts:
+        drop_pages(part)

@@ -1,0 +1,140 @@
+"""Runs the cases of the self-test on a device and compares with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from clrt.errors import ClrtError, KernelBuildError, NumberError
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.kernels.tuning_records import record_for
+from clrt.ops.base import Accuracy
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.plan.steps import launches_of
+from clrt.runtime.execution.bound_plan import BoundPlan
+from clrt.runtime.execution.execution import Execution
+from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.selftest.cases import Case, cases
+from clrt.util.accuracy import difference
+
+# Times what tests allow: drivers may round in other ways, and what miscomputes is off by far more.
+# But no more than the second, in whatever dtype.
+_SLACK, _MOST = 16, 0.02
+# In place of what is no number or infinite, which JSON has not.
+_BEYOND = 1e30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a case gave.
+
+    Attributes:
+        kernels: Entry points of its launches.
+        error: The largest difference over the largest element expected; 0 where it did not run.
+        limit: The most that the error may be.
+        note: Why it did not run; "" where it did.
+        lasting: Whether it would give the same again; not where the driver failed.
+    """
+
+    family: str
+    kernels: tuple[str, ...]
+    error: float
+    limit: float
+    note: str = ""
+    lasting: bool = True
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the device miscomputes."""
+        return self.error > self.limit
+
+    def __str__(self) -> str:
+        kernels = f"{self.family} ({', '.join(self.kernels)})"
+        if self.error >= _BEYOND:
+            return f"{kernels}: no numbers, or others than could be"
+        return (
+            f"{kernels}: off by {self.error:.2g} of the largest element, where {self.limit:.2g} is "
+            "allowed"
+        )
+
+
+def check_device(session: Session, given: Iterable[Case] | None = None) -> tuple[Outcome, ...]:
+    """The outcome of each case on a device.
+
+    Args:
+        given: Cases in place of all.
+    """
+    return tuple(_outcome(case, session) for case in (cases() if given is None else given))
+
+
+def graph_of(case: Case) -> Graph:
+    """A graph of the op, whose weights and what planning must know are constants."""
+    build = Builder()
+    known = {*case.weights, *case.op.host_inputs}
+    values = [
+        None
+        if array is None
+        else build.constant(array)
+        if index in known
+        else build.input(f"x{index}", DType.of(array.dtype), array.shape)
+        for index, array in enumerate(case.inputs)
+    ]
+    outputs = build.add_all(case.op, *values)
+    inputs = [v for v in values if v is not None and not v.is_constant]
+    return build.graph("self-test", inputs, outputs, [f"y{i}" for i in range(len(outputs))])
+
+
+def _outcome(case: Case, session: Session) -> Outcome:
+    expected = case.op.reference(*case.inputs)
+    limit = _limit(case, expected)
+    caps = session.device.caps
+    plan = make_plan(specialise(graph_of(case), {}), caps, partial(record_for, caps=caps))
+    kernels = tuple(dict.fromkeys(x.kernel.entry for x in launches_of(plan.steps)))
+    outcome = Outcome(case.family, kernels, 0.0, limit)
+    if plan.host_steps:
+        return replace(outcome, note=f"on the host: {plan.host_steps[0].reason}")
+    try:
+        found = _run(replace(plan, also=()), case, session)
+    except NumberError as error:  # all numbers are in range
+        return replace(outcome, error=_BEYOND, note=str(error))
+    except KernelBuildError as error:
+        return replace(outcome, note=str(error))
+    except ClrtError as error:
+        return replace(outcome, note=str(error), lasting=False)
+    pairs = zip(found, expected, strict=True)
+    worst = max((difference(a, b)[1] for a, b in pairs), default=0.0)
+    return replace(outcome, error=min(worst, _BEYOND))
+
+
+def _limit(case: Case, expected: tuple[Array, ...]) -> float:
+    """Of the error: 0 for integers and for what only moves elements."""
+    kinds = [a.dtype for a in expected if a.dtype.kind == "f"]
+    if not kinds or case.op.accuracy is Accuracy.EXACT:
+        return 0.0
+    epsilon = max(float(np.finfo(d).eps) for d in kinds)
+    return min(float(_SLACK * case.op.accuracy.value * epsilon), _MOST)
+
+
+def _run(plan: Plan, case: Case, session: Session) -> list[Array]:
+    """The outputs of a plan.
+
+    Raises:
+        ClrtError: As `Model.run`.
+    """
+    constants = frozenset(plan.graph.constants())
+    lane = session.connection.lane
+    bound = BoundPlan(plan, session, Weights(session), Slabs(session), constants, lane)
+    names = {v.name for v in plan.graph.inputs}
+    feeds = {f"x{i}": np.ascontiguousarray(a) for i, a in enumerate(case.inputs) if a is not None}
+    feeds = {name: array for name, array in feeds.items() if name in names}
+    found = Execution(bound, feeds, dict.fromkeys(plan.graph.output_names, False)).run()
+    return [np.asarray(found[name]) for name in plan.graph.output_names]

@@ -1,0 +1,94 @@
+"""Makes the parts of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.text.jobs.extras import need
+from clrt.text.jobs.job import FILE, ROW, VECTOR, EmbedJob, UnitRecord
+from clrt.text.jobs.options import EmbedOptions
+from clrt.text.jobs.rows import RowReader, UnitRows
+from clrt.text.jobs.work_units import WorkUnit
+from clrt.util.files import replacing
+
+
+class PartMaker:
+    """Makes parts with a model that it loads once.
+
+    Args:
+        job: What to do.
+        options: The model, and how it is run.
+
+    Raises:
+        ClrtError: As `SentenceEncoder`.
+    """
+
+    def __init__(self, job: EmbedJob, options: EmbedOptions) -> None:
+        self._job = job
+        self._options = options
+        self._reader = RowReader(job.settings["column"], job.kept_columns, options.limits)
+        self._encoder = options.make_encoder()
+
+    def make(self, index: int) -> UnitRecord:
+        """Makes a unit's part and its record, unless they are there."""
+        done = self._job.record(index)
+        if done is not None:
+            return done
+        unit = self._job.units[index]
+        rows = self._reader.read(unit)
+        if rows.texts:
+            vectors = self._options.encode(self._encoder, rows.texts)
+            self._write(index, unit, rows, vectors)
+        record = UnitRecord(len(rows.texts), tuple(_errors(unit, rows)))
+        self._job.finish_unit(index, record)
+        return record
+
+    def close(self) -> None:
+        """Frees the device memory."""
+        self._encoder.close()
+
+    def _write(self, index: int, unit: WorkUnit, rows: UnitRows, vectors: NDArray[Any]) -> None:
+        arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
+        columns = rows.kept or {
+            FILE: arrow.array([unit.path] * len(rows.texts)),
+            ROW: arrow.array(rows.numbers, arrow.int64()),
+        }
+        flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1))
+        table = arrow.table(
+            {**columns, VECTOR: arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
+        )
+        with replacing(self._job.part(index)) as stream:
+            parquet.write_table(table, stream, use_dictionary=list(columns))
+
+
+def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> Iterator[int]:
+    """Makes parts in this process; gives the rows of each once it is there.
+
+    Args:
+        pending: The units to do.
+
+    Raises:
+        ClrtError: As `PartMaker`.
+    """
+    maker = PartMaker(job, options)
+    try:
+        for index in pending:
+            yield maker.make(index).rows
+    finally:
+        maker.close()
+
+
+def _errors(unit: WorkUnit, rows: UnitRows) -> Iterator[dict[str, Any]]:
+    """What `UnitRecord.errors` holds of a unit."""
+    if rows.problem:
+        yield _error(unit, unit.first if unit.rows else None, unit.rows, rows.problem)
+    for number, what in rows.errors:
+        yield _error(unit, number, 1, what)
+
+
+def _error(unit: WorkUnit, row: int | None, rows: int | None, what: str) -> dict[str, Any]:
+    return {"file": unit.path, "row": row, "rows": rows, "error": what}

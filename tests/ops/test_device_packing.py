@@ -1,0 +1,96 @@
+"""Weights that the device packs are what the host makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, StackedElements, TensorType
+from clrt.kernels.panel_layout import Panels
+from clrt.kernels.quantized_panels_cpu import PACKED_TYPES, DotWeights
+from clrt.kernels.quantized_rows_gpu import LevelRows
+from clrt.kernels.spec import Packed
+from clrt.ops.matmul.gguf_weights import dot_weights, level_rows
+from clrt.runtime.opencl import device_packing
+from clrt.runtime.opencl.devices import DeviceInfo
+from clrt.runtime.opencl.session import session_for
+from clrt.runtime.opencl.weight_store import Weights
+from tests.ops.test_split_product import DEVICES
+
+rng = np.random.default_rng(23)
+
+
+@pytest.fixture(autouse=True)
+def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_packing, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(device_packing, "_CHUNK_BYTES", 20_000)
+
+
+def packed_there(source: Packed, device: DeviceInfo) -> Array:
+    """What the device makes."""
+    session = session_for(device)
+    assert device_packing.packs(source, session) is not device.caps.simulator
+    buffer = device_packing.pack(source, session, Weights(session).kernel)
+    made = np.empty(source.nbytes, np.uint8)
+    if buffer.host is None:
+        from clrt.runtime.opencl.driver import cl
+
+        cl.enqueue_copy(session.queue, made, buffer)
+    else:
+        made[:] = buffer.host[: source.nbytes]
+    return made
+
+
+def parts_of(array: Array, *borders: int) -> Value:
+    """A constant whose rows lie apart."""
+    parts = tuple(np.split(array, borders))
+    return Value("w", TensorType.of(StackedElements(parts, array.dtype)))
+
+
+def assert_same(made: Array, expected: Array) -> None:
+    other = np.flatnonzero(made != expected)
+    # Any bits are a number; of those that are none, the bits may be others.
+    pairs = [x.view(np.float16)[other // 2] for x in (made, expected)]
+    assert np.isnan(pairs[0]).all() and np.isnan(pairs[1]).all()
+    assert len(other) < len(made) // 100
+
+
+@DEVICES
+@pytest.mark.parametrize("name", PACKED_TYPES)
+def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
+    n, k = (35, 256) if device.caps.simulator else (131, 512)
+    check_blocks(dot_weights, name, n, k, device)
+
+
+def check_blocks(
+    read: Callable[..., DotWeights | LevelRows], name: str, n: int, k: int, device: DeviceInfo
+) -> None:
+    """Rows of random bytes, in parts, are packed by a device as by NumPy."""
+    found = BLOCK_TYPES_BY_NAME[name]
+    raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
+    source = read(name, n, k, parts_of(raw, n // 3, n // 2)).packed
+    assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
+
+
+@DEVICES
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q6_K"])
+def test_rows_of_gguf(device: DeviceInfo, name: str) -> None:
+    """As GPUs read them."""
+    n, k = (5, 256) if device.caps.simulator else (131, 768)
+    check_blocks(level_rows, name, n, k, device)
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_panels(device: DeviceInfo, dtype: str) -> None:
+    for n, k, width in ((100, 70, 24), (24, 1, 24), (5, 129, 16)):
+        weight = rng.standard_normal((n, k)).astype(dtype)
+        whole = Value("w", TensorType.of(weight[None]))  # of one direction
+        for value in (parts_of(weight, n // 3), whole):
+            source = Panels(k, n, width, transposed=True).of(value)
+            expected = source.pack(weight).reshape(-1).view(np.uint8)
+            assert np.array_equal(packed_there(source, device), expected)

@@ -1,0 +1,106 @@
+"""Traced numbers: what code computes with them holds for every size that its guards admit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clrt.ir.symbolic_trace import Trace, plain, pure
+
+_Code = Callable[[int, int], int]
+
+
+def _share(a: int, b: int) -> int:
+    """Of the kind of code that plans have: rounding, minima, branches."""
+    groups = -(-a // 64)
+    if a * b > 1000:
+        return min(groups, b) * 8 + a % 3
+    return max(1, abs(a - b)) if b else -a
+
+
+@pure
+def _nearest(a: int, b: int) -> int:
+    """Of the kind that searches: by floats, and in a range."""
+    return min(range(1, abs(a) + 2), key=lambda n: abs(n * 1.5 - b))
+
+
+def _searches(a: int, b: int) -> int:
+    return _nearest(a, b) * 4 + _nearest(b, 7)
+
+
+def _loops(a: int, b: int) -> int:
+    total = 0
+    for divisor in (16, 8, 4, 2, 1):
+        if a % divisor == 0 and (b >> 1) < 50:
+            total += math.prod((a // divisor, b + 1))
+    return total
+
+
+@pytest.mark.parametrize("code", [_share, _loops, _searches], ids=lambda c: c.__name__)
+@given(a=st.integers(-40, 300), b=st.integers(-40, 300), c=st.integers(-40, 300), d=st.integers(0))
+def test_where_the_guards_hold_the_formulas_do(code: _Code, a: int, b: int, c: int, d: int) -> None:
+    trace = Trace({"a": a, "b": b})
+    result = code(*trace.start().values())
+    assert plain(result) == code(a, b)
+    # At the sizes of the trace itself every guard holds; and the same way near it.
+    for symbols in ({"a": a, "b": b}, {"a": c, "b": d % 300}, {"a": a + 64, "b": b}):
+        numbers = trace.evaluate(symbols)
+        if symbols == {"a": a, "b": b}:
+            assert numbers is not None
+        if numbers is not None:
+            assert numbers.numbers[trace.formula(result)] == code(**symbols)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda n: range(10)[n],
+        lambda n: {5: "five"}[n],
+        lambda n: np.arange(3) + np.int32(n),
+        lambda n: n / 2,
+        lambda n: n * 0.5,
+        lambda n: np.zeros(n),
+    ],
+    ids=["index", "key", "numpy", "quotient", "float", "shape"],
+)
+def test_a_number_taken_for_what_it_is_pins_the_trace(use: Callable[[int], object]) -> None:
+    trace = Trace({"n": 5})
+    use(trace.start()["n"])
+    assert trace.evaluate({"n": 5}) is not None
+    assert trace.evaluate({"n": 6}) is None
+    assert trace.pins and __file__ in trace.pins[0]
+
+
+def test_comparisons_are_guards_both_ways() -> None:
+    trace = Trace({"n": 5})
+    n = trace.start()["n"]
+    assert n < 10 and n > 3 and n != 7 and isinstance(n, int)
+    assert [trace.evaluate({"n": x}) is not None for x in (3, 4, 7, 9, 10)] == [
+        False, True, False, True, False,
+    ]  # fmt: skip
+    assert not trace.pins
+
+
+def test_equal_formulas_are_one() -> None:
+    trace = Trace({"a": 3, "b": 4})
+    a, b = trace.start().values()
+    assert trace.formula(a * b + 1) == trace.formula(1 + b * a)
+    assert trace.formula(a * 1 + 0) == trace.formula(a)
+
+
+def test_a_division_by_zero_at_other_sizes_is_a_guard_that_fails() -> None:
+    trace = Trace({"a": 3, "b": 4})
+    a, b = trace.start().values()
+    _ = a // b
+    assert trace.evaluate({"a": 3, "b": 0}) is None
+
+
+def test_numbers_of_two_traces_do_not_mix() -> None:
+    left, right = Trace({"a": 3}).start()["a"], Trace({"a": 3}).start()["a"]
+    with pytest.raises(ValueError, match="another trace"):
+        _ = left + right

@@ -1,0 +1,38 @@
+"""The room that a slab finds is the lowest one, by a scan over all that was taken."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clrt.plan.slab_occupancy import Lifetime, Slab
+
+TICKS = 32
+_LIVES = st.tuples(st.integers(0, TICKS - 1), st.integers(0, TICKS - 1)).map(sorted)
+
+
+@given(st.lists(st.tuples(_LIVES, st.integers(1, 9)), max_size=40))
+def test_room_is_the_lowest_that_is_free_all_the_time(wanted: list[tuple[list[int], int]]) -> None:
+    slab = Slab()
+    taken: list[tuple[int, int, int, int]] = []
+    for (first, last), nbytes in wanted:
+        span = Lifetime.of(first, last, TICKS)
+        beside = [(o, e) for f, t, o, e in taken if f <= last and first <= t]
+        starts = (0, *(end for _, end in beside))
+        lowest = min(s for s in starts if all(s + nbytes <= o or e <= s for o, e in beside))
+        assert slab.room(span, nbytes) == lowest
+        slab.take(span, lowest, nbytes)
+        taken.append((first, last, lowest, lowest + nbytes))
+
+
+@given(_LIVES)
+def test_a_span_is_its_ticks(life: list[int]) -> None:
+    span = Lifetime.of(life[0], life[1], TICKS)
+    leaves = [
+        leaf
+        for leaf in range(TICKS, 2 * TICKS)
+        for up in range(TICKS.bit_length())
+        if leaf >> up in span.parts
+    ]
+    assert leaves == [TICKS + tick for tick in range(life[0], life[1] + 1)]
+    assert set(span.above) == {p >> up for p in span.parts for up in range(1, 6) if p >> up}

@@ -1,0 +1,87 @@
+"""What kernels may use of a CPU to multiply bytes, and whether they may use its matrix unit."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clrt.device.caps import (
+    AMX_BFLOAT16,
+    AVX2_INT8,
+    AVX_VNNI_INT8,
+    VNNI_INT8,
+    DeviceCaps,
+    MatrixShape,
+)
+from clrt.device.quirks import quirks_of
+from clrt.runtime.opencl.cpu_matrix_units import matrix_shapes
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A Linux on x86-64 whose CPU has these flags, and what it answers to the request."""
+    asked = SimpleNamespace(flags="fpu amx_bf16 amx_tile amx_int8", code=0)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "read_text", lambda *_: f"flags : {asked.flags}")
+    system = SimpleNamespace(syscall=lambda *_: asked.code)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
+    matrix_shapes.cache_clear()
+    yield asked
+    matrix_shapes.cache_clear()
+
+
+def test_the_cpu_has_it_and_the_system_agrees(answer: SimpleNamespace) -> None:
+    assert matrix_shapes() == {AMX_BFLOAT16}
+
+
+@pytest.mark.parametrize("flags", ["", "fpu avx512f", "amx_tile amx_int8", "amx_bf16"])
+def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
+    answer.flags = flags
+    assert matrix_shapes() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("avx avx2 fma", []),
+        ("avx2 fma f16c", [AVX2_INT8]),
+        ("avx2 fma f16c avx_vnni", [AVX_VNNI_INT8]),
+        ("avx2 fma f16c avx512f avx512bw avx512vl", [AVX2_INT8]),
+        ("avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni", [VNNI_INT8]),
+    ],
+)
+def test_the_best_dots(answer: SimpleNamespace, flags: str, expected: list[MatrixShape]) -> None:
+    answer.flags = flags
+    assert matrix_shapes() == set(expected)
+
+
+def test_the_system_refuses(answer: SimpleNamespace) -> None:
+    answer.code = -1
+    assert matrix_shapes() == frozenset()
+
+
+@pytest.mark.parametrize(("system", "machine"), [("win32", "x86_64"), ("linux", "aarch64")])
+def test_elsewhere(
+    answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert matrix_shapes() == frozenset()
+
+
+def test_only_compilers_that_assemble_it() -> None:
+    for name, takes in (
+        ("Portable Computing Language", True),
+        ("Intel(R) OpenCL", True),
+        ("Intel(R) OpenCL Graphics", False),
+        ("rusticl", False),
+    ):
+        caps = DeviceCaps(name, "cpu", "vendor", "1", "cpu")
+        assert ("takes-assembler" in quirks_of(caps)) is takes

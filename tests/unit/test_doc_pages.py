@@ -1,0 +1,62 @@
+"""Memory that goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from clrt.runtime.opencl.os_memory import drop_code, mapped_files
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """A library of more than a megabyte, all of it in memory."""
+    spec = find_spec("numpy._core._multiarray_umath") or find_spec("numpy.core._multiarray_umath")
+    assert spec is not None and spec.origin is not None
+    shutil.copy(spec.origin, path)
+    library = ctypes.CDLL(str(path))
+    for line in Path("/proc/self/maps").read_text("utf-8").splitlines():
+        if line.endswith(str(path)) and " r" in line:
+            start, end = (int(x, 16) for x in line.split()[0].split("-"))
+            ctypes.string_at(start, end - start)
+    return library
+
+
+def _resident_kib(path: Path, *, writable: bool) -> int:
+    """Of the mappings of a file."""
+    lines = iter(Path("/proc/self/smaps").read_text("utf-8").splitlines())
+    return sum(
+        int(next(x for x in lines if x.startswith("Rss:")).split()[1])
+        for line in lines
+        if line.endswith(str(path)) and (line.split()[1][1] == "w") == writable
+    )
+
+
+def test_drops_what_new_libraries_only_read(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.so", tmp_path / "new.so"
+    _loaded(old)
+    known = mapped_files()
+    library = _loaded(new)
+    assert bytes(old) in known and bytes(new) not in known
+    before = [_resident_kib(p, writable=w) for p in (old, new) for w in (False, True)]
+    assert min(before) > 0 and before[2] > 1024
+    drop_code(known)
+    after = [_resident_kib(p, writable=w) for p in (old, new) for w in (False, True)]
+    assert after[0] == before[0] and after[3] >= before[3]
+    assert after[2] < before[2] / 4  # what the linker protects once it has written there stays
+    assert hasattr(library, "PyInit__multiarray_umath")
+
+
+def test_drops_nothing_where_nothing_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "new.so"
+    library = _loaded(path)
+    before = _resident_kib(path, writable=False)
+    drop_code(frozenset())
+    assert _resident_kib(path, writable=False) == before > 0
+    del library
