@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from clrt.ops.pointwise.pointwise import Relu
+from clrt.ops.pointwise.table import Relu
 from clrt.runtime.opencl.session import session_for
 from tests import conftest
 from tests.harness import quick_device, run_graph, sample_graph
@@ -44,7 +44,7 @@ def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatc
     for held, left in ((conftest.LEFT_BYTES - 1, True), (conftest.LEFT_BYTES + 1, False)):
         monkeypatch.setattr(conftest, "_resident_bytes", lambda held=held: held)
         conftest.pytest_runtest_setup()
-        assert bool(programs._programs) == left
+        assert bool(programs._recent) == left  # models of other tests may hold programs
 
 
 def test_a_process_that_holds_too_much_fails_a_test_once(
