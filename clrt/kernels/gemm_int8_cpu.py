@@ -17,7 +17,7 @@ from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_problem import Product, merge
 from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
-from clrt.kernels.spec import KernelSpec, Launch, Packed, launch, optional
+from clrt.kernels.spec import KernelSpec, Launch, Packed, Scratch, launch, optional
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
@@ -71,14 +71,22 @@ class ByteWeights:
     def scale_columns(self, columns: Array) -> None:
         """What stands behind the levels of `[3, N]` columns: starts, zero points, scales."""
 
+    def columns(self, array: Array) -> Array:
+        """The levels from 0 on, `[N, K]`."""
+        return unsigned(array if self.transposed else array.T)
+
+    def by_column(self, numbers: Array) -> Array:
+        """Zero points or scales as one for each column, or one for all."""
+        return numbers.reshape(-1)
+
     def _pack(self, array: Array) -> Array:
         panels, groups = ceil_div(self.n, WIDTH), self.depth // _PLACES
         levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
-        levels[: self.n, : self.k] = _unsigned(array if self.transposed else array.T)
+        levels[: self.n, : self.k] = self.columns(array)
         columns = np.zeros((3, panels * WIDTH), np.int32)
         zeros = np.zeros(1, array.dtype) if self.zeros is None else self.zeros.numbers
         assert zeros is not None
-        columns[1, : self.n] = _unsigned(zeros.reshape(-1))
+        columns[1, : self.n] = self.by_column(unsigned(zeros))
         sums = levels.sum(axis=1, dtype=np.int64)
         columns[0] = sums - self.k * columns[1].astype(np.int64)
         self.scale_columns(columns[:, : self.n])
@@ -123,7 +131,7 @@ class ScaledBytes(ByteWeights):
             columns[2] = (scales * np.float32(self.a_scale)).view(np.int32)
 
 
-def _unsigned(levels: Array) -> Array:
+def unsigned(levels: Array) -> Array:
     """Levels of 8 bits from 0 on."""
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
@@ -140,7 +148,7 @@ def emit_bytes(product: Product, weights: ScaledBytes, ctx: Lowering) -> list[La
 
 
 def emit_integers(
-    product: Product, weights: ByteWeights, zero: Value | None, ctx: Lowering
+    product: Product, weights: ByteWeights, zero: Value | Scratch | None, ctx: Lowering
 ) -> list[Launch]:
     """The launch of sums in int32.
 

@@ -22,10 +22,9 @@
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/widen.clh"
-#include "common/byte_dots.clh"
+#include "common/byte_records.clh"
 #include "common/finish.clh"
 #define TILE_ROWS 8
-typedef CAT(char, VW) CHARS;
 #ifdef A_T
 #ifdef A_ZERO
 #define A_LEVELS , IN(A_T, a_zero)
@@ -42,28 +41,6 @@ typedef CAT(char, VW) CHARS;
 #define Y_T float
 #define OF_COLUMN(sum, j) (WIDE_AS(float, sum + starts[j]) * scales[j])
 #endif
-
-BYTE_TILE(bytes_1, 1)
-BYTE_TILE(bytes_2, 2)
-BYTE_TILE(bytes_4, 4)
-BYTE_TILE(bytes_8, 8)
-
-// Rows of the next tile, where so many are left.
-static inline IDX_T tile_rows(const IDX_T left) {
-  return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-// Up to VW levels, as bytes, into the records of a tile of `rows`, `count` of which are the row's.
-static inline void keep_places(__global uchar *to, const IDX_T rows, const CHARS bytes, const IDX_T count) {
-  const IDX_T words = (count + BYTE_PLACES - 1) / BYTE_PLACES;
-  for (IDX_T w = 0; w < words; ++w) ((__global int *)to)[w * rows] = ((const int *)&bytes)[w];
-}
-
-static inline int sum_of(const I sums) {
-  int sum = 0;
-  for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
-  return sum;
-}
 
 // K elements of a row into the records of a tile of `rows`; 0 behind the last one. Gives their sum.
 #ifdef A_MIDDLE
@@ -133,14 +110,7 @@ void gemm_bytes_cpu(OUT(Y_T, y), IN(A_T, a), IN(uchar, b), OUT(uchar, records), 
       I tile[TILE_ROWS * T_NV];
       const IDX_T count = tile_rows(rows - r);
       __global const uchar *const part = own + r * depth;
-      if (count == 8)
-        bytes_8((int *)tile, panel, part, groups);
-      else if (count == 4)
-        bytes_4((int *)tile, panel, part, groups);
-      else if (count == 2)
-        bytes_2((int *)tile, panel, part, groups);
-      else
-        bytes_1((int *)tile, panel, part, groups);
+      multiply_bytes((int *)tile, panel, part, count, groups);
       for (IDX_T i = 0; i < count; ++i) {
         const IDX_T m = m_first + r + i;
         const I row_sum = (I)(row_sums[r + i]);

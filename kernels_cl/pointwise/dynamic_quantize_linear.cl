@@ -3,8 +3,16 @@
 //   range_parts              its least and its largest element, or 0, into parts
 //   dynamic_quantize_linear  y; the range is that of `count` parts, or where that is 0 of all of x, and then
 //                            there is one work-item
+//   F_LENS  x is [T, B, …] of sequences, `width` elements to a step of all B: the range is that of the
+//           steps that the longest one has, and levels of other steps say nothing
 #ifndef T_VW
 #define T_VW 8
+#endif
+#ifndef F_LENS
+#define F_LENS 0
+#endif
+#ifndef LENS_T
+#define LENS_T int
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -12,50 +20,49 @@
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/widen.clh"
+#include "common/dynamic_levels.clh"
 #if CPU
 #define ITEM SINGLE_ITEM
 #else
 #define ITEM
 #endif
-#define LESSER(a, b) PICK((a) < (b), a, b)
-#define LARGER(a, b) PICK((a) > (b), a, b)
-
-// The range of n elements and 0.
-static inline float2 range_of(__global const float *x, const IDX_T n) {
-  F low = (F)(0.0f), high = (F)(0.0f);
-  for (IDX_T i = 0; i < n; i += VW) {
-    const F v = n - i >= VW ? LOAD_F(x + i) : load_lanes(x + i, n - i, 0.0f);
-    low = LESSER(v, low);
-    high = LARGER(v, high);
-  }
-  FOLD(low, LESSER)
-  FOLD(high, LARGER)
-  return (float2)(((const float *)&low)[0], ((const float *)&high)[0]);
-}
+#if F_LENS
+#define LENS_PARAM , IN(LENS_T, lens), const IDX_T B, const IDX_T width
+#define LIVE(n)                              \
+  LONGEST(longest, AT(lens), B, (n) / width) \
+  const IDX_T live = longest * width;
+#else
+#define LENS_PARAM
+#define LIVE(n) const IDX_T live = n;
+#endif
 
 __kernel ITEM
-void range_parts(OUT(float, parts), IN(float, x), const IDX_T n, const IDX_T chunk) {
+void range_parts(OUT(float, parts), IN(float, x), const IDX_T n,
+                 const IDX_T chunk LENS_PARAM) {
   if (get_global_id(0) * chunk >= (size_t)n) return;
+  LIVE(n)
   const IDX_T p = get_global_id(0), first = p * chunk;
-  const float2 range = range_of(AT(x) + first, i_min(chunk, n - first));
+  const float2 range = range_of(AT(x) + first, i_min(chunk, live - first));
   AT(parts)[2 * p] = range.s0;
   AT(parts)[2 * p + 1] = range.s1;
 }
 
 __kernel ITEM
 void dynamic_quantize_linear(OUT(uchar, y), OUT(float, scale), OUT(uchar, zero), IN(float, x),
-                             IN(float, parts), const IDX_T n, const IDX_T count, const IDX_T chunk) {
+                             IN(float, parts), const IDX_T n, const IDX_T count,
+                             const IDX_T chunk LENS_PARAM) {
   float low = 0.0f, high = 0.0f;
   for (IDX_T p = 0; p < count; ++p) {
     low = min(low, AT(parts)[2 * p]);
     high = max(high, AT(parts)[2 * p + 1]);
   }
   if (count == 0) {
-    const float2 range = range_of(AT(x), n);
+    LIVE(n)
+    const float2 range = range_of(AT(x), live);
     low = range.s0, high = range.s1;
   }
-  const float step = low == high ? 1.0f : (high - low) / 255.0f;
-  const float point = rint(clamp(0.0f - low / step, 0.0f, 255.0f));
+  const float step = scale_of_range((float2)(low, high));
+  const float point = zero_of_range((float2)(low, high), step);
   if (get_global_id(0) == 0) {
     *AT(scale) = step;
     *AT(zero) = (uchar)point;
@@ -64,14 +71,8 @@ void dynamic_quantize_linear(OUT(uchar, y), OUT(float, scale), OUT(uchar, zero),
   const IDX_T first = get_global_id(0) * chunk, end = UP_TO(first, chunk, n);
   for (IDX_T i = first; i < end; i += VW) {
     const IDX_T places = i_min(end - i, VW);
-    F v = (places == VW ? LOAD_F(AT(x) + i) : load_lanes(AT(x) + i, places, 0.0f)) / step;
-    v = PICK(v > (F)(-512.0f), v, (F)(-512.0f));
-    v = PICK(v < (F)(512.0f), v, (F)(512.0f));
-    F rounded;
-    c_round_int(v, &rounded);
-    rounded += point;
-    rounded = PICK(rounded > (F)(0.0f), rounded, (F)(0.0f));
-    rounded = PICK(rounded < (F)(255.0f), rounded, (F)(255.0f));
+    const F v = places == VW ? LOAD_F(AT(x) + i) : load_lanes(AT(x) + i, places, 0.0f);
+    const F rounded = dynamic_levels(v, step, point);
     F unused;
     const I levels = c_round_int(rounded, &unused);
 #if VW > 1

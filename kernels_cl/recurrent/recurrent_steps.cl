@@ -13,10 +13,15 @@
 //   gx        the products of the inputs, [D, T * B, GATES * H]; or depth is not 0, and x of so many
 //             columns is multiplied by w here
 //   T_KS      elements of k at once where there is one sequence: sums that do not wait for each other
+//   BYTES     weights are 8-bit integers, and rows of x and of states are rounded to such, each by its
+//             range, or those of all sequences `together` (common/recurrent_bytes.clh). A work-item
+//             rounds what it multiplies into its part of `records`. gx has sums of integers then, by
+//             row and as the panels lie, for an x of the scale x_scale
 //   FUNCTIONS, F_COUPLED  as in lstm.cl
 //   S_WHOLE   H is a multiple of T_VW
 #ifndef GATES
 #define GATES 4
+#define BYTES 0
 #define T_VW 8
 #define T_MR 2
 #define T_KS 2
@@ -42,6 +47,27 @@
 #include "common/scalar.clh"
 #include "common/tile.clh"
 FUNCTIONS
+
+#if BYTES
+#include "common/widen.clh"
+#include "common/byte_records.clh"
+#include "common/dynamic_levels.clh"
+#include "common/recurrent_bytes.clh"
+#define WEIGHT_T uchar
+#define SUM_T int
+#define TILE_ROWS(left) tile_rows(left)
+#define BYTES_PARAM                                                                        \
+  , IN(float, x_scale), OUT(uchar, records), const IDX_T together, const IDX_T directions, \
+      const IDX_T w_depth
+#define W_DEPTH w_depth
+#define PANEL_ELEMS(K) PANEL_BYTES(K)
+#else
+#define WEIGHT_T float
+#define SUM_T float
+#define TILE_ROWS(left) i_min(T_MR, left)
+#define BYTES_PARAM
+#define W_DEPTH depth
+#define PANEL_ELEMS(K) ((K) * GATES * VW)
 
 #define WIDTH (GATES * VW)
 #define SETS(X) CAT(ROWS_, T_KS)(X)
@@ -88,6 +114,7 @@ static inline void multiply_one(F *tile, __global const float *a, const IDX_T de
   }
 MULTIPLY_ROWS(multiply_two, ROWS_2)
 MULTIPLY_ROWS(multiply_many, ROWS)
+#endif
 
 #if S_WHOLE
 #define LOAD_STATES(p) LOAD_F(p)
@@ -110,9 +137,11 @@ MULTIPLY_ROWS(multiply_many, ROWS)
 #if F_LENS
 #define LENS_PARAM , IN(LENS_T, lens)
 #define LENGTH(b) (IDX_T)clamp((long)AT(lens)[b], (long)0, (long)T)  // see recurrent.clh
+#define LIVE_STEPS(live) LONGEST(live, AT(lens), B, T)
 #else
 #define LENS_PARAM
 #define LENGTH(b) T
+#define LIVE_STEPS(live) const IDX_T live = T;
 #endif
 #if F_PEEPHOLE
 #define PEEPHOLE_PARAM , IN(float, peephole)
@@ -123,10 +152,16 @@ MULTIPLY_ROWS(multiply_many, ROWS)
 #endif
 #if F_HIDDEN
 #define HIDDEN_PARAM , IN(float, first_hidden)
-#define FIRST_HIDDEN(b) AT(first_hidden) + d * state_d + (b) * state_b
+#define LAST_STATE(b, length) \
+  (s ? STATE_OF(s - 1, b, length) : AT(first_hidden) + d * state_d + (b) * state_b)
+#define STATES_DEPTH H
 #else
 #define HIDDEN_PARAM
+#define LAST_STATE(b, length) STATE_OF(s - 1, b, length)
+#define STATES_DEPTH (s ? H : 0)
 #endif
+#define STATE_OF(s, b, length) AT(y) + time_of(s, length, backward) * y_t + d * y_d + (b) * y_b
+#define INPUT_OF(b, length) AT(x) + (time_of(s, length, backward) * x_t + (b) * x_b) * depth
 #if GATES == 4
 #define CELL_PARAM , INOUT(float, cell)
 #else
@@ -141,19 +176,24 @@ MULTIPLY_ROWS(multiply_many, ROWS)
 #if S_TEAM
 #define BOARD_PARAM , INOUT(int, board)
 #define PATIENCE 2048  // looks at the board, some tens of microseconds, until another's part is late
+#define FEW_LOOKS 64
 
 static inline bool takes_part(volatile __global int *board, const IDX_T s, const IDX_T part) {
   return atomic_cmpxchg(&board[1 + part], s, s + 1) == s;
 }
 
-// Takes a part of a step; `parts` where all of them are done.
+// Takes a part of a step; `parts` where all of them are done. `late` is the last step of which it took
+// a part of another, which then may not even have started: it is not waited for as long in the next one.
 static inline IDX_T take_part(volatile __global int *board, const IDX_T s, const IDX_T own,
-                              const IDX_T parts) {
+                              const IDX_T parts, IDX_T *late) {
   if (takes_part(board, s, own)) return own;
   for (IDX_T looks = 1; atomic_add(board, 0) < (s + 1) * parts; ++looks) {
-    if (looks % PATIENCE) continue;
-    for (IDX_T part = 0; part < parts; ++part)
-      if (takes_part(board, s, part)) return part;
+    if (looks % (*late >= s - 1 ? FEW_LOOKS : PATIENCE)) continue;
+    for (IDX_T part = 0; part < parts; ++part) {
+      if (!takes_part(board, s, part)) continue;
+      *late = s;
+      return part;
+    }
   }
   mem_fence(CLK_GLOBAL_MEM_FENCE);
   return parts;
@@ -163,9 +203,9 @@ static inline void finish_part(volatile __global int *board) {
   mem_fence(CLK_GLOBAL_MEM_FENCE);
   atomic_inc(board);
 }
-#define FOR_PARTS(s)                                                                 \
-  for (IDX_T part = take_part(team, s, own, parts); part < parts; finish_part(team), \
-             part = take_part(team, s, own, parts))
+#define FOR_PARTS(s)                                                                        \
+  for (IDX_T part = take_part(team, s, own, parts, &late); part < parts; finish_part(team), \
+             part = take_part(team, s, own, parts, &late))
 #else
 #define BOARD_PARAM
 #define FOR_PARTS(s) for (IDX_T part = own; part == own; ++part)
@@ -181,13 +221,13 @@ static inline IDX_T time_of(const IDX_T step, const IDX_T length, const bool bac
 }
 
 __kernel SINGLE_ITEM
-void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(float, gx), IN(float, x),
-                     IN(float, w), IN(float, r) BIAS_PARAM LENS_PARAM PEEPHOLE_PARAM HIDDEN_PARAM
-                         FIRST_CELL_PARAM BOARD_PARAM, const IDX_T step, const IDX_T end, const IDX_T T,
-                     const IDX_T B, const IDX_T H, const IDX_T depth, const IDX_T reverse,
-                     const IDX_T height, const IDX_T span, const IDX_T x_t, const IDX_T x_b,
-                     const IDX_T state_d, const IDX_T state_b, const IDX_T y_t, const IDX_T y_d,
-                     const IDX_T y_b) {
+void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(SUM_T, gx), IN(float, x),
+                     IN(WEIGHT_T, w), IN(WEIGHT_T, r) BIAS_PARAM LENS_PARAM PEEPHOLE_PARAM HIDDEN_PARAM
+                         FIRST_CELL_PARAM BOARD_PARAM BYTES_PARAM, const IDX_T step, const IDX_T end,
+                     const IDX_T T, const IDX_T B, const IDX_T H, const IDX_T depth,
+                     const IDX_T reverse, const IDX_T height, const IDX_T span, const IDX_T x_t,
+                     const IDX_T x_b, const IDX_T state_d, const IDX_T state_b, const IDX_T y_t,
+                     const IDX_T y_d, const IDX_T y_b) {
   const IDX_T blocks = (H + VW - 1) / VW;
   const IDX_T parts = (blocks + span - 1) / span;
   const IDX_T stripes = (B + height - 1) / height;
@@ -199,102 +239,140 @@ void recurrent_steps(INOUT(float, y), OUT(float, hidden) CELL_PARAM, IN(float, g
   const bool backward = reverse || d == 1;
 #if S_TEAM
   volatile __global int *const team = AT(board) + at / parts * (parts + 1);
+  IDX_T late = -2;
+#endif
+#if BYTES
+  const IDX_T record = RECORD_BYTES(H) + RECORD_BYTES(depth);  // of a row
+  __global uchar *const own_records = AT(records) + at * height * record;
+  float2 x_range = (float2)(0.0f);
+  if (depth) {
+    LIVE_STEPS(live)
+    x_range = range_of(AT(x), live * B * depth);
+  }
 #endif
   for (IDX_T s = step; s < end; ++s) {
-    FOR_PARTS(s)
-    for (IDX_T block = part * span; block < i_min(part * span + span, blocks); ++block) {
-      const IDX_T h = block * VW;
-#if !S_WHOLE
-      const IDX_T count = i_min(VW, H - h);
-#endif
-      __global const float *const r_panel = AT(r) + (d * blocks + block) * H * WIDTH;
-      __global const float *const w_panel = AT(w) + (d * blocks + block) * depth * WIDTH;
-      for (IDX_T b0 = b_first; b0 < b_end; b0 += T_MR) {
-        const IDX_T rows = i_min(T_MR, b_end - b0);
-        __global const float *states[T_MR], *inputs[T_MR];
-        IDX_T states_depth = H;
-        for (IDX_T i = 0; i < T_MR; ++i) {  // rows past the last are read as the last one
-          const IDX_T b = b0 + i_min(i, rows - 1);
-          const IDX_T length = LENGTH(b);
-          inputs[i] = AT(x) + (time_of(s, length, backward) * x_t + b * x_b) * depth;
-          states[i] = AT(y) + time_of(s - 1, length, backward) * y_t + d * y_d + b * y_b;
-#if F_HIDDEN
-          if (s == 0) states[i] = FIRST_HIDDEN(b);
-#else
-          if (s == 0) states_depth = 0;
-#endif
-        }
-        F from_x[T_MR * GATES], from_h[T_MR * GATES];
-        for (IDX_T j = 0; j < T_MR * GATES; ++j) from_x[j] = from_h[j] = (F)(0.0f);
-        if (rows == 1) {
-          multiply_one(from_h, states[0], states_depth, r_panel);
-          multiply_one(from_x, inputs[0], depth, w_panel);
-        } else if (rows == 2) {
-          multiply_two(from_h, states, states_depth, r_panel);
-          multiply_two(from_x, inputs, depth, w_panel);
-        } else {
-          multiply_many(from_h, states, states_depth, r_panel);
-          multiply_many(from_x, inputs, depth, w_panel);
+    FOR_PARTS(s) {
+#if BYTES
+      for (IDX_T b0 = b_first, rows; b0 < b_end; b0 += rows) {
+        rows = TILE_ROWS(b_end - b0);
+        __global uchar *const h_record = own_records + (b0 - b_first) * record;
+        __global uchar *const x_record = h_record + rows * RECORD_BYTES(H);
+        float2 range = (float2)(0.0f);
+        for (IDX_T b = b_first; b < b_end && together; ++b) {
+          const float2 of_row = range_of(LAST_STATE(b, LENGTH(b)), STATES_DEPTH);
+          range = (float2)(min(range.s0, of_row.s0), max(range.s1, of_row.s1));
         }
         for (IDX_T i = 0; i < rows; ++i) {
-          const IDX_T b = b0 + i;
-          const IDX_T length = LENGTH(b);
-          const IDX_T state = d * state_d + b * state_b + h;
-          const IDX_T t = time_of(s, length, backward);
-          __global float *const to = AT(y) + t * y_t + d * y_d + b * y_b + h;
+          const IDX_T b = b0 + i, length = LENGTH(b);
+          if (!together) range = range_of(LAST_STATE(b, length), STATES_DEPTH);
+          if (STATES_DEPTH) round_row(h_record, rows, i, LAST_STATE(b, length), H, range);
+          if (depth) round_row(x_record, rows, i, INPUT_OF(b, length), depth, x_range);
+        }
+      }
+#endif
+      for (IDX_T block = part * span; block < i_min(part * span + span, blocks); ++block) {
+        const IDX_T h = block * VW, panel = d * blocks + block;
+#if !S_WHOLE
+        const IDX_T count = i_min(VW, H - h);
+#endif
+        __global const WEIGHT_T *const r_panel = AT(r) + panel * PANEL_ELEMS(H);
+        __global const WEIGHT_T *const w_panel = AT(w) + panel * PANEL_ELEMS(W_DEPTH);
+        for (IDX_T b0 = b_first, rows; b0 < b_end; b0 += rows) {
+          rows = TILE_ROWS(b_end - b0);
+          F from_x[T_MR * GATES], from_h[T_MR * GATES];
+          for (IDX_T j = 0; j < T_MR * GATES; ++j) from_x[j] = from_h[j] = (F)(0.0f);
+#if BYTES
+          __global const uchar *const h_record = own_records + (b0 - b_first) * record;
+          if (STATES_DEPTH) multiply_tile(from_h, h_record, rows, H, r_panel);
+          if (depth) multiply_tile(from_x, h_record + rows * RECORD_BYTES(H), rows, depth, w_panel);
+#else
+          __global const float *states[T_MR], *inputs[T_MR];
+          for (IDX_T i = 0; i < T_MR; ++i) {  // rows past the last are read as the last one
+            const IDX_T b = b0 + i_min(i, rows - 1), length = LENGTH(b);
+            inputs[i] = INPUT_OF(b, length);
+            states[i] = LAST_STATE(b, length);
+          }
+          if (rows == 1) {
+            multiply_one(from_h, states[0], STATES_DEPTH, r_panel);
+            multiply_one(from_x, inputs[0], depth, w_panel);
+          } else if (rows == 2) {
+            multiply_two(from_h, states, STATES_DEPTH, r_panel);
+            multiply_two(from_x, inputs, depth, w_panel);
+          } else {
+            multiply_many(from_h, states, STATES_DEPTH, r_panel);
+            multiply_many(from_x, inputs, depth, w_panel);
+          }
+#endif
+          for (IDX_T i = 0; i < rows; ++i) {
+            const IDX_T b = b0 + i;
+            const IDX_T length = LENGTH(b);
+            const IDX_T state = d * state_d + b * state_b + h;
+            const IDX_T t = time_of(s, length, backward);
+            __global float *const to = AT(y) + t * y_t + d * y_d + b * y_b + h;
 #if GATES == 4
 #if F_CELL
-          const F old = s ? LOAD_STATES(AT(cell) + state) : LOAD_STATES(AT(first_cell) + state);
+            const F old = s ? LOAD_STATES(AT(cell) + state) : LOAD_STATES(AT(first_cell) + state);
 #else
-          const F old = s ? LOAD_STATES(AT(cell) + state) : (F)(0.0f);
+            const F old = s ? LOAD_STATES(AT(cell) + state) : (F)(0.0f);
 #endif
 #endif
-          if (s >= length) {
-            STORE_STATES(to, (F)(0.0f));
-            if (s == 0) {  // a sequence of no length keeps its first state
+            if (s >= length) {
+              STORE_STATES(to, (F)(0.0f));
+              if (s == 0) {  // a sequence of no length keeps its first state
 #if F_HIDDEN
-              STORE_STATES(AT(hidden) + state, LOAD_STATES(states[i] + h));
+                STORE_STATES(AT(hidden) + state, LOAD_STATES(LAST_STATE(b, length) + h));
 #else
-              STORE_STATES(AT(hidden) + state, (F)(0.0f));
+                STORE_STATES(AT(hidden) + state, (F)(0.0f));
 #endif
 #if GATES == 4
-              STORE_STATES(AT(cell) + state, old);
+                STORE_STATES(AT(cell) + state, old);
+#endif
+              }
+              continue;
+            }
+            if (depth == 0) {
+              const IDX_T row = t * x_t + b * x_b;
+#if BYTES
+              __global const I *const sums =
+                  (__global const I *)(AT(gx) + (row * directions * blocks + panel) * BYTE_WIDTH);
+              __global const F *const scales =
+                  (__global const F *)(w_panel + PANEL_BYTES(w_depth)) - GATES;
+              for (IDX_T k = 0; k < GATES; ++k)
+                from_x[i * GATES + k] = WIDE_AS(float, sums[k]) * (scales[k] * *AT(x_scale));
+#else
+              __global const float *const sums = AT(gx) + (d * T * B + row) * GATES * H + h;
+              for (IDX_T k = 0; k < GATES; ++k) from_x[i * GATES + k] = LOAD_STATES(sums + k * H);
 #endif
             }
-            continue;
-          }
-          if (depth == 0) {
-            __global const float *const row =
-                AT(gx) + (d * T * B + t * x_t + b * x_b) * GATES * H + h;
-            for (IDX_T k = 0; k < GATES; ++k) from_x[i * GATES + k] = LOAD_STATES(row + k * H);
-          }
 #if GATES == 4
-          const F in = act_0(d, GATE(0) + PEEPHOLE(0) * old);
+            const F in = act_0(d, GATE(0) + PEEPHOLE(0) * old);
 #if F_COUPLED
-          const F forget = (F)(1.0f) - in;
+            const F forget = (F)(1.0f) - in;
 #else
-          const F forget = act_0(d, GATE(2) + PEEPHOLE(2) * old);
+            const F forget = act_0(d, GATE(2) + PEEPHOLE(2) * old);
 #endif
-          const F c = forget * old + in * act_1(d, GATE(3));
-          const F next = act_0(d, GATE(1) + PEEPHOLE(1) * c) * act_2(d, c);
-          STORE_STATES(AT(cell) + state, c);
+            const F c = forget * old + in * act_1(d, GATE(3));
+            const F next = act_0(d, GATE(1) + PEEPHOLE(1) * c) * act_2(d, c);
+            STORE_STATES(AT(cell) + state, c);
 #elif GATES == 3
-          const F z = act_0(d, GATE(0));
-          const F candidate = act_1(d, X_SUM(2) + act_0(d, GATE(1)) * H_SUM(2));
-          F old = (F)(0.0f);
-          if (states_depth) old = LOAD_STATES(states[i] + h);
-          const F next = ((F)(1.0f) - z) * candidate + z * old;
+            const F z = act_0(d, GATE(0));
+            const F candidate = act_1(d, X_SUM(2) + act_0(d, GATE(1)) * H_SUM(2));
+            F old = (F)(0.0f);
+            if (STATES_DEPTH) old = LOAD_STATES(LAST_STATE(b, length) + h);
+            const F next = ((F)(1.0f) - z) * candidate + z * old;
 #else
-          const F next = act_0(d, GATE(0));
+            const F next = act_0(d, GATE(0));
 #endif
-          STORE_STATES(to, next);
-          if (s == length - 1) { STORE_STATES(AT(hidden) + state, next); }
+            STORE_STATES(to, next);
+            if (s == length - 1) { STORE_STATES(AT(hidden) + state, next); }
+          }
         }
       }
     }
   }
 }
 
+#if !BYTES
 // Packs weights [D, GATES, H, K] as recurrent_steps reads them: a work-item a block.
 __kernel SINGLE_ITEM
 void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
@@ -308,3 +386,4 @@ void pack_gates(OUT(float, y), IN(float, x), const IDX_T H, const IDX_T K) {
       for (IDX_T lane = 0; lane < VW; ++lane, ++to)
         *to = h + lane < H ? AT(x)[((d * GATES + gate) * H + h + lane) * K + k] : 0.0f;
 }
+#endif

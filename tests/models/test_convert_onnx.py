@@ -15,7 +15,10 @@ import pytest
 
 import clrt
 from clrt.cli import conversion
+from clrt.ops.recurrent.dynamic_quantize_lstm import DynamicQuantizeLSTM
 from tests.models.test_convert import _run
+from tests.ops.samples.recurrent.dynamic_quantize_lstm import quantized_inputs
+from tests.ops.test_microsoft_quantised import Case
 
 
 def _product(**weights: Any) -> onnx.ModelProto:
@@ -55,6 +58,18 @@ def test_onnx_runtime_takes_quantised_onnx_files(tmp_path: Path, options: Sequen
         np.testing.assert_allclose(loaded.run(x)["y"], theirs, atol=1e-4)
     used = {n.op_type for n in onnx.load(out).graph.node}
     assert "MatMulNBits" in used and len(list(tmp_path.iterdir())) == 2
+
+
+def test_onnx_runtime_takes_quantised_recurrent_nets(tmp_path: Path) -> None:
+    inputs = quantized_inputs(DynamicQuantizeLSTM(), (2, 1, 3, 4), (False,) * 5)
+    case = Case("DynamicQuantizeLSTM", inputs, (1, 2, 8, 9, 10, 11), 3, {"hidden_size": 4})
+    source, out, (model, feeds) = tmp_path / "in.onnx", tmp_path / "out.onnx", case.model()
+    source.write_bytes(model.SerializeToString())
+    result = _run(source, "-o", out, "--to", "onnx")
+    assert result.exit_code == 0, result.output
+    found, wanted = (onnxruntime.InferenceSession(path).run(None, feeds) for path in (out, source))
+    for array, expected in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize("wrong", ["attribute", "type"])

@@ -24,6 +24,7 @@ from clrt.ops.movement.gather_elements import GatherElements
 from clrt.ops.movement.gather_nd import GatherND, ScatterND
 from clrt.ops.movement.reverse_sequence import ReverseSequence
 from clrt.ops.movement.scatter_elements import ScatterElements
+from clrt.ops.recurrent.dynamic_quantize_lstm import DynamicQuantizeLSTM
 from clrt.ops.recurrent.gru import GRU
 from clrt.ops.recurrent.lstm import LSTM
 from clrt.ops.recurrent.recurrent import Recurrent
@@ -37,6 +38,7 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph
 from tests.ops.samples import Sample
 from tests.ops.samples.matmul.quantized_matmul import quantised
+from tests.ops.samples.recurrent.dynamic_quantize_lstm import quantized_inputs
 from tests.ops.samples.recurrent.recurrent import sample_inputs
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
@@ -108,6 +110,8 @@ def _followers() -> Iterator[Follower]:
     yield Follower(RoutedMatMul(1), routed, 2, (-4, 3))
     yield from _resizes()
     yield from (_recurrent(cls) for cls in (LSTM, GRU, RNN))
+    quantized = quantized_inputs(DynamicQuantizeLSTM(), (3, 2, 4, 5), (False, True, *(False,) * 3))
+    yield Follower(DynamicQuantizeLSTM(), quantized, 4, (-1, 4))
 
 
 def _resizes() -> Iterator[Follower]:
@@ -203,7 +207,10 @@ def test_each_kernel_that_follows_integers_checks_them() -> None:
 
     Those that compare such a number, and never count with it, are named here.
     """
-    only_compares = {"one_hot.cl", "recurrent.clh", "recurrent_steps.cl"}
+    only_compares = {
+        *("one_hot.cl", "recurrent.clh", "recurrent_steps.cl"),
+        *("dynamic_quantize_linear.cl", "round_rows.cl"),
+    }
     for path in sorted(KERNELS.rglob("*.cl*")):
         text = path.read_text()
         follows = re.search(r"IN\((INDEX_T|LENS_T), ", text)

@@ -16,8 +16,10 @@ from onnx import helper, numpy_helper
 import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
+from clrt.ops.recurrent.dynamic_quantize_lstm import DynamicQuantizeLSTM
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import SWEEP
+from tests.ops.samples.recurrent.dynamic_quantize_lstm import quantized_inputs
 
 RNG = np.random.default_rng(5)
 SCALE = np.array(0.05, np.float32)
@@ -339,15 +341,20 @@ CASES = [
 ]
 
 
-def check(case: Case, device: DeviceInfo, limit: float = 1e-5) -> None:
+def check(case: Case, device: DeviceInfo, limit: float = 1e-5, threads: int = 0) -> None:
     """clrt gives what ONNX Runtime gives: floats within `limit`, integers within one step.
+
+    Args:
+        threads: Of ONNX Runtime; 0 for its default.
 
     Raises:
         AssertionError: It does not.
     """
     model, feeds = case.model()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     expected = session.run(None, feeds)
     with clrt.load(model.SerializeToString(), device=device.index) as loaded:
@@ -402,15 +409,32 @@ def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> No
 
 
 @SWEEP
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_recurrent_net(device: DeviceInfo, per_channel: bool) -> None:
-    """As `quantize_dynamic` writes it; ONNX Runtime rounds x and the states, too."""
-    shape, hidden = (2, 64) if per_channel else (2,), 16
-    w, r = _bytes(2, 8, 64, dtype=np.int8), _bytes(2, hidden, 64, dtype=np.int8)
-    w_scale, r_scale = (_floats(*shape, low=0.001, high=0.004) for _ in range(2))
-    zeros = np.zeros(shape, np.int8)
-    optional = (_floats(2, 128), np.array([6, 4], np.int32), None, _floats(2, 2, hidden), None)
-    inputs = (_floats(6, 2, 8), w, r, *optional, w_scale, zeros, r_scale, zeros)
-    attrs = {"direction": "bidirectional", "hidden_size": hidden}
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "per_column", "attrs"),
+    [
+        ((1, 1, 8, 16), np.int8, False, {}),
+        ((6, 2, 8, 20), np.int8, True, {"direction": "bidirectional"}),
+        ((4, 10, 3, 16), np.uint8, True, {"direction": "reverse", "clip": 0.75}),
+        ((3, 3, 5, 260), np.uint8, False, {"input_forget": 1}),
+    ],
+    ids=str,
+)
+def test_recurrent_net(
+    sizes: tuple[int, int, int, int],
+    dtype: type,
+    per_column: bool,
+    attrs: dict[str, Any],
+    device: DeviceInfo,
+) -> None:
+    """ONNX Runtime rounds the states of a sequence by themselves where there is a thread for it."""
+    op = DynamicQuantizeLSTM(**attrs)
+    inputs = quantized_inputs(op, sizes, (True,) * 5, dtype, per_column)
+    attrs = {**attrs, "hidden_size": sizes[3]}
     case = Case("DynamicQuantizeLSTM", inputs, (1, 2, 3, 8, 9, 10, 11), 3, attrs)
-    check(case, device, 0.02)
+    check(case, device, threads=sizes[1])
+
+
+@SWEEP
+def test_recurrent_net_of_computed_weights(device: DeviceInfo) -> None:
+    inputs = quantized_inputs(DynamicQuantizeLSTM(), (2, 1, 3, 4), (False,) * 5)
+    check(Case("DynamicQuantizeLSTM", inputs, (), 3, {"hidden_size": 4}), device)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import KernelSpec, Launch, launch, unused
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, unused
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -19,6 +21,7 @@ from clrt.ops.checks import need
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
+_SOURCE = "pointwise/dynamic_quantize_linear.cl"
 TUNED = tuned("dynamic_quantize_linear", {"T_VW": (4, 8, 16)}, T_VW=8)
 _LEVELS = np.float32(255)
 # Elements of a work-item at least, and work-items at most (of a CPU for each core): each reads all
@@ -26,13 +29,34 @@ _LEVELS = np.float32(255)
 _CPU, _GPU = (8192, 8), (1024, 256)
 
 
+def dynamic_levels(x: Array, of: Array) -> tuple[Array, np.float32, np.float32]:
+    """Levels of x, their scale and zero point: those of the range of `of` and 0. All is float32."""
+    low, high = np.float32(min(of.min(initial=0), 0)), np.float32(max(of.max(initial=0), 0))
+    scale = np.float32(1) if low == high else (high - low) / _LEVELS
+    zero = np.rint(np.clip(np.float32(0) - low / scale, np.float32(0), _LEVELS))
+    return np.clip(np.rint(x / scale) + zero, 0, _LEVELS), scale, zero
+
+
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y = node.arg(0), node.output
     # A file may leave out outputs that nothing reads.
     scale, zero = (
         node.outputs[i] if i < len(node.outputs) else ctx.scratch(1, dtype)
         for i, dtype in ((1, DType.FLOAT32), (2, DType.UINT8))
     )
+    return quantize_launches(node.arg(0), node.output, scale, zero, ctx)
+
+
+def quantize_launches(
+    x: Value, y: Buffer, scale: Buffer, zero: Buffer, ctx: Lowering, lens: Value | None = None
+) -> list[Launch]:
+    """The launches that round x to levels by its range.
+
+    Args:
+        x: float32.
+        y: uint8, as many elements; `scale` and `zero` one of float32 and uint8.
+        lens: Lengths `[B]` of the sequences of an x `[T, B, …]`: steps past the longest one do not
+            count for the range.
+    """
     n = prod(x.dims)
     caps = ctx.caps
     lanes = ctx.tunables(TUNED)["T_VW"] if caps.is_cpu else 1
@@ -40,14 +64,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     items = clamp(ceil_div(n, least), 1, most * (caps.compute_units if caps.is_cpu else 1))
     chunk = max(round_up(ceil_div(n, items), 16), 16)
     count = max(ceil_div(n, chunk), 1)
-    kernel = KernelSpec.of("pointwise/dynamic_quantize_linear.cl", TUNED.entry, T_VW=lanes)
+    macros: dict[str, Define] = {"T_VW": lanes}
+    sizes: dict[str, Any] = {"n": n, "chunk": chunk}
+    if lens is not None:
+        macros |= {"F_LENS": 1, "LENS_T": lens.dtype.cl}
+        sizes |= {"lens": lens, "B": lens.dims[0], "width": prod(x.dims[1:])}
+    kernel = KernelSpec.of(_SOURCE, TUNED.entry, **macros)
     local = (1,) if caps.is_cpu else None
-    sizes = {"n": n, "chunk": chunk}
     args = {"y": y, "scale": scale, "zero": zero, "x": x, **sizes}
     if count == 1:
         return [launch(kernel, (1,), local, n, parts=unused(x), count=0, **args)]
     parts = ctx.scratch(2 * count)
-    ranges = KernelSpec.of("pointwise/dynamic_quantize_linear.cl", "range_parts", T_VW=lanes)
+    ranges = KernelSpec.of(_SOURCE, "range_parts", **macros)
     return [
         launch(ranges, (count,), local, n, parts=parts, x=x, **sizes),
         launch(kernel, (count,), local, n, parts=parts, count=count, **args),
@@ -75,8 +103,5 @@ class DynamicQuantizeLinear(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
-        low, high = np.float32(min(x.min(initial=0), 0)), np.float32(max(x.max(initial=0), 0))
-        scale = np.float32(1) if low == high else (high - low) / _LEVELS
-        zero = np.rint(np.clip(np.float32(0) - low / scale, np.float32(0), _LEVELS))
-        levels = np.clip(np.rint(x / scale) + zero, 0, _LEVELS)
+        levels, scale, zero = dynamic_levels(x, x)
         return levels.astype(np.uint8), np.asarray(scale), np.asarray(zero, np.uint8)

@@ -27,12 +27,12 @@ class _ResetWalk(Walk):
         n, n_copy = self._part(2, 1)
         gates, candidate = (self.gate_scratch(k * self.state_elems) for k in (2, 1))
         kept = self.ctx.scratch(self.state_elems, self.dtype)
-        *setup, first = self.recur(gates, states[0], zr, 2)
-        *more, second = self.recur(candidate, kept, n, 1)
+        setup, first = self.recur(gates, states[0], zr, 2)
+        more, second = self.recur(candidate, kept, n, 1)
         return [zr_copy, n_copy, *setup, *more], lambda s: [
-            first,
+            *first,
             self.kernel("gru_reset", s, gx, gh=gates, hidden=states[0], kept=kept),
-            second,
+            *second,
             self.kernel("gru", s, gx, gh=gates, gn=candidate, hidden=states[0]),
         ]
 
@@ -55,9 +55,9 @@ class _LinearWalk(Walk):
         self, gx: Scratch, states: list[Buffer]
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
         gates = self.gate_scratch(3 * self.state_elems)
-        *setup, product = self.recur(gates, states[0], self.node.arg(2), 3)
+        setup, product = self.recur(gates, states[0], self.node.arg(2), 3)
         tensors = {"gh": gates, "gn": gates, "hidden": states[0]}
-        return setup, lambda s: [product, self.kernel("gru", s, gx, **tensors)]
+        return setup, lambda s: [*product, self.kernel("gru", s, gx, **tensors)]
 
 
 def _walk(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> Walk:

@@ -111,6 +111,7 @@ class Recurrent(Op):
         defaults: The activations of one direction.
         unclipped: The activation that `clip` leaves alone, by place.
         entry: The kernel of a step, and its file.
+        hidden_axis: The axis of R along which it has a place for each state.
 
     Numerics: gates are float32 (float64 for float64); states are rounded to the dtype at each step.
     """
@@ -123,7 +124,7 @@ class Recurrent(Op):
     hidden_size: int = 0
     layout: int = 0
 
-    alike = ((0, 1, 2, 3, 5, 6, 7),)
+    alike: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1, 2, 3, 5, 6, 7),)
     followed = (4,)
     stepwise = True
     gates: ClassVar[int] = 1
@@ -131,6 +132,7 @@ class Recurrent(Op):
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)
     unclipped: ClassVar[int | None] = None
     entry: ClassVar[str] = "rnn"
+    hidden_axis: ClassVar[int] = 2
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -172,10 +174,10 @@ class Recurrent(Op):
             raise ShapeError(f"{self.name}: X, W and R must have rank 3; they are {x}, {w}, {r}.")
         a, b, depth = x.shape
         time, batch = (b, a) if self.layout else (a, b)
-        hidden = r.shape[2]
+        hidden = r.shape[self.hidden_axis]
         wide = self.gates * hidden
         directions = self.directions
-        wanted: list[tuple[Dim, ...]] = [(directions, wide, depth), (directions, wide, hidden)]
+        wanted = self.weight_shapes(depth, hidden)
         state: tuple[Dim, ...] = (directions, batch, hidden)
         if self.layout:
             state = (batch, directions, hidden)
@@ -184,6 +186,11 @@ class Recurrent(Op):
             self._check(index, given, shape)
         y = (batch, time, directions, hidden) if self.layout else (time, directions, batch, hidden)
         return [TensorType(x.dtype, y), *[TensorType(x.dtype, state)] * self.states]
+
+    def weight_shapes(self, depth: Dim, hidden: Dim) -> list[tuple[Dim, ...]]:
+        """The shapes of W and R."""
+        wide = self.gates * hidden
+        return [(self.directions, wide, depth), (self.directions, wide, hidden)]
 
     def _check(self, index: int, given: TensorType | None, shape: Sequence[Dim]) -> None:
         if given is None or given.shape is None:
@@ -197,7 +204,7 @@ class Recurrent(Op):
 
         Args:
             x: X W^T of the step, [B, G, H].
-            states: [B, H] each.
+            states: [B, H] each; 0 of a sequence that ended before the last step.
         """
         raise NotImplementedError(self.name)
 
@@ -231,7 +238,8 @@ class Recurrent(Op):
             for s in range(time if directions else 0):
                 t = np.where(s < lens, lens - 1 - s, s) if self._backward(d) else np.full(batch, s)
                 xw = (x[t, rows] @ w[d].T).reshape(batch, self.gates, hidden)
-                new = self.step(xw, [end[d] for end in ends], cell)
+                made = (s <= lens)[:, None]
+                new = self.step(xw, [np.where(made, end[d], 0) for end in ends], cell)
                 live = (s < lens)[:, None]
                 for end, value in zip(ends, new, strict=True):
                     end[d] = np.where(live, value, end[d])

@@ -40,7 +40,7 @@ class Walk:
         x, r = node.arg(0), node.arg(2)
         self.dtype = x.dtype
         self.gate_dtype = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
-        self.directions, _, self.hidden = r.dims
+        self.directions, self.hidden = r.dims[0], r.dims[op.hidden_axis]
         self.time, self.batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
         self.state_elems = self.directions * self.batch * self.hidden
         if op.layout:
@@ -83,27 +83,42 @@ class Walk:
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
         """What runs once, and the launches of a step."""
         gh = self.gate_scratch(self.state_elems * self.op.gates)
-        *setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
+        setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
         tensors = {"gh": gh, **dict(zip(("hidden", "cell"), states, strict=False))}
-        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, **tensors)]
+        return setup, lambda s: [*product, self.kernel(self.op.entry, s, gx, **tensors)]
 
     def gate_scratch(self, elems: int) -> Scratch:
         """Memory for sums."""
         return self.ctx.scratch(elems, self.gate_dtype)
 
-    def recur(self, y: Scratch, state: Buffer, r: Value | Scratch, gates: int) -> list[Launch]:
-        """y[D, B, gates H] = the states times R^T: setup, and the product as the last launch."""
+    def recur(
+        self, y: Scratch, state: Buffer, r: Buffer, gates: int
+    ) -> tuple[list[Launch], list[Launch]]:
+        """y[D, B, gates H] = the states times R^T: what runs once, and what each step runs."""
         view = MatrixView(BufferArg(state), (*self.state_strides, 1))
-        return self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+        made = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+        once, each, changing = list[Launch](), list[Launch](), {state}
+        for made_by in made:
+            buffers = [(arg.buffer, access) for arg, access in made_by.accesses()]
+            if any(b in changing and access != "write" for b, access in buffers):
+                changing.update(b for b, access in buffers if access != "read")
+                each.append(made_by)
+            else:
+                once.append(made_by)
+        return once, each
 
     def _product(
-        self, y: Scratch, a: MatrixView, weights: Value | Scratch, m: int, n: int, k: int
+        self, y: Scratch, a: MatrixView, weights: Buffer, m: int, n: int, k: int
     ) -> list[Launch]:
-        b = MatrixView(BufferArg(weights), (n * k, 1, k))
+        b = MatrixView(BufferArg(weights), (n * k, *self.weight_steps(n, k)))
         accumulator = compute_type(self.dtype)
         batch = (self.directions,)
         product = Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
         return self._emit(product, self.ctx)
+
+    def weight_steps(self, n: int, k: int) -> tuple[int, int]:
+        """Elements from a place of k to the next, and from a place of n."""
+        return 1, k
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
         if first is None:
@@ -188,7 +203,9 @@ class Walk:
 
 
 def variants(
-    walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], Walk],
+    walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], Walk], typed: bool = True
 ) -> tuple[Variant, ...]:
-    """One for each kernel of matrix products."""
-    return gemm_variants.variants(lambda emit: lambda node, ctx: walk(node, ctx, emit).launches())
+    """One for each kernel of matrix products; `typed` as `gemm_variants.variants` takes it."""
+    return gemm_variants.variants(
+        lambda emit: lambda node, ctx: walk(node, ctx, emit).launches(), typed=typed
+    )

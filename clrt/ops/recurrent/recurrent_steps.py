@@ -89,9 +89,14 @@ class StepsWalk(Walk):
         height = ceil_div(tiles, clamp(ceil_div(cores, self.directions), 1, tiles)) * rows
         teams = self.directions * ceil_div(self.batch, height)
         many = flops // max(1000 * self.shares.part_kflop * teams, 1)
-        most = min(cores // teams, many) if self.time > 1 else 1
+        most = min(cores // teams, many)
         span = ceil_div(blocks, max(most, 1))
         return _Sharing(flops, height, teams, span, ceil_div(blocks, span))
+
+    @property
+    def is_team(self) -> bool:
+        """Whether work-items wait for the states that others make: of one step nobody does."""
+        return self.sharing.parts > 1 and self.time > 1
 
     def launches(self) -> list[Launch]:
         node, r = self.node, self.node.arg(2)
@@ -103,22 +108,23 @@ class StepsWalk(Walk):
         spec = self._spec()
         setup, inputs = self._inputs(spec)
         packing, states = self._packed(spec, r, self.hidden)
-        tensors = {**inputs, "r": states, **self._states()}
+        tensors = {**inputs, "r": states, **self._states(), **self._others()}
         return [*launches, *setup, *packing, *self._steps(spec, tensors)]
 
-    def _spec(self) -> KernelSpec:
+    def _spec(self, **macros: int) -> KernelSpec:
         op, node = self.op, self.node
         lens = node.input(4)
-        macros = {name: node.input(i) for name, i in _OPTIONAL.items()}
+        given = {name: node.input(i) for name, i in _OPTIONAL.items()}
         return KernelSpec.of(
             _SOURCE,
             "recurrent_steps",
             **self.tunables,
-            **{f"F_{name.upper()}": int(value is not None) for name, value in macros.items()},
+            **{f"F_{name.upper()}": int(value is not None) for name, value in given.items()},
             **op.features(),
+            **(macros or {"BYTES": 0}),
             GATES=op.gates,
             T_KS=_SETS[op.gates],
-            S_TEAM=int(self.sharing.parts > 1),
+            S_TEAM=int(self.is_team),
             S_WHOLE=int(self.hidden % self.tunables["T_VW"] == 0),
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             FUNCTIONS=self.functions(),
@@ -160,12 +166,20 @@ class StepsWalk(Walk):
         inputs = {f"first_{n}" if n in made else n: node.input(i) for n, i in _OPTIONAL.items()}
         return {"y": node.output, **made, **optional(**inputs)}
 
+    def _others(self) -> dict[str, Any]:
+        """Further arguments."""
+        return {}
+
+    def _gate_elems(self, steps: int) -> int:
+        """Elements of the products of the inputs that so many steps read."""
+        return steps * self.state_elems * self.op.gates
+
     def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
         shared = self.sharing
         steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)
         sizes = {"depth": self.depth, "height": shared.height, "span": shared.span}
         launches = []
-        if shared.parts > 1:
+        if self.is_team:
             elems = shared.teams * (shared.parts + 1)
             board = BufferArg(self.ctx.scratch(elems, DType.INT32))
             launches.append(fill_launch(board, DType.INT32, elems, 0, self.ctx.caps))
@@ -175,8 +189,7 @@ class StepsWalk(Walk):
         for s, e in ends:
             part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
             if not self.depth:
-                gates = (e - s) * self.state_elems * self.op.gates
-                part["gx"] = BufferArg(tensors["gx"], 0, gates)
+                part["gx"] = BufferArg(tensors["gx"], 0, self._gate_elems(e - s))
             args = {**tensors, **part, **sizes, **self.sizes, "step": s, "end": e}
             groups = shared.teams * shared.parts
             launches.append(launch(spec, (groups,), (1,), shared.flops * (e - s), **args))

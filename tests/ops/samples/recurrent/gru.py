@@ -25,4 +25,6 @@ def gru_samples(cls: type[GRU]) -> Iterator[Sample]:
         op = cls(linear_before_reset=linear, layout=1)
         yield Sample(op, sample_inputs(cls, (2, 1, 3, 26), op, (True, False, True)))
         yield Sample(op, sample_inputs(cls, (3, 2, 4, 5), op, (True,) * 3, np.float16))
+        op = cls(linear_before_reset=linear)
+        yield Sample(op, sample_inputs(cls, (2, 11, 3, 5), op, (False,) * 3))
     yield Sample(cls(), sample_inputs(cls, (2, 1, 3, 4), cls(), (False,) * 3, np.float64))

@@ -25,6 +25,8 @@ def lstm_samples(cls: type[LSTM]) -> Iterator[Sample]:
         yield Sample(op, sample_inputs(cls, (4, 3, 5, 7), op, optional))
     op = cls(direction="bidirectional")
     yield Sample(op, sample_inputs(cls, (2, 1, 3, 26), op, (True, False, False, False, False)))
+    # Rows that GPUs take tiles for.
+    yield Sample(cls(), sample_inputs(cls, (2, 11, 3, 5), cls(), (False,) * 5))
     for dtype in (np.float16, np.float64):
         yield Sample(cls(), sample_inputs(cls, (3, 2, 4, 5), cls(), (True,) * 5, dtype))
 

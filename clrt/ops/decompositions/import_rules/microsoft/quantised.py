@@ -318,22 +318,3 @@ def _qattention(body: Body) -> None:
     zeros = (body.optional(6), body.optional(7))
     qkv = integer_product(body, x, weight, *zeros, factor=factor, bias=bias)
     self_attention(body, qkv, mask=5, past=8, like=3)
-
-
-@expands(_DOMAIN, "DynamicQuantizeLSTM")
-def _dynamic_quantize_lstm(body: Body) -> None:
-    """LSTM with weights `[D, I, 4 H]` and `[D, H, 4 H]`, each with a scale and a zero point, `[D]`
-    or `[D, 4 H]`, among the last four inputs.
-
-    ONNX Runtime rounds x and the state of each step to 8 bits as well; here they stay floats.
-    """
-    weights = []
-    for index, scale in ((1, 8), (2, 10)):
-        steps, zero = (
-            body("Unsqueeze", body.as_float32(i), body.ints(*range(1, 4 - body.rank_of(i))))
-            for i in (scale, scale + 1)
-        )
-        wide = body("Mul", body("Sub", body.as_float32(index), zero), steps)
-        weights.append(body("Transpose", wide, perm=[0, 2, 1]))
-    optional = [body.optional(i) for i in range(3, 8)]
-    body.outputs = body.node("LSTM", [body.inputs[0], *weights, *optional], 3, **body.attrs)

@@ -1,0 +1,106 @@
+"""DynamicQuantizeLSTM: an LSTM whose weights are 8-bit integers, and whose operands become such."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Types
+from clrt.ops.checks import agree, need
+from clrt.ops.pointwise.dynamic_quantize_linear import dynamic_levels
+from clrt.ops.recurrent.lstm import LSTM
+from clrt.ops.recurrent.recurrent import Cell
+from clrt.ops.recurrent.recurrent_launches import variants
+from clrt.ops.recurrent.rounded_launches import (
+    STEPS_BYTES,
+    RoundedWalk,
+    dequantized,
+    rows_together,
+)
+from clrt.ops.registry import register
+
+_BYTES = (DType.INT8, DType.UINT8)
+
+
+def _rounded(x: Array, of: Array) -> Array:
+    """x as levels 0 to 255 of the range of `of`, in float64."""
+    levels, scale, zero = dynamic_levels(x.astype(np.float32), of.astype(np.float32))
+    return (levels.astype(np.float64) - float(zero)) * float(scale)
+
+
+@register
+@dataclass(frozen=True)
+class DynamicQuantizeLSTM(LSTM):
+    """LSTM with weights W `[D, I, 4 H]` and R `[D, H, 4 H]` of 8-bit integers.
+
+    Inputs: those of LSTM, then scale and zero point of W and those of R, `[D]` or `[D, 4 H]`. All
+    of the weights are constants.
+    X is rounded to levels 0 to 255 by its own range, as DynamicQuantizeLinear does it, of the steps
+    that the longest sequence has; so are the states before each step, those of each sequence
+    by themselves, but of 2 to 4 sequences of more than 256 states together.
+
+    Numerics: products of levels are summed exactly, and then scaled in float32.
+    Source: com.microsoft DynamicQuantizeLSTM 1, as ONNX Runtime computes it on CPUs with as many
+    threads as sequences.
+    """
+
+    domain = "com.microsoft"
+    hidden_axis = 1
+    host_inputs = (1, 2, 8, 9, 10, 11)
+    alike = ((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11))
+    variants = (
+        STEPS_BYTES,
+        *variants(RoundedWalk, typed=False),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w, r = (need(inputs, i, self) for i in range(3))
+        if x.dtype is not DType.FLOAT32 or w.dtype not in _BYTES or r.dtype not in _BYTES:
+            raise ShapeError(
+                f"{self.name}: X, W and R are {x}, {w}, {r}; expected float32 and 8-bit integers."
+            )
+        for index, weights in ((8, w), (10, r)):
+            shapes: list[tuple[Dim, ...]] = [(self.directions,)]
+            if weights.shape is not None and len(weights.shape) == 3:
+                shapes.append((self.directions, weights.shape[2]))
+            for i in (index, index + 1):
+                given = need(inputs, i, self)
+                if not any(agree(given, shape) for shape in shapes):
+                    wanted = " or ".join(f"[{','.join(map(str, s))}]" for s in shapes)
+                    raise ShapeError(f"{self.name}: input {i} is {given}; expected {wanted}.")
+        return super().infer(inputs)
+
+    def to_onnx(self) -> dict[str, Any]:
+        attributes = super().to_onnx()
+        if not self.clip:
+            del attributes["clip"]  # ONNX Runtime refuses 0
+        return attributes
+
+    def weight_shapes(self, depth: Dim, hidden: Dim) -> list[tuple[Dim, ...]]:
+        wide = self.gates * hidden
+        return [(self.directions, depth, wide), (self.directions, hidden, wide)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w, r, *optional, w_scale, w_zero, r_scale, r_zero = inputs
+        assert x is not None and w is not None and r is not None
+        assert w_scale is not None and w_zero is not None
+        assert r_scale is not None and r_zero is not None
+        lens = optional[1]
+        longest = len(x) if lens is None else int(np.clip(lens, 0, len(x)).max(initial=0))
+        weights = (dequantized(w, w_scale, w_zero), dequantized(r, r_scale, r_zero))
+        turned = [np.ascontiguousarray(a.swapaxes(1, 2)) for a in weights]
+        found = super().reference(_rounded(x, x[:longest]), *turned, *optional)
+        return tuple(a.astype(x.dtype) for a in found)
+
+    def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
+        h, c = states
+        together = rows_together(*h.shape)
+        parts = [h[k : k + together] for k in range(0, len(h), together)]
+        rounded = np.concatenate([_rounded(part, part) for part in parts]) if parts else h
+        return super().step(x, [rounded, c], cell)

@@ -1,0 +1,242 @@
+"""The launches of DynamicQuantizeLSTM: x and the states of each step are rounded to 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import VNNI_INT8, DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.kernels.gemm_int8_cpu import ByteWeights, emit_integers, unsigned
+from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.spec import (
+    Buffer,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Packed,
+    Scratch,
+    launch,
+    unused,
+)
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
+from clrt.ops.recurrent.recurrent_launches import Walk
+from clrt.ops.recurrent.recurrent_steps import StepsWalk
+from clrt.util.math import ceil_div, round_up
+
+_GATES = 4
+_LANES = 8
+"""States of a panel: all their gates fill one of BYTE_WIDTH columns."""
+_TILE_ROWS = 8
+_ITEMS = 64
+# What the kernel keeps of a row behind its levels (BYTE_ROW of recurrent_bytes.clh).
+_ROW_BYTES = 12
+
+
+def rows_together(batch: int, hidden: int) -> int:
+    """Sequences of which the states of a step are rounded by one range.
+
+    As ONNX Runtime with as many threads as sequences: few large ones are one product there.
+    """
+    return batch if batch <= 4 and hidden > 256 else 1
+
+
+@dataclass(frozen=True)
+class GateBytes(ByteWeights):
+    """Constant weights `[D, K, 4 H]` in panels of all gates of _LANES states.
+
+    Attributes:
+        zeros: `[D]` or `[D, 4 H]`, as the scales.
+        scales: float32.
+        directions: D.
+        hidden: H.
+    """
+
+    scales: Value
+    directions: int
+    hidden: int
+
+    @classmethod
+    def of(cls, node: Node, index: int) -> GateBytes:
+        """The weights that are input `index` of a node."""
+        value, (scales, zeros) = node.arg(index), _parameters(node, index)
+        directions, depth, wide = value.dims
+        hidden = wide // _GATES
+        columns = directions * round_up(hidden, _LANES) * _GATES
+        return cls(depth, columns, False, value, zeros, scales, directions, hidden)
+
+    @property
+    def about(self) -> str:
+        return f"gates:{self.scales.name}:{super().about}"
+
+    def columns(self, array: Array) -> Array:
+        return self._by_panel(unsigned(array))
+
+    def by_column(self, numbers: Array) -> Array:
+        whole = numbers.reshape(self.directions, 1, -1)
+        wide = np.broadcast_to(whole, (self.directions, 1, _GATES * self.hidden))
+        return self._by_panel(wide)[:, 0]
+
+    def _by_panel(self, array: Array) -> Array:
+        """Columns of `[D, K, 4 H]` as they lie in panels, `[N, K]`, zeros past H."""
+        directions, depth, _ = array.shape
+        blocks = ceil_div(self.hidden, _LANES)
+        padded = np.zeros((directions, depth, _GATES, blocks * _LANES), array.dtype)
+        padded[..., : self.hidden] = array.reshape(directions, depth, _GATES, self.hidden)
+        split = padded.reshape(directions, depth, _GATES, blocks, _LANES)
+        return split.transpose(0, 3, 2, 4, 1).reshape(self.n, depth)
+
+    def scale_columns(self, columns: Array) -> None:
+        scales = self.scales.numbers
+        assert scales is not None
+        columns[2] = np.ascontiguousarray(self.by_column(scales)).view(np.int32)
+
+
+def _parameters(node: Node, index: int) -> tuple[Value, Value]:
+    """Scales and zero points of the weights that are input `index`."""
+    return node.arg(6 + 2 * index), node.arg(7 + 2 * index)
+
+
+class BytesWalk(StepsWalk):
+    """The launches by the kernel recurrent_steps, whose weights are bytes."""
+
+    def __init__(self, node: Node, ctx: Lowering) -> None:
+        super().__init__(node, ctx)
+        self.tunables = {"T_MR": _TILE_ROWS, "T_VW": _LANES}
+        self.weights = GateBytes.of(node, 1)
+
+    def _spec(self, **macros: int) -> KernelSpec:
+        return super()._spec(BYTES=1, DOTS=int(VNNI_INT8 in self.ctx.caps.matrix_shapes))
+
+    def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
+        x, w = self.node.arg(0), self.weights
+        found = {"gx": unused(x), "x": x, "w": w.packed, "x_scale": unused(x)}
+        if self.depth:
+            return [], found
+        levels, scale = self.ctx.scratch(prod(x.dims), DType.UINT8), self.ctx.scratch(1)
+        zero = self.ctx.scratch(1, DType.UINT8)
+        launches = quantize_launches(x, levels, scale, zero, self.ctx, self.node.input(4))
+        rows = self.time * self.batch
+        gx = self.ctx.scratch(rows * w.n, DType.INT32)
+        left = MatrixView(BufferArg(levels), (w.k, 1))
+        right = MatrixView(BufferArg(w.packed), (w.n, 1))
+        product = Product(gx, DType.UINT8, (), rows, w.n, w.k, left, right)
+        launches += emit_integers(product, w, zero, self.ctx)
+        return launches, {**found, "gx": gx, "x": unused(x), "x_scale": scale}
+
+    def _packed(
+        self, spec: KernelSpec, weights: Value, depth: int
+    ) -> tuple[list[Launch], BufferArg]:
+        assert weights is self.node.arg(2)
+        return [], BufferArg(GateBytes.of(self.node, 2).packed)
+
+    def _gate_elems(self, steps: int) -> int:
+        return steps * self.batch * self.weights.n
+
+    def _others(self) -> dict[str, Any]:
+        row_bytes = sum(round_up(k, 4) + _ROW_BYTES for k in (self.hidden, self.depth))
+        shared = self.sharing
+        rows = shared.teams * shared.parts * shared.height
+        return {
+            "records": self.ctx.scratch(rows * row_bytes, DType.UINT8),
+            "together": int(rows_together(self.batch, self.hidden) > 1),
+            "directions": self.directions,
+            "w_depth": self.weights.k,
+        }
+
+
+class RoundedWalk(Walk):
+    """The launches by products of floats and kernels of a step."""
+
+    def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
+        x, lens = self.node.arg(0), self.node.input(4)
+        depth, wide, rows = x.dims[2], _GATES * self.hidden, self.time * self.batch
+        rounded = self.ctx.scratch(rows * depth)
+        gx = self.gate_scratch(self.directions * rows * wide)
+        whole = {"y": rounded, "x": x, "n": rows * depth}
+        sizes = {"width": self.batch * depth, "step": 0}
+        launches = [self._round(1, 1, whole, lens, sizes)] if depth else []
+        view = MatrixView(BufferArg(rounded), (0, depth, 1))
+        return gx, [*launches, *self._product(gx, view, self._floats(1), rows, wide, depth)]
+
+    def weight_steps(self, n: int, k: int) -> tuple[int, int]:
+        return n, 1
+
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        gh, rounded = (
+            self.gate_scratch(_GATES * self.state_elems),
+            self.ctx.scratch(self.state_elems),
+        )
+        setup, product = self.recur(gh, rounded, self._floats(2), _GATES)
+        tensors = {"gh": gh, "hidden": states[0], "cell": states[1]}
+        together = rows_together(self.batch, self.hidden)
+        part = {"y": rounded, "x": states[0], "n": together * self.hidden}
+        groups, lens = self.directions * self.batch // together, self.node.input(4)
+
+        def launches(s: int) -> list[Launch]:
+            sizes = {"width": self.hidden, "step": s}
+            rounding = self._round(groups, 0, part, lens, sizes)
+            return [rounding, *product, self.kernel(self.op.entry, s, gx, **tensors)]
+
+        return setup, launches
+
+    def _round(
+        self,
+        groups: int,
+        inputs: int,
+        args: Mapping[str, Any],
+        lens: Value | None,
+        sizes: Mapping[str, int],
+    ) -> Launch:
+        """The launch that rounds elements, `n` by each of the groups."""
+        items = 1
+        while 2 * items <= min(_ITEMS, self.ctx.caps.max_work_group_size):
+            items *= 2
+        of_lens: dict[str, Any] = {}
+        if lens is not None:
+            of_lens = {"lens": lens, "T": self.time, "B": self.batch, **sizes}
+        spec = KernelSpec.of(
+            "recurrent/round_rows.cl",
+            "round_rows",
+            T_ITEMS=items,
+            S_INPUTS=inputs,
+            F_LENS=int(lens is not None),
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
+        )
+        return launch(spec, (groups * items,), (items,), **args, **of_lens)
+
+    def _floats(self, index: int) -> Packed:
+        """The weights that are input `index` in floats."""
+        weights, (scales, zeros) = self.node.arg(index), _parameters(self.node, index)
+        assert scales.numbers is not None and zeros.numbers is not None
+        pack = partial(dequantized, scales=scales.numbers, zeros=zeros.numbers)
+        return Packed(weights, f"floats:{scales.name}:{zeros.name}", pack, 4 * prod(weights.dims))
+
+
+def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
+    """Weights `[D, K, 4 H]` in float32, with scales and zero points `[D]` or `[D, 4 H]`."""
+    shape = (weights.shape[0], 1, -1)
+    centred = weights.astype(np.float32) - zeros.reshape(shape).astype(np.float32)
+    return np.asarray(centred * scales.reshape(shape), np.float32)
+
+
+def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
+    return BytesWalk(node, ctx).launches()
+
+
+def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
+    return None if node.arg(0).dims[2] else "for x of at least one column"
+
+
+STEPS_BYTES = Variant("steps_bytes", _emit_bytes, _reject_bytes, requires.CPU)

@@ -1,0 +1,52 @@
+// Inputs or states of a recurrent op as the levels 0 to 255 of their range and 0 (common/dynamic_levels.clh),
+// in floats. A work-group has n elements, whose range is one.
+//   F_LENS  sequences may be shorter than T. S_INPUTS: x is [T, B, …] with `width` elements to a step, and the
+//           range is that of the steps that the longest one has. Else x is [D, B, width], and that of the
+//           states that the steps before `step` made
+#ifndef T_ITEMS
+#define T_ITEMS 64
+#define F_LENS 1
+#define S_INPUTS 0
+#define LENS_T int
+#endif
+#define VW 1
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/dynamic_levels.clh"
+#include "common/group.clh"
+#if !F_LENS
+#define LENS_PARAM
+#define LIVE(i) 1
+#else
+#define LENS_PARAM , IN(LENS_T, lens), const IDX_T T, const IDX_T B, const IDX_T width, const IDX_T step
+#if S_INPUTS
+#define LIVE(i) ((i) < live)
+#else
+#define LIVE(i) (AT(lens)[(first + (i)) / width % B] >= step)
+#endif
+#endif
+
+__kernel GROUP
+void round_rows(OUT(float, y), IN(float, x), const IDX_T n LENS_PARAM) {
+  __local float parts[T_ITEMS];
+  const IDX_T lane = get_local_id(0);
+  const IDX_T first = get_group_id(0) * n;
+#if F_LENS && S_INPUTS
+  LONGEST(longest, AT(lens), B, T)
+  const IDX_T live = longest * width;
+#endif
+  float low = 0.0f, high = 0.0f;
+  for (IDX_T i = lane; i < n; i += T_ITEMS) {
+    const float v = LIVE(i) ? AT(x)[first + i] : 0.0f;
+    low = LESSER(v, low);
+    high = LARGER(v, high);
+  }
+  GROUP_FOLD(low, LESSER, parts, T_ITEMS)
+  GROUP_FOLD(high, LARGER, parts, T_ITEMS)
+  const float2 range = (float2)(low, high);
+  const float scale = scale_of_range(range), zero = zero_of_range(range, scale);
+  for (IDX_T i = lane; i < n; i += T_ITEMS)
+    AT(y)[first + i] = (dynamic_levels(AT(x)[first + i], scale, zero) - zero) * scale;
+}
