@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.ops.control import chunks
+from clrt.ops.control import chunks, kernel_loop, unroll
 from clrt.ops.control.control_flow import Loop
 from clrt.runtime.execution.graph_run import Task
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -67,6 +67,12 @@ g (float[20] x) => (float last) {
   >
 }
 """
+
+
+@pytest.fixture(autouse=True)
+def _as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No loop runs in a kernel."""
+    monkeypatch.setattr(kernel_loop, "_MOST_WORK", -1)
 
 
 def _feeds(n: int, limit: float) -> dict[str, Any]:
@@ -144,3 +150,40 @@ def test_chunks_without_room_are_made_smaller(
     monkeypatch.setattr(chunks, "_MOST_BYTES", 16 * 8 * 4)
     ours = agree(parsed(COUNTED), device, *[_feeds(50, 0)] * 6)
     assert ours._runner.planner.notes
+
+
+SCANNED = """
+g (float[3] s, float[2, n, 3] x, float[n, 2] z) => (float[3] t, float[2, 3, n] rows, float[n, 2] y)
+{
+  t, rows, y = Scan<num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
+      scan_output_axes = [-1, 0], scan_output_directions = [0, 1],
+    body = b (float[3] u, float[2, 3] xi, float[2] zi)
+      => (float[3] v, float[2, 3] row, float[2] other)
+    {
+      axes = Constant<value = int64[1] {0}>()
+      half = Constant<value = float {0.5}>()
+      sums = ReduceSum<keepdims = 0>(xi, axes)
+      part = Mul(u, half)
+      v = Add(part, sums)
+      row = Sub(xi, u)
+      other = Neg(zi)
+    }>(s, x, z)
+}
+"""
+
+
+@DEVICES
+def test_scans_run_in_chunks(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unroll, "_FEW_NODES", 0)
+    feeds = [
+        {"s": normal(1, 3), "x": normal(2, 2, n, 3), "z": normal(3, n, 2)} for n in (40, 40, 9, 33)
+    ]
+    ours = agree(parsed(SCANNED), device, *feeds)
+    sizes = [
+        k
+        for notes in ours._runner.planner.notes.values()
+        for found in notes.values()
+        if isinstance(found, chunks.RepeatedBodies)
+        for k in found._graphs
+    ]
+    assert max(sizes) >= 16

@@ -39,7 +39,11 @@ KERNEL_TESTS = tuple(
     for n in (
         *("ops", "indices", "row_norm", "row_regions", "split_product"),
         *("dynamic_quantize", "gemm_unit", "matrix_unit", "word_unit", "places", "winograd"),
-        *("table_regions", "row_packing"),  # they free buffers: see harness._never_freed
+        *(
+            "table_regions",
+            "row_packing",
+            "kernel_loop",
+        ),  # they free buffers: see harness._never_freed
     )
 )
 

@@ -7,6 +7,7 @@ launches, and elementwise ops of several iterations are one kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from clrt.ops.control.host_driven import (
     sizes,
     take,
 )
+from clrt.ops.control.kernel_loop import KernelLoop, LoopBody, static_body
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.pointwise.cast import Cast
@@ -43,6 +45,7 @@ _MOST_BYTES = 64 << 20
 # Of an iteration that may be made past the end: it takes less than the host needs for one, 200 us.
 _LIGHT_FLOPS = 1 << 22
 _LIGHT_BYTES = 1 << 20
+_ROWS = 64  # least room for rows of the iterations of a launch
 _ALIKE_RUNS = 3  # with one number of iterations, before a graph of so many is made
 
 
@@ -56,6 +59,8 @@ class RepeatedBodies:
     def __init__(self, loop: Loop, types: Sequence[TensorType]) -> None:
         self._loop, self._types = loop, types
         self._graphs = dict[int, Graph | None]()
+        self._kernel: LoopBody | None = None
+        self._sought = False
         self._usual = self._alike = 0
         nodes = len(loop.body.nodes) + (0 if loop.goes_on else 2 + loop.carried)
         self._most = _MOST_NODES // max(nodes, 1)
@@ -83,7 +88,7 @@ class RepeatedBodies:
         if key not in notes:
             notes[key] = cls(loop, types)
         found: RepeatedBodies = notes[key]
-        return found if found._allowed else None
+        return found
 
     def _repeats(self, node: Node) -> bool:
         """Whether a node may be in a graph of several iterations: it fails in none past the end."""
@@ -111,43 +116,58 @@ class RepeatedBodies:
         Returns:
             What goes into the iteration after them, and whether there is one by the condition.
         """
+        if made.count >= _FIRST and not self._sought:
+            self._seek_kernel(host)
         count = self._size(made.count, left)
         types = [TensorType(dtype_of(x), tuple(x.shape)) for x in carried]  # type: ignore[arg-type, union-attr]
         if count < 2 or any(a.shape != b.shape for a, b in zip(types, self._types, strict=False)):
             return None
         if count not in self._graphs:
-            self._graphs[count] = self._make(count, host)
+            kernel = self._kernel
+            made_of = self._make if kernel is None else partial(self._make_kernel, kernel)
+            self._graphs[count] = made_of(count, host)
         graph = self._graphs[count]
         if graph is None or sum(v.nbytes for v in graph.outputs) > _MOST_BYTES:
             self._most = count // 2
             return None
-        check_iterations(made.count + count, self._loop.name)
-        states, goes_on = self._loop.carried, self._loop.goes_on
+        limit = count if left is None else min(count, left)
+        check_iterations(made.count + limit, self._loop.name)
+        states = self._loop.carried
+        counted = self._kernel is not None or not self._loop.goes_on
         first = np.asarray(made.count, np.int64)
-        inputs = [first, *carried, *captured, *([] if goes_on else [np.asarray(True)])]
+        inputs = [first, *carried, *captured]
+        if counted:
+            inputs.append(np.asarray(True) if self._kernel is None else np.asarray(limit, np.int64))
         before = made.count
         try:
-            results = made.run(graph, inputs, states + (not goes_on), host, count)
+            results = made.run(graph, inputs, states + counted, host, count)
         except OutOfMemoryError:
             if made.count > before:
                 raise
             self._most = count // 2
             return None
-        if goes_on:
+        if not counted:
             return results[:states], True
         held = int(host.read(results[states]).reshape(()))
-        kept = min(held, count)
+        kept = min(held, limit)
         made.keep(kept, lambda x: take(x, 0, range(kept), host))
-        return results[:states], held > count
+        return results[:states], held > limit
 
     def _size(self, count: int, left: int | None) -> int:
         """How many iterations to make at once, after `count`."""
-        if not self._allowed or self._most < 2 or (not self._graphs and count < _FIRST):
+        if self._most < 2 or (not self._graphs and count < _FIRST):
             return 0
         most = self._most if left is None else min(self._most, left)
+        if self._kernel is not None and len(self._loop.body.outputs) == 1 + self._loop.carried:
+            return self._most
+        if self._kernel is None and not self._allowed:
+            return 0
         if count == 0 and self._usual == most and self._alike >= _ALIKE_RUNS:
             return most
         grown = max([_FIRST, *(2 * k for k, g in self._graphs.items() if g is not None)])
+        if self._kernel is not None:  # it makes no iteration too many; rows take memory alone
+            wanted = max(_ROWS, min(most, max(self._usual - count, count)))
+            return min(1 << (wanted - 1).bit_length(), self._most)
         most = min(most, grown)
         if self._loop.goes_on:
             return 1 << most.bit_length() - 1 if most else 0
@@ -159,6 +179,43 @@ class RepeatedBodies:
         self._alike = self._alike + 1 if count == self._usual else 0
         self._usual = count
 
+    def _seek_kernel(self, host: HostContext) -> None:
+        """Looks whether the body can run in a kernel loop."""
+        self._sought = True
+        try:
+            body = static_body(self._loop.body, self._types)
+            if body is not None:
+                host.optimise(body)
+                self._kernel = LoopBody.of(body, self._loop.carried, self._loop.goes_on)
+        except ClrtError:  # of an iteration that may never be; the run says so
+            return
+        if self._kernel is not None:
+            self._most = self._kernel.most
+
+    def _make_kernel(self, body: LoopBody, count: int, host: HostContext) -> Graph:
+        """The graph of at most so many iterations in one launch.
+
+        Inputs: the number of the first iteration, what is carried, what is captured, and the
+        maximum number of iterations. Outputs as those of `_make`.
+        """
+        build, states = Builder(), self._loop.carried
+        first = build.input("iteration", DType.INT64, ())
+        given = self._inputs(build)
+        limit = build.input("limit", DType.INT64, ())
+        stacks = len(self._loop.body.outputs) - 1 - states
+        op = KernelLoop(body.graph, states, (), (False,) * stacks, count, self._loop.goes_on)
+        held, *results = build.add_all(op, first, limit, *given, *body.constants)
+        outputs = [*results[:states], held, *results[states:]]
+        names = [str(k) for k in range(len(outputs))]
+        graph = build.graph("loop", [first, *given, limit], outputs, names)
+        host.optimise(graph)
+        return graph
+
+    def _inputs(self, build: Builder) -> list[Value]:
+        """What is carried and captured, by the names by which errors find where it comes from."""
+        pairs = zip(self._loop.body.inputs[2:], self._types, strict=True)
+        return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
+
     def _make(self, count: int, host: HostContext) -> Graph | None:
         """The graph of so many iterations, optimised; None if planning cannot know its shapes.
 
@@ -169,7 +226,7 @@ class RepeatedBodies:
         loop, build = self._loop, Builder()
         states, goes_on = loop.carried, loop.goes_on
         first = build.input("iteration", DType.INT64, ())
-        given = [build.input(f"x{k}", t.dtype, t.shape) for k, t in enumerate(self._types)]
+        given = self._inputs(build)
         carried, captured = given[:states], given[states:]
         rows: list[list[Value]] = []
         # A condition that holds is an input, so that the first iteration is as the others.

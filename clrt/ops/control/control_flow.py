@@ -20,13 +20,12 @@ from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Tensor, Types, tensor
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.chunks import RepeatedBodies, stacked_rows
 from clrt.ops.control.host_driven import (
     HostDriven,
     Iterations,
-    dtype_of,
     join,
     positional,
     sizes,
@@ -34,6 +33,7 @@ from clrt.ops.control.host_driven import (
     truth,
     wider,
 )
+from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
 from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.common import fresh_dim
@@ -49,6 +49,7 @@ from clrt.ops.registry import register
 _FEW_NODES = 32
 _FEW_ELEMS = 4096
 _FEW_CONSTANTS = 1 << 18  # elements
+_LOOP_SLICES = 16  # of a Scan, from which on several iterations are made at once
 # They cannot fail, whatever the data.
 _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
@@ -329,7 +330,7 @@ class Scan(HostDriven):
                 scanned = parts[self.states :]
                 parts[self.states :] = [take(x, 0, range(end), host) for x in scanned]
             found = self._scan([*parts, *captured], host)
-            stacks = [_padded(tensor(x), longest, host) for x in found[self.states :]]
+            stacks = [padded(tensor(x), longest, host) for x in found[self.states :]]
             rows.append([*found[: self.states], *stacks])
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
@@ -346,7 +347,16 @@ class Scan(HostDriven):
             raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
         count = lengths.pop()
         backwards = self.scan_input_directions or (0,) * len(scanned)
+        to = self.scan_output_axes or (0,) * (len(self.body.outputs) - self.states)
+        reverse = self.scan_output_directions or (0,) * len(to)
         made = Iterations(self.name, count)
+        given = (self.states, inputs, axes, backwards, host)
+        graph = loop_graph(self.body, *given) if count >= _LOOP_SLICES else None
+        if graph is not None:
+            loop = Loop(graph, len(inputs) - self.states)
+            found = loop.drive([np.asarray(count), None, *inputs], host)
+            rows = zip(found[self.states :], to, reverse, strict=True)
+            return [*found[: self.states], *(moved_rows(x, a, back, host) for x, a, back in rows)]
         for iteration in range(count):
             places = [count - 1 - iteration if back else iteration for back in backwards]
             slices = [
@@ -358,8 +368,6 @@ class Scan(HostDriven):
         known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
         kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
         columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
-        to = self.scan_output_axes or (0,) * len(kinds)
-        reverse = self.scan_output_directions or (0,) * len(kinds)
         stacks = [
             _stack(column[::-1] if back else column, kind, axis, host)
             for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
@@ -433,14 +441,6 @@ def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: HostContex
     dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
     dims.insert(axis % (len(dims) + 1), 0)
     return np.zeros(dims, type_.dtype.numpy)
-
-
-def _padded(x: Tensor, length: int, host: HostContext) -> Tensor:
-    """x with zeros behind its first axis up to a length."""
-    missing = length - x.shape[0]
-    if missing <= 0:
-        return x
-    return join([x, np.zeros((missing, *x.shape[1:]), dtype_of(x).numpy)], 0, False, host)
 
 
 def _body(node: OnnxNode, name: str) -> Graph:

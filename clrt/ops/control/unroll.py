@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clrt.errors import ClrtError
 from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import TensorType
 from clrt.ir.symbolic_trace import is_traced
 from clrt.ops.checks import normalize_axis
-from clrt.ops.control.control_flow import Loop, Scan, counters
+from clrt.ops.control.control_flow import Loop, Scan, counters, sink_constants
 from clrt.ops.control.host_driven import infer_known, sizes
+from clrt.ops.control.kernel_loop import LoopBody, repeat, static_body
 from clrt.ops.control.row_hoisting import Hoisting
 from clrt.ops.control.trip_count import Counting
 from clrt.ops.decompositions.registry import Audience, decomposes
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Squeeze, Unsqueeze
 from clrt.util.host_limits import allows_iterations
 
@@ -26,6 +31,7 @@ from clrt.util.host_limits import allows_iterations
 # so many are planned for the first run, and so many where the same shapes came several times.
 _FEW_NODES = 512
 _MANY_NODES = 2048
+_KERNEL_TURNS = 16  # least number of iterations for a kernel loop, which compiles a kernel
 
 
 @decomposes(Scan, audience=Audience.PLANNING)
@@ -90,8 +96,13 @@ def _slices(node: Node, make: Builder, most: int) -> list[Value] | None:
     ]
     counts = {int(x.dims[axis]) for axis, x in zip(axes, scanned, strict=True)}
     count = counts.pop()
+    if counts or count == 0 or not allows_iterations(count):
+        return None
+    in_kernel = _slices_in_kernel(node, make, axes, count)
+    if in_kernel is not None:
+        return in_kernel
     nodes = count * (len(op.body.nodes) + len(scanned))
-    if counts or not 0 < nodes <= most or not allows_iterations(count):
+    if not 0 < nodes <= most:
         return None
     backwards = op.scan_input_directions or (0,) * len(scanned)
     copies, states = _Copies(node, op.body, make), given[:first]
@@ -109,6 +120,76 @@ def _slices(node: Node, make: Builder, most: int) -> list[Value] | None:
     outputs = len(op.body.outputs) - first
     to = op.scan_output_axes or (0,) * outputs
     return copies.results(states, to, op.scan_output_directions or (0,) * outputs)
+
+
+def _slices_in_kernel(
+    node: Node, make: Builder, axes: Sequence[int], count: int
+) -> list[Value] | None:
+    """The slices by one kernel; None where they are few or the graph is not small."""
+    op, inputs = sink_constants(node) or (node.op, node.inputs)
+    assert isinstance(op, Scan)
+    given = _tensors(inputs)
+    if given is None or count < _KERNEL_TURNS:
+        return None
+    first, end = op.states, op.states + op.num_scan_inputs
+    scanned = given[first:end]
+    pairs = zip(scanned, axes, strict=True)
+    rows = [TensorType(x.dtype, (*x.dims[:a], *x.dims[a + 1 :])) for x, a in pairs]
+    types = [*(v.type for v in given[:first]), *rows, *(v.type for v in given[end:])]
+    counting = [Value("turn", TensorType(DType.INT64, ())), Value("go", TensorType(DType.BOOL, ()))]
+    graph = op.body.copy()
+    graph.inputs, graph.outputs = [*counting, *graph.inputs], [counting[1], *graph.outputs]
+    graph.output_names = [str(k) for k in range(len(graph.outputs))]
+    body = _kernel_body(graph, types, first)
+    if body is None:
+        return None
+    moved = [_moved(make, x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
+    backs = map(bool, op.scan_input_directions or (0,) * len(scanned))
+    stacks = len(op.body.outputs) - first
+    reverses = [bool(r) for r in op.scan_output_directions or (0,) * stacks]
+    turns = zip(moved, backs, strict=True)
+    found = repeat(make, body, count, given[:first], list(turns), given[end:], reverses)
+    to = op.scan_output_axes or (0,) * stacks
+    pairs_to = zip(found[first:], to, strict=True)
+    stacked = [_moved(make, v, 0, axis % len(v.dims)) for v, axis in pairs_to]
+    return _fitting(node, [*found[:first], *stacked])
+
+
+def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopBody | None:
+    """A body of a known number of iterations for a kernel; None if it cannot be."""
+    try:
+        known = static_body(body, types)
+        return None if known is None else LoopBody.of(known, states, goes_on=True)
+    except ClrtError:  # of a graph that may not fit its inputs; the run says so
+        return None
+
+
+def _moved(make: Builder, x: Value, start: int, end: int) -> Value:
+    """A tensor with one of its axes at another place."""
+    order = [a for a in range(len(x.dims)) if a != start]
+    order.insert(end, start)
+    return x if start == end else make.add(Transpose(tuple(order)), x)
+
+
+def _turns_in_kernel(node: Node, make: Builder, count: int) -> list[Value] | None:
+    """So many iterations by one kernel; None where they are few or the graph is not small."""
+    op, inputs = sink_constants(node) or (node.op, node.inputs)
+    assert isinstance(op, Loop)
+    given = _tensors(inputs[2:])
+    if given is None or count < _KERNEL_TURNS or not allows_iterations(count):
+        return None
+    stacks = len(op.body.outputs) - 1 - op.carried
+    body = _kernel_body(op.body, [v.type for v in given], op.carried)
+    if body is None:
+        return None
+    states, captured = given[: op.carried], given[op.carried :]
+    return _fitting(node, repeat(make, body, count, states, (), captured, (False,) * stacks))
+
+
+def _fitting(node: Node, results: list[Value]) -> list[Value] | None:
+    """The outputs of a node; None where they are not what its types say."""
+    pairs = zip(node.outputs, results, strict=True)
+    return results if all(v.type.agrees(x.type) for v, x in pairs) else None
 
 
 def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
@@ -132,9 +213,17 @@ def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
         body.name, list(body.inputs), [*(body.outputs[1 + k] for k in left), *stacked], body.nodes
     )
     rest.remove_dead()
+    if counting.goes_on and counting.limit is not None:
+        found = _turns_in_kernel(node, make, counting.limit)
+        if found is not None:
+            return found
+    # To count, too, takes the host some time.
     turns = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
     if turns is None or len(turns) == 1 or not allows_iterations(len(turns) - 1):
         return None
+    found = _turns_in_kernel(node, make, len(turns) - 1)
+    if found is not None:
+        return found
     places = [body.inputs[2 + k] for k in counting.places]
     same = dict(zip(body.inputs[2 + op.carried :], captured, strict=True))
     hoisting = Hoisting(rest, same, [body.inputs[0], *places], len(turns) - 1, make)
@@ -209,5 +298,4 @@ class _Copies:
             at = axis % (len(column[0].dims) + 1)
             parts = [make.add(Unsqueeze(), v, make.ints(at)) for v in column]
             found.append(make.add(Concat(at), *(parts[::-1] if back else parts)))
-        fit = all(v.type.agrees(x.type) for v, x in zip(self._node.outputs, found, strict=True))
-        return found if fit else None
+        return _fitting(self._node, found)

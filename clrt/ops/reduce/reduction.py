@@ -57,7 +57,7 @@ def _of_integers(expression: Code) -> Code:
 
 
 @dataclass(frozen=True)
-class _ReducedAxes:
+class ReducedAxes:
     """Sizes and steps of the kept and of the reduced axes, merged where they can be."""
 
     kept: tuple[int, ...]
@@ -84,7 +84,7 @@ class _ReducedAxes:
         }
 
 
-def _view(node: Node, kind: str) -> _ReducedAxes:
+def reduced_axes(node: Node, kind: str) -> ReducedAxes:
     """The view of a node; "columns" and "rows" end in an axis of step 1."""
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
@@ -97,7 +97,7 @@ def _view(node: Node, kind: str) -> _ReducedAxes:
         d, s = (*d, 1), (*s, 1)
     if kind == "rows" and (not t or t[-1] != 1):
         r, t = (*r, 1), (*t, 1)
-    return _ReducedAxes(d, s, r, t)
+    return ReducedAxes(d, s, r, t)
 
 
 def _kind(node: Node) -> str:
@@ -109,7 +109,7 @@ def _kind(node: Node) -> str:
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     reason = reject_but_float32(node, caps)
-    if reason is None and not _view(node, _kind(node)).fits:
+    if reason is None and not reduced_axes(node, _kind(node)).fits:
         return "more than 3 axes remain after merging"
     return reason
 
@@ -117,11 +117,9 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     assert isinstance(node.op, Reduce)
-    if not dtype.is_float and not node.op.integers:
+    if not node.op.reduces(dtype):
         return f"no kernel for {dtype}"
-    if dtype is DType.BOOL and not node.op.selects:
-        return "bool has no arithmetic"
-    if not _view(node, "any").fits:
+    if not reduced_axes(node, "any").fits:
         return "more than 3 axes remain after merging"
     return reject_float64(node, caps)
 
@@ -130,7 +128,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if piece := _piece(node):
         return _emit_pieces(node, ctx, piece)
     kind = _kind(node)
-    view = _view(node, kind)
+    view = reduced_axes(node, kind)
     d0, d1, d2 = view.places
     if kind == "rows":
         tunables = ctx.tunables(ROWS)
@@ -162,7 +160,7 @@ def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
     outputs = prod(y.dims)
     if not outputs:
         return []
-    defines = ctx.tunables(PIECES) | _expressions(op, x.dtype) | {"S_N": piece}
+    defines = ctx.tunables(PIECES) | reduction_expressions(op, x.dtype) | {"S_N": piece}
     kernel = KernelSpec.of(_SOURCE, "reduce_pieces", **defines)
     size = (ceil_div(outputs, _PIECES),)
     args = {"y": y, "x": x, "outputs": outputs, "item": _PIECES}
@@ -170,7 +168,7 @@ def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    view, types = _view(node, "any"), _types(node.arg(0).dtype)
+    view, types = reduced_axes(node, "any"), reduction_types(node.arg(0).dtype)
     d0, d1, d2 = view.places
     return _launch(node, view, "reduce_strided", (d2, d1, d0), None, VW=1, **types)
 
@@ -179,18 +177,18 @@ def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
     """Why no group shares an output: lanes read what lies side by side."""
     if _kind(node) != "rows":
         return "the last axis stays"
-    if not _view(node, "rows").fits:
+    if not reduced_axes(node, "rows").fits:
         return "more than 3 axes remain after merging"
     return _reject_any(node, caps)
 
 
 def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
-    view, x, y = _view(node, "rows"), node.arg(0), node.output
+    view, x, y = reduced_axes(node, "rows"), node.arg(0), node.output
     assert isinstance(node.op, Reduce)
     outputs, n, elements = prod(view.kept), prod(view.reduced), prod(x.dims)
     if not outputs:
         return []
-    defines = _types(x.dtype) | _expressions(node.op, x.dtype)
+    defines = reduction_types(x.dtype) | reduction_expressions(node.op, x.dtype)
     args = {"x": x, **view.args()}
     items = ctx.tunables(PARTS)["T_ITEMS"]
     # Few outputs of many elements would leave most of a device idle.
@@ -220,7 +218,7 @@ def _accumulator(dtype: DType) -> DType:
     return DType.UINT64 if dtype is DType.UINT64 else DType.INT64
 
 
-def _types(dtype: DType) -> dict[str, Define]:
+def reduction_types(dtype: DType) -> dict[str, Define]:
     """Of the kernels for any dtype."""
     accumulator = _accumulator(dtype).cl
     types: dict[str, Define] = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
@@ -229,7 +227,7 @@ def _types(dtype: DType) -> dict[str, Define]:
 
 def _launch(
     node: Node,
-    view: _ReducedAxes,
+    view: ReducedAxes,
     entry: str,
     size: tuple[int, ...],
     local: tuple[int, ...] | None,
@@ -239,11 +237,11 @@ def _launch(
     assert isinstance(op, Reduce)
     if 0 in node.output.dims:
         return []
-    kernel = KernelSpec.of(_SOURCE, entry, **_expressions(op, x.dtype), **defines)
+    kernel = KernelSpec.of(_SOURCE, entry, **reduction_expressions(op, x.dtype), **defines)
     return [launch(kernel, size, local, prod(x.dims), y=node.output, x=x, **view.args())]
 
 
-def _expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
+def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
     init = op.init if dtype.is_float else op.int_init(dtype)
     step, join, finish = op.step, op.join, op.finish
     if not dtype.is_float:
@@ -292,6 +290,10 @@ class Reduce(Op):
         Variant("group", _emit_group, _reject_group, requires.GPU),
         Variant("any", _emit_any, _reject_any, speed=PLAIN),
     )
+
+    def reduces(self, dtype: DType) -> bool:
+        """Whether the expressions hold for a dtype."""
+        return dtype.is_float or (self.integers and (self.selects or dtype is not DType.BOOL))
 
     def int_init(self, dtype: DType) -> Code:
         """`init` for integers."""

@@ -1,0 +1,301 @@
+"""KernelLoop: the iterations of a loop over small tensors, in one launch.
+
+An iteration costs about 3 us a launch where nodes are launched one by one, which is what ONNX
+Runtime takes for a whole one of a few nodes; in a kernel a node of a few elements takes some 10 ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.ir.builder import Builder
+from clrt.ir.cl_code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Op, Types
+from clrt.ops.control.host_driven import infer_known, sizes
+from clrt.ops.control.loop_code import LoopCode, node_work
+from clrt.ops.movement.concat import Concat
+from clrt.ops.reference_interpreter import evaluate
+
+# Operations of an iteration: one core takes about 20 us for so many, as long as 7 launches.
+_MOST_WORK = 1 << 14
+# Operations of a launch: about 0.1 s, so that a run can be stopped and no display freezes.
+_MOST_LAUNCH_WORK = 1 << 26
+_MOST_NODES = 64
+# Elements of the tensors that a launch stacks rows in.
+_MOST_ELEMS = 1 << 24
+_MOST_ITERATIONS = 1 << 16
+_MOST_BYTES = 1024  # of parameters: OpenCL promises so many
+_OWN_BYTES = 200  # of these for `held` and others, scratch memory, and rows from the last one on
+_LANES = 64  # work-items of a GPU
+
+
+@dataclass(frozen=True)
+class KernelLoop(Op):
+    """At most `most` iterations of a graph over small tensors, while its condition holds.
+
+    Inputs: the number of the first iteration and the maximum number of iterations, int64 scalars;
+    the initial states; tensors of which an iteration reads the row of its number; what the graph
+    reads besides. Outputs: how many conditions held, that of the first iteration (true) too; the
+    last states; stacked rows of `most` iterations, of which those that were made are written.
+
+    Attributes:
+        body: Takes the iteration's number, the condition, the states, the rows and what else there
+            is; returns the next condition, the next states, and the rows to be stacked.
+        states: Number of states.
+        backwards: For each tensor that is read by rows, whether from the last row on.
+        reversed: For each stack, whether the first iteration gives the last row.
+        goes_on: Whether the condition always holds.
+
+    Source: clrt; plans have it, files do not.
+    """
+
+    body: Graph
+    states: int
+    backwards: tuple[bool, ...]
+    reversed: tuple[bool, ...]
+    most: int
+    goes_on: bool
+
+    name = "KernelLoop"
+    domain = "clrt"
+    storages = None
+    stepwise = True
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        results = [v.type for v in self.body.outputs[1:]]
+        rows = [TensorType(t.dtype, (self.most, *(t.shape or ()))) for t in results[self.states :]]
+        return [TensorType(DType.INT64, ()), *results[: self.states], *rows]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        first, limit, *others = inputs
+        assert first is not None and limit is not None
+        end = self.states + len(self.backwards)
+        states, scanned, rest = others[: self.states], others[self.states : end], others[end:]
+        stacks = [
+            np.zeros((self.most, *v.dims), v.dtype.numpy)
+            for v in self.body.outputs[1 + self.states :]
+        ]
+        done, going = 0, True
+        while going and done < min(int(limit), self.most):
+            at = int(first) + done
+            pairs = zip(scanned, self.backwards, strict=True)
+            rows = [x[-1 - at if back else at] for x, back in pairs if x is not None]
+            given = [np.asarray(at), np.asarray(True), *states, *rows, *rest]
+            shaped = zip(self.body.inputs, given, strict=True)
+            feeds = {v.name: np.reshape(x, v.dims) for v, x in shaped if x is not None}
+            results = list(evaluate(self.body, feeds).values())
+            going = bool(np.all(results[0]))
+            states = results[1 : 1 + self.states]
+            made = results[1 + self.states :]
+            for stack, row, back in zip(stacks, made, self.reversed, strict=True):
+                stack[-1 - done if back else done] = row
+            done += 1
+        return (np.asarray(done + going), *(s for s in states if s is not None), *stacks)
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, KernelLoop)
+    for inner in node.op.body.nodes:
+        if lacking := reject_float64(inner, caps):
+            return lacking
+    return reject_float64(node, caps)
+
+
+def _code(node: Node) -> LoopCode:
+    """The parameters and statements of a node."""
+    op, inputs = node.op, [v for v in node.inputs if v is not None]
+    assert isinstance(op, KernelLoop)
+    given = inputs[2:]
+    iteration, condition, *formals = op.body.inputs
+    results = node.outputs[1:]
+    end = op.states + len(op.backwards)
+    code = LoopCode()
+    for formal, start, result in zip(formals[: op.states], given, results, strict=False):
+        code.state(formal, start, result)
+    for formal, x, back in zip(
+        formals[op.states :], given[op.states :], op.backwards, strict=False
+    ):
+        code.row(formal, x, back)
+    for formal, x in zip(formals[end:], given[end:], strict=True):
+        code.tensor(x, Code("IN"), formal)
+    read = {v for inner in op.body.nodes for v in inner.inputs} | {*op.body.outputs}
+    for formal, text in ((iteration, Code("at")), (condition, Code("1"))):
+        if formal in read:
+            code.variable(formal, text)
+    code.add(op.body)
+    after = op.body.outputs[1:]
+    stacks = zip(after[op.states :], results[op.states :], op.reversed, strict=True)
+    for value, stack, back in stacks:
+        code.stack(value, stack, back)
+    code.carry(formals[: op.states], after[: op.states])
+    return code
+
+
+def _emit(node: Node, ctx: Lowering, lanes: int) -> list[Launch]:
+    op, code = node.op, _code(node)
+    assert isinstance(op, KernelLoop)
+    goes_on = Code("1")
+    if not op.goes_on:
+        goes_on = Code("{} != 0").fill(code.first_element(op.body.outputs[0]))
+    code.allocate(ctx)
+    kernel = KernelSpec.of(
+        "control/kernel_loop.cl", "kernel_loop", LANES=lanes, **code.defines(goes_on)
+    )
+    args = {"held": node.output, "first": node.arg(0), "limit": node.arg(1), "most": op.most}
+    flops = op.most * sum(node_work(inner) or 0 for inner in op.body.nodes)
+    return [launch(kernel, (lanes,), (lanes,), flops, **args, **code.args)]
+
+
+KernelLoop.variants = (
+    Variant("cpu", lambda node, ctx: _emit(node, ctx, 1), _reject, requires.CPU),
+    Variant(
+        "group",
+        lambda node, ctx: _emit(node, ctx, _LANES),
+        _reject,
+        replace(requires.GPU, work_group_size=_LANES),
+    ),
+    Variant("any", lambda node, ctx: _emit(node, ctx, 1), _reject, speed=PLAIN),
+)
+
+
+@dataclass(frozen=True)
+class LoopBody:
+    """A body that can run in a kernel loop.
+
+    Attributes:
+        graph: Its inputs are those of `KernelLoop.body`; constants are inputs behind them.
+        constants: Those constants.
+        most: Maximum number of iterations of a launch.
+    """
+
+    graph: Graph
+    constants: tuple[Value, ...]
+    most: int
+
+    @classmethod
+    def of(cls, body: Graph, states: int, goes_on: bool) -> LoopBody | None:
+        """The body of a loop whose shapes are all numbers; None if kernels have no code for it.
+
+        Args:
+            body: Is not changed.
+            states: Number of values that it carries.
+            goes_on: Whether its condition always holds, so that kernels do not read it.
+        """
+        graph = body.copy()
+        if goes_on:
+            graph.outputs[0] = graph.inputs[1]  # which is true
+        graph.remove_dead()
+        works = [node_work(node) for node in graph.nodes]
+        work = sum(w or 0 for w in works) + sum(prod(v.dims) for v in graph.outputs)
+        if None in works or len(works) > _MOST_NODES or work > _MOST_WORK:
+            return None
+        if not all(
+            v.type.is_static and not v.type.on_host for v in (*graph.inputs, *graph.outputs)
+        ):
+            return None
+        carried = zip(graph.inputs[2:], graph.outputs[1 : 1 + states], strict=False)
+        if any(a.dims != b.dims or a.dtype is not b.dtype for a, b in carried):
+            return None
+        if prod(graph.outputs[0].dims) != 1 or not all(prod(v.dims) for v in graph.outputs):
+            return None
+        constants = _constants_as_inputs(graph)
+        names = Names()
+        for value in graph.inputs:
+            value.name = names.unique(value.name)
+        graph.output_names = [str(k) for k in range(len(graph.outputs))]
+        rows = sum(prod(v.dims) for v in graph.outputs[1 + states :])
+        most = min(_MOST_ITERATIONS, _MOST_LAUNCH_WORK // work, _MOST_ELEMS // max(rows, 1))
+        return cls(graph, constants, most) if _takes_parameters(graph, states) else None
+
+
+def _takes_parameters(graph: Graph, states: int) -> bool:
+    """Whether every device takes as many parameters as the kernel of a body has."""
+    build, stacks = Builder(), len(graph.outputs) - 1 - states
+    op = KernelLoop(graph, states, (), (False,) * stacks, 1, True)
+    build.add_all(op, build.numbers(0), build.numbers(1), *graph.inputs[2:])
+    return _code(build.nodes[0]).parameter_bytes + _OWN_BYTES <= _MOST_BYTES
+
+
+def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
+    """A copy of the body of a loop, with the shapes of an iteration; None if one is not known.
+
+    Args:
+        types: Of the inputs behind the iteration's number and the condition.
+    """
+    build = Builder()
+    counters = [TensorType(v.dtype, (1,) * len(v.shape or ())) for v in body.inputs[:2]]
+    # By their names errors find what a number comes from.
+    given = zip(body.inputs, [*counters, *types], strict=True)
+    inputs = [build.input(v.name, t.dtype, t.shape) for v, t in given]
+    outputs = build.inline(body, inputs, sizes(body, inputs))
+    if not all(map(infer_known, build.nodes)):
+        return None
+    return build.graph(body.name, inputs, outputs, [str(k) for k in range(len(outputs))])
+
+
+def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
+    """Makes inputs of the constants whose elements the kernel reads, and returns these."""
+    formals: dict[Value, Value] = {}
+
+    def formal(value: Value | None) -> Value | None:
+        if value is None or not value.is_constant:
+            return value
+        if value not in formals:
+            formals[value] = Value(value.name, TensorType(value.dtype, value.dims))
+        return formals[value]
+
+    for node in graph.nodes:
+        op = node.op
+        assert isinstance(op, Op)
+        pairs = enumerate(node.inputs)
+        node.inputs = [v if k in op.host_inputs else formal(v) for k, v in pairs]
+    graph.outputs = [formal(v) or v for v in graph.outputs]
+    graph.inputs = [*graph.inputs, *formals.values()]
+    return tuple(formals)
+
+
+def repeat(
+    make: Builder,
+    body: LoopBody,
+    count: int,
+    states: Sequence[Value],
+    scanned: Sequence[tuple[Value, bool]],
+    captured: Sequence[Value],
+    reverses: Sequence[bool],
+) -> list[Value]:
+    """Adds a known number of iterations, by as many launches as it takes.
+
+    Args:
+        scanned: The tensors that are read by rows, and whether from the last row on.
+        reverses: For each stack, whether the first iteration gives the last row.
+
+    Returns:
+        The last states, and the stacks.
+    """
+    parts: list[list[Value]] = []
+    states = list(states)
+    for first in range(0, count, body.most):
+        turns = min(body.most, count - first)
+        backs = tuple(back for _, back in scanned)
+        op = KernelLoop(body.graph, len(states), backs, tuple(reverses), turns, True)
+        given = [*states, *(x for x, _ in scanned), *captured, *body.constants]
+        results = make.add_all(op, make.numbers(first), make.numbers(turns), *given)
+        parts.append(results[1 + len(states) :])
+        states = results[1 : 1 + len(states)]
+    stacks = []
+    for column, back in zip(zip(*parts, strict=True), reverses, strict=True):
+        ordered = column[::-1] if back else column
+        stacks.append(make.add(Concat(0), *ordered) if len(ordered) > 1 else ordered[0])
+    return [*states, *stacks]

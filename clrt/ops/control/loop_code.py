@@ -1,0 +1,363 @@
+"""OpenCL C for the body of a loop over small tensors: one statement per node, in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from clrt.ir.cl_code import Code
+from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Step, TensorType
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.variant import Lowering
+from clrt.ops.checks import normalize_axis
+from clrt.ops.control.loop_moves import StridedCopy, strided_copies
+from clrt.ops.index_checks import index_status
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.gemm import Gemm
+from clrt.ops.matmul.matmul import MatMul, MatrixProduct
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.views import View
+from clrt.ops.pointwise.base import Pointwise
+from clrt.ops.pointwise.fused import Fused, compute_type, render, steps_of
+from clrt.ops.reduce.reduction import Reduce, reduced_axes, reduction_expressions, reduction_types
+
+_PLAIN = frozenset(d for d in DType if d.storage == "plain" and d is not DType.STRING)
+_DTYPES = _PLAIN | WIDENED
+
+
+_PRODUCTS = (MatMul, Gemm, FusedMatMul)
+# Products of two numbers that take as long as another operation, as they are made by vectors.
+_PRODUCTS_OF_WORK = 4
+
+
+def node_work(node: Node) -> int | None:
+    """Returns the operations that a node takes in a kernel loop; None if it has no code there.
+
+    Args:
+        node: All its shapes are numbers.
+    """
+    op = node.op
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    if any(not v.type.is_static or v.type.on_host or v.dtype not in _DTYPES for v in values):
+        return None
+    if any(0 in v.dims for v in values):
+        return None
+    n = sum(prod(v.dims) for v in node.outputs)
+    if isinstance(op, View):
+        return 0
+    if isinstance(op, (Pointwise, Fused)):
+        steps = steps_of(op, len(node.inputs))
+        return n * len(steps) if _is_rendered(steps, node.inputs) else None
+    if isinstance(op, Reduce):
+        x = node.arg(0)
+        fits = op.reduces(x.dtype) and not op.shift and reduced_axes(node, "any").fits
+        return prod(x.dims) if fits else None
+    if type(op) in _PRODUCTS:
+        return _product_work(node)
+    return n if isinstance(op, Gather) or strided_copies(node) is not None else None
+
+
+def _is_rendered(steps: tuple[Step, ...], inputs: Sequence[Value | None]) -> bool:
+    """Whether there is code for a program over values."""
+    given = [v.dtype for v in inputs if v is not None]
+    return len(given) == len(inputs) and not isinstance(render(steps, given), str)
+
+
+def _product_work(node: Node) -> int | None:
+    op, a, b = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, MatrixProduct)
+    extras, steps = op.extras(node), op.program(node.input_types)
+    floats = all(v.dtype is DType.FLOAT32 for v in (a, b))
+    if not floats or len(b.dims) != 2 or len(a.dims) < 2 or op.transposed()[0]:
+        return None
+    n = prod(node.output.dims)
+    if any(len(v.dims) > len(node.output.dims) for v in extras) or op.rounds_a() is not None:
+        return None
+    fits = not steps or _is_rendered(steps, [a, *extras])
+    return n * (a.dims[-1] // _PRODUCTS_OF_WORK + len(steps)) if fits else None
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A tensor in the kernel.
+
+    Attributes:
+        pointer: C expression of the address of its first element.
+        count: C expression of its number of elements.
+    """
+
+    pointer: Code
+    count: Code
+    dtype: DType
+
+    def load(self, index: Code) -> Code:
+        """The element at an index, in the type that kernels compute in."""
+        return Code("LOAD_AS({}, {}, {})").fill(self.dtype.storage, self.pointer, index)
+
+    def store(self, index: Code, value: Code) -> Code:
+        """The statement that writes an element."""
+        text = Code("STORE_AS({}, {}, {}, {});")
+        return text.fill(self.dtype.storage, self.pointer, index, value)
+
+
+class LoopCode:
+    """Generates the parameters and statements of `kernel_loop` for one body.
+
+    Attributes:
+        parameters: Declarations, each with a comma in front.
+        args: Values of the parameters, by name.
+        setup, body, next: Statements before the loop, of an iteration, and at its end.
+    """
+
+    def __init__(self) -> None:
+        self.parameters: list[Code] = []
+        self.args: dict[str, Any] = {}
+        self.setup: list[Code] = []
+        self.body: list[Code] = []
+        self.next: list[Code] = []
+        self._slots: dict[Value, _Slot] = {}
+        self._count = 0
+        # By C type: the element count and the last slot of the scratch memory.
+        self._scratch: dict[Code, tuple[int, _Slot]] = {}
+
+    def defines(self, goes_on: Code) -> dict[str, Code]:
+        """The macros of the kernel's source."""
+        join = Code(" ").join
+        return {
+            "TENSORS": Code("").join(self.parameters),
+            "SETUP": join(self.setup),
+            "BODY": join(self.body),
+            "NEXT": join(self.next),
+            "GOES_ON": goes_on,
+        }
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Size of the parameters in bytes, where a pointer and an offset take 16."""
+        return sum(4 if isinstance(value, (int, float)) else 16 for value in self.args.values())
+
+    def allocate(self, ctx: Lowering) -> None:
+        """Adds the scratch memory, whose size is known when all nodes are there."""
+        for kind, (elems, slot) in self._scratch.items():
+            name = Code("m_{}").fill(kind)
+            self.parameters.append(Code(", OUT({}, {})").fill(kind, name))
+            self.args[name] = ctx.scratch(elems, slot.dtype)
+
+    def number(self, value: int | float) -> Code:
+        """A number as a parameter, so that other sizes compile no kernel."""
+        name = self._name(Code("k{}"))
+        kind = Code("float") if isinstance(value, float) else Code("IDX_T")
+        self.parameters.append(Code(", const {} {}").fill(kind, name))
+        self.args[name] = value
+        return name
+
+    def tensor(self, value: Value, access: Code, formal: Value | None = None) -> _Slot:
+        """A tensor as a parameter: `access` is IN or OUT."""
+        name = self._name(Code("x{}"))
+        self.parameters.append(Code(", {}({}, {})").fill(access, value.dtype.cl, name))
+        self.args[name] = value
+        shape = value if formal is None else formal
+        slot = _Slot(Code("AT({})").fill(name), self.number(prod(shape.dims)), value.dtype)
+        if formal is not None:
+            self._slots[formal] = slot
+        return slot
+
+    def row(self, formal: Value, whole: Value, backwards: bool) -> None:
+        """A row of a tensor, by the iteration's number, from the last one if backwards."""
+        slot = self.tensor(whole, Code("IN"), formal)
+        place = Code("at")
+        if backwards:
+            place = Code("({} - at)").fill(self.number(whole.dims[0] - 1))
+        pointer = Code("({} + {} * {})").fill(slot.pointer, place, slot.count)
+        self._slots[formal] = _Slot(pointer, slot.count, slot.dtype)
+
+    def variable(self, formal: Value, value: Code) -> None:
+        """A tensor of one element that each iteration sets, such as its number."""
+        slot = self._allocate(formal)
+        self._slots[formal] = slot
+        self.body.append(Code("if (LANE == 0) {} MEET").fill(slot.store(Code("0"), value)))
+
+    def state(self, formal: Value, start: Value, result: Value) -> None:
+        """A carried value: it lies in its output, where the initial value is copied to."""
+        slot = self.tensor(result, Code("OUT"), formal)
+        source = self.tensor(start, Code("IN"))
+        self.setup.append(_copied(slot, source))
+
+    def carry(self, formals: Sequence[Value], values: Sequence[Value]) -> None:
+        """At the end of an iteration each state becomes its next value."""
+        carried = {self._slots[f].pointer for f in formals}
+        for formal, value in zip(formals, values, strict=True):
+            slot, source = self._slots[formal], self._slots[value]
+            if slot == source:
+                continue
+            if source.pointer in carried:  # another state, which this iteration overwrites
+                held = self._allocate(value)
+                self.body.append(_copied(held, source))
+                self.body.append(Code("MEET"))
+                source = held
+            self.next.append(_copied(slot, source))
+
+    def stack(self, value: Value, stack: Value, backwards: bool) -> None:
+        """A row of each iteration, the last one first if backwards."""
+        slot = self.tensor(stack, Code("OUT"))
+        source = self._slots[value]
+        turn = Code("(most - 1 - done)") if backwards else Code("done")
+        pointer = Code("({} + {} * {})").fill(slot.pointer, turn, source.count)
+        self.next.append(_copied(_Slot(pointer, source.count, slot.dtype), source))
+
+    def first_element(self, value: Value) -> Code:
+        """The first element of a tensor."""
+        return self._slots[value].load(Code("0"))
+
+    def add(self, graph: Graph) -> None:
+        """The statements of a graph whose inputs are there."""
+        for node in graph.nodes:
+            op = node.op
+            if isinstance(op, View):
+                self._slots[node.output] = self._slots[node.arg(0)]
+                continue
+            for value in node.outputs:
+                self._slots[value] = self._allocate(value)
+            slot = self._slots[node.output]
+            copies = strided_copies(node)
+            if copies is not None:
+                for copy in copies:
+                    self._each(self.number(prod(copy.dims)), self._copying(copy))
+            elif isinstance(op, Reduce):
+                self._each(slot.count, self._reduction(node, op, slot))
+            elif isinstance(op, Gather):
+                self._each(slot.count, self._gathering(node, op, slot))
+            elif isinstance(op, MatrixProduct):
+                self._multiply(node, op, slot)
+            else:
+                given = [(self._slots[v], v.dims) for v in node.inputs if v is not None]
+                steps = steps_of(op, len(given))  # type: ignore[arg-type]
+                self._each(slot.count, self._elementwise(steps, given, slot, node.output.dims))
+
+    def _each(self, count: Code, statement: Code) -> None:
+        """A statement for each i below a number, which all work-items share."""
+        self.body.append(Code("EACH(i, {}) {{ {} }} MEET").fill(count, statement))
+
+    def _name(self, template: Code) -> Code:
+        self._count += 1
+        return template.fill(self._count)
+
+    def _allocate(self, value: Value) -> _Slot:
+        """Scratch memory for a value."""
+        kind, n = value.dtype.cl, prod(value.dims)
+        elems, last = self._scratch.get(kind, (0, None))
+        pointer = Code("AT(m_{})").fill(kind)
+        if last is not None:
+            pointer = Code("({} + {})").fill(last.pointer, last.count)
+        slot = _Slot(pointer, self.number(n), value.dtype)
+        self._scratch[kind] = elems + n, slot
+        return slot
+
+    def _elementwise(
+        self,
+        steps: tuple[Step, ...],
+        given: Sequence[tuple[_Slot, Sequence[int]]],
+        slot: _Slot,
+        y: Sequence[int],
+    ) -> Code:
+        """Element i of a program over tensors, given with their shapes, that broadcast to `y`."""
+        program = render(steps, [operand.dtype for operand, _ in given])
+        assert not isinstance(program, str)
+        flat = all(tuple(dims) == tuple(y) or prod(dims) == 1 for _, dims in given)
+        lines = [] if flat else self._places(y)
+        for k, (operand, dims) in enumerate(given):
+            index = Code("0") if prod(dims) == 1 else Code("i")
+            if not flat and prod(dims) > 1:
+                index = self._strided(broadcast_strides(dims, y))
+            read, kind = operand.load(index), compute_type(operand.dtype)
+            lines.append(Code("const {} v{} = {};").fill(kind, k, read))
+        for k, number in enumerate(program.numbers):
+            lines.append(Code("const float c{} = {};").fill(k, self.number(float(number))))
+        lines += [program.body, slot.store(Code("i"), program.result)]
+        return Code(" ").join(lines)
+
+    def _copying(self, copy: StridedCopy) -> Code:
+        dims = copy.dims or (1,)
+        source, target = (
+            Code("{} + {}").fill(self.number(v.offset), self._strided(v.steps or (0,)))
+            for v in (copy.source, copy.target)
+        )
+        read = self._slots[copy.source.value].load(source)
+        written = self._slots[copy.target.value].store(target, read)
+        return Code(" ").join([*self._places(dims), written])
+
+    def _multiply(self, node: Node, op: MatrixProduct, slot: _Slot) -> None:
+        a, b, y = node.arg(0), node.arg(1), node.output
+        steps, product = op.program(node.input_types), slot
+        if steps:
+            product = self._allocate(Value("product", TensorType(DType.FLOAT32, y.dims)))
+        entry = Code("multiply_transposed") if op.transposed()[1] else Code("multiply")
+        sizes = prod(a.dims[:-1]), y.dims[-1], a.dims[-1]
+        pointers = (self._slots[a].pointer, self._slots[b].pointer, product.pointer)
+        text = Code("{}({}, {}, {}, {}, {}, {}); MEET")
+        self.body.append(text.fill(entry, *pointers, *map(self.number, sizes)))
+        if steps:
+            given = [(product, y.dims), *((self._slots[v], v.dims) for v in op.extras(node))]
+            self._each(slot.count, self._elementwise(steps, given, slot, y.dims))
+
+    def _places(self, dims: Sequence[int]) -> list[Code]:
+        """Declares the place j0, j1, … of element i of a shape."""
+        lines = [Code("IDX_T left_ = i;")]
+        for axis in range(len(dims) - 1, 0, -1):
+            size = self.number(dims[axis])
+            line = Code("const IDX_T j{0} = left_ % {1}; left_ /= {1};")
+            lines.append(line.fill(axis, size))
+        return [*lines, Code("const IDX_T j0 = left_;")]
+
+    def _strided(self, steps: Sequence[int]) -> Code:
+        """The offset of the place j0, j1, …"""
+        parts = [Code("j{} * {}").fill(k, self.number(s)) for k, s in enumerate(steps)]
+        return Code(" + ").join(parts)
+
+    def _reduction(self, node: Node, op: Reduce, slot: _Slot) -> Code:
+        x = self._slots[node.arg(0)]
+        view = reduced_axes(node, "any").args()
+        of = {name: self.number(size) for name, size in view.items()}
+        expressions = reduction_expressions(op, node.arg(0).dtype)
+        kind = reduction_types(node.arg(0).dtype)["ACC_T"]
+        text = Code(
+            "const IDX_T from = i / {d2} / {d1} * {s0} + i / {d2} % {d1} * {s1} + i % {d2} * {s2};"
+            " {kind} a = {init};"
+            " for (IDX_T j0 = 0; j0 < {r0}; ++j0) for (IDX_T j1 = 0; j1 < {r1}; ++j1)"
+            " for (IDX_T j2 = 0; j2 < {r2}; ++j2) {{"
+            " const {kind} x = {read}; a = {step}; }}"
+            " const {kind} n = ({kind})({r0} * {r1} * {r2}); {store}"
+        )
+        place = Code("from + j0 * {t0} + j1 * {t1} + j2 * {t2}").fill(**of)
+        return text.fill(
+            **of,
+            kind=kind,
+            init=expressions["INIT"],
+            step=expressions["STEP(a, x)"],
+            read=x.load(place),
+            store=slot.store(Code("i"), expressions["FINISH(a, n)"]),  # type: ignore[arg-type]
+        )
+
+    def _gathering(self, node: Node, op: Gather, slot: _Slot) -> Code:
+        x, indices = node.arg(0), node.arg(1)
+        axis = normalize_axis(op.axis, len(x.dims), op)
+        status = self._name(Code("status{}"))
+        self.parameters.append(Code(", OUT(long, {})").fill(status))
+        self.args[status] = index_status(node, 1, (x.dims[axis],), f"axis {axis} of '{x.name}'")
+        n, inner = self.number(x.dims[axis]), self.number(prod(x.dims[axis + 1 :]))
+        rows = self.number(prod(indices.dims))
+        index = self._slots[indices].load(Code("i / {} % {}").fill(inner, rows))
+        place = Code("clrt_index((long)({}), {}, AT({}))").fill(index, n, status)
+        text = Code("(i / {0} / {1} * {2} + {3}) * {0} + i % {0}")
+        source = text.fill(inner, rows, n, place)
+        return slot.store(Code("i"), self._slots[x].load(source))
+
+
+def _copied(target: _Slot, source: _Slot) -> Code:
+    """The statement that copies a tensor, all work-items together."""
+    i = Code("i")
+    return Code("EACH(i, {}) {}").fill(target.count, target.store(i, source.load(i)))
