@@ -132,6 +132,25 @@ FOLLOWING = _loop(
     "int64 d; float w",
     ", float[40] x, float limit",
 )
+LINES = _loop(
+    "float[2, 5, 3] x; float[6] v; int64 i0",
+    """
+    one = Constant<value = int64 {1}>()
+    j_ = Add(i0_, one)
+    a = Softmax<axis = 1>(x_)
+    b = LogSoftmax<axis = -1>(a)
+    s = ReduceLogSumExp<keepdims = 1>(b, axes)
+    y_ = Sub(x_, s)
+    p = MatMul(m, v_)
+    q = MatMul(p, m)
+    w_ = Tanh(q)
+    limit = Constant<value = int64 {30}>()
+    more = Less(j_, limit)
+    """,
+    "float[2, 5, 3] y; float[6] w; int64 j",
+    ", float[6, 6] m",
+    "axes = Constant<value = int64[2] {0, 2}>()",
+)
 SCANNED = parsed(
     """
     g (float[3] s, float[2, n, 3] x, float[n, 2] z, float[3] w)
@@ -180,6 +199,10 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
             "v": normal(3, 13, 13) / 8,
             "bias": normal(4, 13),
         },
+    ),
+    "lines": (
+        LINES,
+        {"x": normal(1, 2, 5, 3), "v": normal(2, 6), "i0": np.array(0), "m": normal(3, 6, 6) / 2},
     ),
     "following": (
         FOLLOWING,

@@ -17,8 +17,9 @@ from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
+from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.table import Add, Less, Mul, Tanh
-from clrt.ops.reduce.reduce import ReduceMax, ReduceSum
+from clrt.ops.reduce.reduce import ReduceLogSumExp, ReduceMax, ReduceSum
 from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.harness import all_devices, run_graph
@@ -40,10 +41,12 @@ def _body() -> LoopBody:
     cut = build.add(Slice(), wide, build.ints(1), build.ints(10), build.ints(1))
     picked = build.add(Gather(), table, k)
     y = build.add(Tanh(), build.add(Add(), build.add(Add(), cut, row), picked))
-    sums = build.add(ReduceSum(), y, build.ints(1))
-    total = build.add(Add(), c, sums)
+    axis = build.ints(1)
+    sums = build.add(ReduceSum(), y, axis)
+    soft = build.add(Softmax(0), y)
+    total = build.add(Add(), c, build.add(Add(), sums, build.add(ReduceLogSumExp(), soft, axis)))
     top = build.add(ReduceMax(keepdims=False), total)
-    more = build.add(Less(), top, build.numbers(6.0, DType.FLOAT32))
+    more = build.add(Less(), top, build.numbers(14.0, DType.FLOAT32))
     step = build.add(Add(), k, build.numbers(-1))
     both = build.add(Concat(1), total, y)
     number = build.add(Mul(), turn, step)

@@ -21,6 +21,7 @@ from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul, MatrixProduct
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import View
+from clrt.ops.norm.softmax import SoftmaxBase, split
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused, compute_type, render, steps_of
 from clrt.ops.reduce.reduction import Reduce, reduced_axes, reduction_expressions, reduction_types
@@ -54,10 +55,12 @@ def node_work(node: Node) -> int | None:
         return n * len(steps) if _is_rendered(steps, node.inputs) else None
     if isinstance(op, Reduce):
         x = node.arg(0)
-        fits = op.reduces(x.dtype) and not op.shift and reduced_axes(node, "any").fits
-        return prod(x.dims) if fits else None
+        fits = op.reduces(x.dtype) and reduced_axes(node, "any").fits
+        return prod(x.dims) * (1 + op.shift) if fits else None
     if type(op) in _PRODUCTS:
         return _product_work(node)
+    if isinstance(op, SoftmaxBase):
+        return 3 * n if node.output.dtype in WIDENED else None
     return n if isinstance(op, Gather) or strided_copies(node) is not None else None
 
 
@@ -72,7 +75,7 @@ def _product_work(node: Node) -> int | None:
     assert isinstance(op, MatrixProduct)
     extras, steps = op.extras(node), op.program(node.input_types)
     floats = all(v.dtype is DType.FLOAT32 for v in (a, b))
-    if not floats or len(b.dims) != 2 or len(a.dims) < 2 or op.transposed()[0]:
+    if not floats or len(b.dims) > 2 or op.transposed()[0]:
         return None
     n = prod(node.output.dims)
     if any(len(v.dims) > len(node.output.dims) for v in extras) or op.rounds_a() is not None:
@@ -229,6 +232,10 @@ class LoopCode:
                     self._each(self.number(prod(copy.dims)), self._copying(copy))
             elif isinstance(op, Reduce):
                 self._each(slot.count, self._reduction(node, op, slot))
+            elif isinstance(op, SoftmaxBase):
+                outer, along, step = split(op, node.arg(0))
+                lines = self.number(outer * step)
+                self._each(lines, self._softmax(node, op.log, slot, (along, step)))
             elif isinstance(op, Gather):
                 self._each(slot.count, self._gathering(node, op, slot))
             elif isinstance(op, MatrixProduct):
@@ -295,8 +302,10 @@ class LoopCode:
         steps, product = op.program(node.input_types), slot
         if steps:
             product = self._allocate(Value("product", TensorType(DType.FLOAT32, y.dims)))
-        entry = Code("multiply_transposed") if op.transposed()[1] else Code("multiply")
-        sizes = prod(a.dims[:-1]), y.dims[-1], a.dims[-1]
+        by_rows = op.transposed()[1] or len(b.dims) == 1
+        entry = Code("multiply_transposed") if by_rows else Code("multiply")
+        m = prod(a.dims[:-1])
+        sizes = m, prod(y.dims) // m, a.dims[-1]
         pointers = (self._slots[a].pointer, self._slots[b].pointer, product.pointer)
         text = Code("{}({}, {}, {}, {}, {}, {}); MEET")
         self.body.append(text.fill(entry, *pointers, *map(self.number, sizes)))
@@ -324,23 +333,46 @@ class LoopCode:
         of = {name: self.number(size) for name, size in view.items()}
         expressions = reduction_expressions(op, node.arg(0).dtype)
         kind = reduction_types(node.arg(0).dtype)["ACC_T"]
+        loops = Code(
+            "for (IDX_T j0 = 0; j0 < {r0}; ++j0) for (IDX_T j1 = 0; j1 < {r1}; ++j1)"
+            " for (IDX_T j2 = 0; j2 < {r2}; ++j2)"
+        ).fill(**of)
+        shift = Code(
+            "{kind} top = -INFINITY; {loops} {{ const {kind} x = {read};"
+            " top = x > top || x != x ? x : top; }} top = top - top == 0 ? top : 0;"
+        )
         text = Code(
             "const IDX_T from = i / {d2} / {d1} * {s0} + i / {d2} % {d1} * {s1} + i % {d2} * {s2};"
-            " {kind} a = {init};"
-            " for (IDX_T j0 = 0; j0 < {r0}; ++j0) for (IDX_T j1 = 0; j1 < {r1}; ++j1)"
-            " for (IDX_T j2 = 0; j2 < {r2}; ++j2) {{"
-            " const {kind} x = {read}; a = {step}; }}"
+            " {shift} {kind} a = {init}; {loops} {{ const {kind} x = {read}{less}; a = {step}; }}"
             " const {kind} n = ({kind})({r0} * {r1} * {r2}); {store}"
         )
-        place = Code("from + j0 * {t0} + j1 * {t1} + j2 * {t2}").fill(**of)
+        read = x.load(Code("from + j0 * {t0} + j1 * {t1} + j2 * {t2}").fill(**of))
+        finished = Code("{} + top") if op.shift else Code("{}")
         return text.fill(
             **of,
             kind=kind,
+            loops=loops,
+            shift=shift.fill(kind=kind, loops=loops, read=read) if op.shift else Code(""),
+            less=Code(" - top") if op.shift else Code(""),
             init=expressions["INIT"],
             step=expressions["STEP(a, x)"],
-            read=x.load(place),
-            store=slot.store(Code("i"), expressions["FINISH(a, n)"]),  # type: ignore[arg-type]
+            read=read,
+            store=slot.store(Code("i"), finished.fill(expressions["FINISH(a, n)"])),
         )
+
+    def _softmax(self, node: Node, log: bool, slot: _Slot, sizes: tuple[int, int]) -> Code:
+        """Line i along an axis: `sizes` are its elements and the step between them."""
+        n, step = map(self.number, sizes)
+        place = Code("from + j * {}").fill(step)
+        read = self._slots[node.arg(0)].load(place)
+        result = Code("({} - top) - c_log(sum)") if log else Code("c_exp({} - top) / sum")
+        each = Code("for (IDX_T j = 0; j < {}; ++j)").fill(n)
+        text = Code(
+            "const IDX_T from = i / {1} * ({0} * {1}) + i % {1};"
+            " F top = -INFINITY; {2} top = c_max(top, {3});"
+            " F sum = 0.0f; {2} sum += c_exp({3} - top); {2} {4}"
+        )
+        return text.fill(n, step, each, read, slot.store(place, result.fill(read)))
 
     def _gathering(self, node: Node, op: Gather, slot: _Slot) -> Code:
         x, indices = node.arg(0), node.arg(1)
