@@ -19,6 +19,7 @@ from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.table import Add, Less, Mul, Tanh
+from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceLogSumExp, ReduceMax, ReduceSum
 from clrt.ops.reference_interpreter import evaluate
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -28,7 +29,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 
 
 def _body() -> LoopBody:
-    """States [2, 9], [2, 1] and [] int64, a row [9]; ends by a sum; stacks [9] and a number."""
+    """States [2, 9], [2, 1] and [] int64, a row [9]; ends by a sum; stacks rows and numbers."""
     build = Builder()
     turn, _ = counters = [build.input("i", DType.INT64, ()), build.input("go", DType.BOOL, ())]
     x = build.input("x", DType.FLOAT32, (2, 9))
@@ -49,7 +50,8 @@ def _body() -> LoopBody:
     more = build.add(Less(), top, build.numbers(14.0, DType.FLOAT32))
     step = build.add(Add(), k, build.numbers(-1))
     both = build.add(Concat(1), total, y)
-    number = build.add(Mul(), turn, step)
+    best = build.add(ArgMax(1, keepdims=False), soft)
+    number = build.add(Mul(), build.add(Add(), best, turn), step)
     outputs = [more, y, total, step, both, number]
     names = [str(n) for n in range(len(outputs))]
     graph = build.graph("body", [*counters, x, c, k, row, table], outputs, names)

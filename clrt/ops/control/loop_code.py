@@ -21,9 +21,10 @@ from clrt.ops.matmul.gemm import Gemm
 from clrt.ops.matmul.matmul import MatMul, MatrixProduct
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import View
-from clrt.ops.norm.softmax import SoftmaxBase, split
+from clrt.ops.norm.softmax import SoftmaxBase, around_axis, split
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused, compute_type, render, steps_of
+from clrt.ops.reduce.argmax import ArgExtremum
 from clrt.ops.reduce.reduction import Reduce, reduced_axes, reduction_expressions, reduction_types
 
 _PLAIN = frozenset(d for d in DType if d.storage == "plain" and d is not DType.STRING)
@@ -61,6 +62,10 @@ def node_work(node: Node) -> int | None:
         return _product_work(node)
     if isinstance(op, SoftmaxBase):
         return 3 * n if node.output.dtype in WIDENED else None
+    if isinstance(op, ArgExtremum):
+        x = node.arg(0)
+        fits = bool(x.dims) and x.dtype is not DType.BOOL and not op.select_last_index
+        return prod(x.dims) if fits else None
     return n if isinstance(op, Gather) or strided_copies(node) is not None else None
 
 
@@ -236,6 +241,8 @@ class LoopCode:
                 outer, along, step = split(op, node.arg(0))
                 lines = self.number(outer * step)
                 self._each(lines, self._softmax(node, op.log, slot, (along, step)))
+            elif isinstance(op, ArgExtremum):
+                self._each(slot.count, self._extremum(node, op, slot))
             elif isinstance(op, Gather):
                 self._each(slot.count, self._gathering(node, op, slot))
             elif isinstance(op, MatrixProduct):
@@ -373,6 +380,20 @@ class LoopCode:
             " F sum = 0.0f; {2} sum += c_exp({3} - top); {2} {4}"
         )
         return text.fill(n, step, each, read, slot.store(place, result.fill(read)))
+
+    def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
+        """Where the best element of line i is; NaN counts as the best one."""
+        x = node.arg(0)
+        _, along, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
+        text = Code(
+            "const IDX_T from = i / {1} * ({0} * {1}) + i % {1}; IDX_T found = 0; {2} best = {3};"
+            " for (IDX_T j = 1; j < {0}; ++j) {{ const {2} v = {4};"
+            " if (best == best && (v {5} best || v != v)) best = v, found = j; }} {6}"
+        )
+        n, s, slots = self.number(along), self.number(step), self._slots[x]
+        reads = slots.load(Code("from")), slots.load(Code("from + j * {}").fill(s))
+        stored = slot.store(Code("i"), Code("found"))
+        return text.fill(n, s, compute_type(x.dtype), *reads, op.better, stored)
 
     def _gathering(self, node: Node, op: Gather, slot: _Slot) -> Code:
         x, indices = node.arg(0), node.arg(1)
