@@ -24,7 +24,7 @@ from clrt.errors import (
     RunTimeoutError,
     ShapeError,
     UnsupportedError,
-    needing,
+    explain_missing_extra,
 )
 from clrt.util.gc_control import import_module
 from clrt.util.moved import find_moved
@@ -119,7 +119,7 @@ find_moved()
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'clrt' has no attribute '{name}'")
-    with needing(f"clrt.{name}"):
+    with explain_missing_extra(f"clrt.{name}"):
         value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

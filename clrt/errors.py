@@ -241,7 +241,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 @contextmanager
-def needing(what: str) -> Iterator[None]:
+def explain_missing_extra(what: str) -> Iterator[None]:
     """Around imports: says which extra brings a package that is missing.
 
     Args:

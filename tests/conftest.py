@@ -31,12 +31,9 @@ os.environ.setdefault("CLRT_SELF_TEST", "never")
 os.environ.pop("COLUMNS", None)
 
 from clrt.device.caps import DeviceCaps  # noqa: E402
-from clrt.runtime.opencl import devices, program_writer  # noqa: E402
+from clrt.runtime.opencl import devices  # noqa: E402
 from clrt.runtime.opencl import session as sessions  # noqa: E402
 from clrt.runtime.opencl.driver import cl  # noqa: E402
-
-# To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
-program_writer._IDLE_S = 1e6
 
 with suppress(ImportError):  # a machine of GPUs may do without
     import onnxruntime

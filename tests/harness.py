@@ -14,10 +14,10 @@ from clrt.ops.base import Accuracy, Op
 from clrt.plan.plan import Plan
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.opencl.session import session_for
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.env_vars import DEVICE
 from tests.ops.sample_plans import plan_graph as plan_graph
 from tests.ops.sample_plans import sample_graph as sample_graph
@@ -63,7 +63,12 @@ def run_plan(plan: Plan, feeds: Mapping[str, Array], device: DeviceInfo) -> dict
     session = session_for(device)
     constants = frozenset(plan.graph.constants())
     bound = BoundPlan(
-        plan, session, Weights(session), Slabs(session), constants, session.connection.lane
+        plan,
+        session,
+        WeightStore(session),
+        ArenaMemory(session),
+        constants,
+        session.connection.lane,
     )
     if device.caps.simulator:
         _never_freed.append(bound)

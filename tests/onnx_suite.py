@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx.backend.test.case.test_case import TestCase
 
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 
 
 @cache
@@ -34,6 +34,6 @@ def cases_of(kind: str) -> tuple[TestCase, ...]:
     if kind != "node":
         return found
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(path, sync=False) as stream:
+    with atomic_write(path, sync=False) as stream:
         pickle.dump(found, stream, protocol=pickle.HIGHEST_PROTOCOL)
     return found

@@ -11,13 +11,13 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.kernels.tuning_records import record_for
 from clrt.plan.arena import align
-from clrt.plan.plan import Plan, make_plan, tenants
+from clrt.plan.plan import Plan, arena_buffers, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep
-from clrt.plan.template import PlanTemplate, SizedPlan, trace_plan
+from clrt.plan.template import InstantiatedPlan, PlanTemplate, trace_plan
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
 
@@ -57,7 +57,12 @@ def compare(left: Plan, right: Plan) -> None:
     assert left.live_bytes == right.live_bytes
     assert left.launches == right.launches
     for a, b in zip(left.graph.values(), right.graph.values(), strict=True):
-        assert (a.name, a.dtype, a.shape, a.symbolic) == (b.name, b.dtype, b.shape, b.symbolic)
+        assert (a.name, a.dtype, a.shape, a.symbolic_shape) == (
+            b.name,
+            b.dtype,
+            b.shape,
+            b.symbolic_shape,
+        )
         assert (a.numbers is None) == (b.numbers is None), a
         assert a.numbers is None or np.array_equal(a.numbers, b.numbers, equal_nan=True), a
         assert a.numbers is None or a.numbers.dtype == b.numbers.dtype, a
@@ -88,18 +93,18 @@ def _buffer(arg: BufferArg, names: dict[int, str]) -> Any:
     if isinstance(buffer, Scratch):
         name = names.setdefault(id(buffer), f"scratch {len(names)}")
         known = (name, buffer.elems, buffer.dtype)
-    elif isinstance(buffer, Packed):
+    elif isinstance(buffer, PackedWeight):
         held = buffer.value.numbers  # a plan that folds a constant has one of its own
         elements = None if held is None else (held.dtype, held.tobytes())
         known = (buffer.value.name, elements, buffer.layout, buffer.nbytes)
-    elif isinstance(buffer, Status):
+    elif isinstance(buffer, StatusWord):
         known = (buffer.node.name, buffer.operand, buffer.allowed)
     return known, arg.offset, arg.elems
 
 
 def check_arena(of: Plan) -> None:
     """Raises AssertionError where two buffers alive together overlap, or one lies outside."""
-    found = [(of.places[owner], interval) for owner, interval in tenants(of)]
+    found = [(of.places[owner], interval) for owner, interval in arena_buffers(of)]
     assert len(found) == len(of.places)
     for place, interval in found:
         assert place.offset_bytes % align(1) == 0
@@ -110,7 +115,7 @@ def check_arena(of: Plan) -> None:
         assert apart or p.slab != q.slab or not a.meets(b), (p, a, q, b)
 
 
-def check_words(of: PlanTemplate, one: SizedPlan, other: SizedPlan) -> None:
+def check_words(of: PlanTemplate, one: InstantiatedPlan, other: InstantiatedPlan) -> None:
     """Raises AssertionError where words and global sizes are not all that differs."""
     found = [_arguments(one), _arguments(other)]
     columns = list(zip(of.words.launches.tolist(), of.words.arguments.tolist(), strict=True))
@@ -151,9 +156,9 @@ def _arguments(of: Plan) -> dict[tuple[int, int], Any]:
 
 def _lies(of: Plan, buffer: Buffer) -> tuple[Any, int]:
     """The constant that a buffer is, and the element at which it starts in the arena."""
-    if isinstance(buffer, Packed):
+    if isinstance(buffer, PackedWeight):
         return (buffer.value, buffer.layout), 0
-    if isinstance(buffer, Status):
+    if isinstance(buffer, StatusWord):
         return "status", of.statuses.index(buffer)
     root = of.root(buffer) if isinstance(buffer, Value) else buffer
     if isinstance(root, Value) and root.is_constant:

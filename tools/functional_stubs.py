@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clrt.functional import common
 from clrt.functional.operators import function_of, names_in
-from clrt.models.onnx.op_schemas import Attribute, Formal, OpForm, op_forms
+from clrt.models.onnx.op_schemas import Attribute, FormalParameter, OpSchemaInfo, op_forms
 
 TARGET = Path(__file__).parents[1] / "clrt/functional/typed.pyi"
 HEAD = '''\
@@ -87,7 +87,7 @@ def _own_kind(annotation: str, operand: str, optional: bool) -> str:
     return annotation
 
 
-def _op(form: OpForm) -> str:
+def _op(form: OpSchemaInfo) -> str:
     """An op: on the host, on a device, and with as many outputs as are asked for."""
     always = [f for f in form.outputs or () if f.option == "single"] or list(form.outputs or ())
     more = form.outputs is None or len(always) < len(form.outputs) or _open(always)
@@ -103,21 +103,21 @@ def _op(form: OpForm) -> str:
     return "\n".join(found) if len(found) > 1 else found[0].replace("@overload\n", "")
 
 
-def _open(formals: list[Formal]) -> bool:
+def _open(formals: list[FormalParameter]) -> bool:
     return any(f.option == "variadic" for f in formals)
 
 
-def _result(formals: list[Formal], kind: str) -> str:
+def _result(formals: list[FormalParameter], kind: str) -> str:
     if not formals or _open(formals) or any(not _is_tensor(f) for f in formals):
         return "Any"
     return kind if len(formals) == 1 else f"tuple[{', '.join([kind] * len(formals))}]"
 
 
-def _is_tensor(formal: Formal) -> bool:
+def _is_tensor(formal: FormalParameter) -> bool:
     return all(t.startswith("tensor(") for t in formal.types)
 
 
-def _signature(form: OpForm, operand: str, result: str, asks: bool) -> str:
+def _signature(form: OpSchemaInfo, operand: str, result: str, asks: bool) -> str:
     formals = {f.name: f for f in form.inputs or ()}
     parameters = []
     for each in inspect.signature(function_of("", form.name)).parameters.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,7 +23,7 @@ class Chunks:
         source_rate: Samples a second of an array; None says that it is `sampling_rate`.
 
     Attributes:
-        taken: Samples of the sound that the chunks so far hold, without the zeros behind it.
+        samples_read: Samples of the sound that the chunks so far hold, without the zeros behind it.
 
     Raises:
         InputError: An option is out of range; the source, once it is read, as `read_audio` says.
@@ -41,7 +42,13 @@ class Chunks:
             )
         self._blocks = mono_blocks(source, source_rate, to=check_rate(sampling_rate))
         self._samples = samples
-        self.taken = 0
+        self.samples_read = 0
+
+    @property
+    def taken(self) -> int:
+        """The former name of `samples_read`."""
+        warnings.warn("use Chunks.samples_read", DeprecationWarning, stacklevel=2)
+        return self.samples_read
 
     def __iter__(self) -> Iterator[FloatArray]:
         size, left = self._samples, np.empty(0, np.float32)
@@ -49,9 +56,9 @@ class Chunks:
             whole = np.concatenate([left, block])
             end = len(whole) - len(whole) % size
             for start in range(0, end, size):
-                self.taken += size
+                self.samples_read += size
                 yield whole[start : start + size]
             left = whole[end:]
         if len(left):
-            self.taken += len(left)
+            self.samples_read += len(left)
             yield np.pad(left, (0, size - len(left)))

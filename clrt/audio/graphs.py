@@ -15,7 +15,7 @@ from clrt.audio.mel import Doubles
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.op_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import OpBuilder, floats, ints
 
 BLOCKS = "blocks"
 VALID = "valid"
@@ -59,7 +59,7 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
 
     Source: transformers' WhisperFeatureExtractor.
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     blocks = symbol("blocks")
     x = _decades(build, spectrum)
     missing = frames - (blocks - (spectrum.blocks - 1))
@@ -80,12 +80,12 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
     Returns:
         Input as of `log_mel_graph`; output float32 [batch, mels, frames].
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     x = build("Transpose", _decades(build, spectrum), perm=(0, 2, 1))
     return build.graph("decades", build.inputs, [x], [name])
 
 
-def _decades(build: NamedBuilder, spectrum: MelSpectrum) -> Value:
+def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
     """log10 of the energies [batch, frames, mels] of the input `blocks`."""
     given = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
     x = build("Log", build("Max", _mel(build, given, spectrum), floats(_LEAST_ENERGY)))
@@ -107,7 +107,7 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
 
     Source: transformers' ASTFeatureExtractor.
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     batch, blocks = symbol("batch"), symbol("blocks")
     given = build.feed(BLOCKS, DType.FLOAT32, batch, blocks, spectrum.hop)
     count = blocks - (spectrum.blocks - 1)
@@ -120,7 +120,7 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
     return build.graph("fbank", build.inputs, [x], [name])
 
 
-def _mel(build: NamedBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
+def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
     """Energies [batch, frames, mels] of the frames that start at each block but the last ones."""
     length, last = len(spectrum.real), spectrum.blocks - 1
     parts = []

@@ -19,10 +19,10 @@ from clrt.audio.wav import (
     read_frames,
     read_header,
 )
-from clrt.errors import InputError, needing
+from clrt.errors import InputError, explain_missing_extra
 from clrt.ir.dtypes import native
 from clrt.util.files import expanded
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 
 Sound: TypeAlias = Any
 """A path, the bytes of a file, or an array [samples] or [channels, samples]; float or int16."""
@@ -74,7 +74,7 @@ def read_audio(
         for block in blocks:
             parts.append(block)
             count += len(block)
-            check_host(4 * count, "The samples of a sound")
+            check_host_bytes(4 * count, "The samples of a sound")
             if most is not None and count >= most:
                 break
     if not count:
@@ -129,7 +129,7 @@ def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
     if not stream.read(1):
         raise InputError(f"{name} is empty.")
     stream.seek(0)
-    with needing(f"{name} is no WAV file of PCM or floats; what reads it"):
+    with explain_missing_extra(f"{name} is no WAV file of PCM or floats; what reads it"):
         import soundfile
     try:
         file = soundfile.SoundFile(stream)

@@ -15,7 +15,7 @@ from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, is_batch, sounds_of
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript
-from clrt.errors import InputError, needing
+from clrt.errors import InputError, explain_missing_extra
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.files import expanded
@@ -174,6 +174,6 @@ def _found(source: str | Path) -> Path:
     path = expanded(source)
     if os.path.exists(path):  # where Path's raises, False
         return path
-    with needing("A model by its name"):
+    with explain_missing_extra("A model by its name"):
         from clrt.models.locate import find_model
     return find_model(source, organisation=_ORGANISATION)

@@ -138,7 +138,7 @@ class VoiceActivity:
         for probability in self._run(chunks):
             for start, end in finder.push(probability):
                 yield Segment(start / rate, end / rate)
-        for start, end in finder.finish(chunks.taken):
+        for start, end in finder.finish(chunks.samples_read):
             yield Segment(start / rate, end / rate)
 
     def probabilities(self, audio: Sound, sampling_rate: int | None = None) -> Iterator[float]:

@@ -49,7 +49,7 @@ from clrt.tools.convert import (
     write,
 )
 from clrt.util.env_vars import whole_number
-from clrt.util.files import check_targets, expanded, replacing, staged
+from clrt.util.files import atomic_write, check_targets, expanded, staged
 from clrt.util.formatting import format_shapes
 from clrt.util.table_text import PlainText
 from clrt.vision.companions import companions_for_compiled
@@ -405,7 +405,7 @@ def _dump(path: Path, converted: Converted) -> None:
     if path == STDOUT:
         echo(text)
         return
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(text.encode())
 
 

@@ -10,12 +10,12 @@ from clrt.audio.config import is_whisper
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.adapters import given_adapters
 from clrt.cli.console import echo
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.generation.compiled import write_language_model
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
 from clrt.models.compiled import SUFFIX
-from clrt.models.decoders.families import FAMILIES, WHOLES
+from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
 from clrt.models.decoders.whisper import MODEL_TYPE
 from clrt.models.huggingface.model_files import read_object
 from clrt.util.files import check_targets, expanded
@@ -45,7 +45,7 @@ def is_language_model(source: Path) -> bool:
         config = read_object(source / "config.json")
     except ModelError:
         return False
-    known = {*FAMILIES, *WHOLES, MODEL_TYPE}
+    known = {*FAMILIES, *COMPOSITE_MODELS, MODEL_TYPE}
     if str(config.get("model_type")) not in known:
         return False
     names = config.get("architectures")
@@ -57,7 +57,7 @@ def _has_decoder(folder: Path) -> bool:
     file = find_onnx(folder)
     if file is None or not (folder_of(file) / "tokenizer.json").is_file():
         return False
-    with needing("An ONNX model"):
+    with explain_missing_extra("An ONNX model"):
         from clrt.models.decoders.onnx import takes_past
     return takes_past(file)
 

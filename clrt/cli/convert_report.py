@@ -11,7 +11,7 @@ from rich.table import Table
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
-from clrt.passes.compress_weights import Shrunk
+from clrt.passes.compress_weights import WeightCompression
 from clrt.runtime.execution.signature import listed_symbols, symbol_places
 from clrt.tools.convert import Converted, Difference
 from clrt.util.formatting import format_bytes
@@ -77,7 +77,7 @@ def _summary(target: Path, converted: Converted, encodes: bool) -> PlainText:
     return PlainText(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
 
 
-def weight_table(shrunk: Sequence[Shrunk]) -> Table:
+def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
     """The weights that changed most when they were stored in fewer bits."""
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
     kinds = Counter(s.dtype for s in shrunk).most_common()

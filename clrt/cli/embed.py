@@ -36,7 +36,7 @@ from clrt.text import SentenceEncoder
 from clrt.text.jobs.job import ROWS_PER_PART
 from clrt.text.jobs.options import EmbedOptions
 from clrt.text.jobs.work_units import LIMITS, ReadLimits
-from clrt.util.files import check_targets, replacing
+from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 
 FloatArray = NDArray[np.float32]
@@ -187,7 +187,7 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(npy_bytes(vectors))
 
 

@@ -59,7 +59,7 @@ def embed_files(
 
     Raises:
         InputError: As `start_job`; or no row has a vector.
-        ClrtError: As `PartMaker`.
+        ClrtError: As `ShardWriter`.
     """
     from tqdm.auto import tqdm
 

@@ -63,7 +63,7 @@ def _table_rows(model: Model) -> dict[str, int]:
 
 
 def _moves(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.moves
+    return isinstance(node.op, Op) and node.op.is_data_movement
 
 
 def read_feeds(path: Path) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from clrt.cli.shapes import DeviceOption
 from clrt.runtime.opencl.devices import choose_device
 from clrt.runtime.opencl.session import session_for
 from clrt.tools.device_report import report_device as make_report
-from clrt.util.files import check_targets, replacing
+from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 
 _WHERE = (
@@ -35,7 +35,7 @@ def report_device(
     check_targets({"--output": output}, suffixes={"--output": (".json",)})
     session = session_for(choose_device(device))
     found = make_report(session, lambda what: stderr().print(PlainText(f"{what} …", style="dim")))
-    with replacing(output) as stream:
+    with atomic_write(output) as stream:
         stream.write((json.dumps(found, indent=1) + "\n").encode())
     for line in _summary(found):
         stdout().print(PlainText(line), soft_wrap=True)

@@ -17,7 +17,7 @@ from clrt.ir.op import Array
 from clrt.models.locate import find_model
 from clrt.models.sources import model_files
 from clrt.runtime.model.model import load
-from clrt.util.files import check_targets, replacing
+from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 
 
@@ -49,7 +49,7 @@ def run(
     held = [k for k, v in found.items() if not isinstance(v, np.ndarray)]
     if held:
         raise InputError(f"Output '{held[0]}' is no tensor, and .npz files hold arrays alone.")
-    with replacing(output) as stream:
+    with atomic_write(output) as stream:
         np.savez(stream, **found)
     text = f"{', '.join(map(_type_text, found.items()))} in {output} (made on {name})"
     stderr().print(PlainText(text), soft_wrap=True)

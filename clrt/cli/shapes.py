@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from clrt.errors import InputError
-from clrt.ir.dims import Dim, Expr, is_symbol, numbers_of, substitute
+from clrt.ir.dims import Dim, Expr, is_symbol, match_symbols, substitute
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model
 from clrt.util.env_vars import whole_number
@@ -81,7 +81,7 @@ def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
     """The number of each symbol, from the shapes given."""
     sizes: dict[str, int] = {}
     for name, dims in _dims(model).items():
-        sizes = numbers_of(dims or (), shapes.get(name, ())) | sizes
+        sizes = match_symbols(dims or (), shapes.get(name, ())) | sizes
     return sizes
 
 

@@ -19,7 +19,7 @@ from clrt.cli.ctrl_c import ending_by_interrupt
 from clrt.cli.generate import EXIT_INTERRUPTED
 from clrt.cli.shapes import DeviceOption
 from clrt.errors import InputError, UnsupportedError
-from clrt.util.files import check_targets, expanded, replacing
+from clrt.util.files import atomic_write, check_targets, expanded
 
 
 class Form(str, Enum):
@@ -161,7 +161,7 @@ def _write(pieces: Iterator[str], target: Path | None) -> None:
         for piece in pieces:
             echo(piece, end="")
         return
-    with replacing(target) as file:
+    with atomic_write(target) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8"))
 

@@ -77,7 +77,7 @@ class DeviceCaps:
     quirks: frozenset[str] = frozenset()
 
     @property
-    def byte_dots(self) -> int:
+    def int8_dot_isa(self) -> int:
         """By what bytes are multiplied, DOTS of common/dots.clh; 0: by no instruction for them."""
         return next((n for shape, n in _DOTS.items() if shape in self.matrix_shapes), 0)
 

@@ -16,7 +16,7 @@ _LAUNCH_S = 4e-6
 
 
 @dataclass(frozen=True)
-class Rates:
+class DeviceRates:
     """Rates of a device.
 
     Attributes:
@@ -31,10 +31,10 @@ class Rates:
 
 
 @lru_cache(maxsize=64)
-def rates_of(caps: DeviceCaps) -> Rates:
+def rates_of(caps: DeviceCaps) -> DeviceRates:
     """What a device of these capabilities reaches, about."""
     units = caps.cores
     if not caps.is_cpu:
-        return Rates(units * _GPU_FLOPS, units * _GPU_BYTES, _LAUNCH_S)
+        return DeviceRates(units * _GPU_FLOPS, units * _GPU_BYTES, _LAUNCH_S)
     lanes = min(caps.float_lanes, _CPU_LANES) / _CPU_LANES
-    return Rates(units * _CPU_FLOPS * lanes, units * _CPU_BYTES, _LAUNCH_S)
+    return DeviceRates(units * _CPU_FLOPS * lanes, units * _CPU_BYTES, _LAUNCH_S)

@@ -31,7 +31,7 @@ class Requires:
     local_mem_bytes: int = 0
     matrix: MatrixShape | None = None
 
-    def lacking(self, caps: DeviceCaps) -> str | None:
+    def missing(self, caps: DeviceCaps) -> str | None:
         """What a device lacks; None where it has everything."""
         if self.kinds and caps.kind not in self.kinds:
             return f"for devices of kind {' or '.join(sorted(self.kinds))}, not {caps.kind}"

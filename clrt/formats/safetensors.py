@@ -66,7 +66,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Header:
+class SafetensorsHeader:
     """The header of a file.
 
     Attributes:
@@ -83,7 +83,7 @@ class Header:
         return np.memmap(self.file, np.uint8, mode="r")
 
 
-def read_header(file: Path) -> Header:
+def read_header(file: Path) -> SafetensorsHeader:
     """The header of a safetensors file, checked: types, shapes, and byte ranges against the file.
 
     Raises:
@@ -105,7 +105,7 @@ def read_header(file: Path) -> Header:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(file, f"its header cannot be read, {error!r}") from error
     _check_ranges(file, tensors, 8 + length, size)
-    return Header(file, tensors, metadata, 8 + length)
+    return SafetensorsHeader(file, tensors, metadata, 8 + length)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held
+from clrt.ops.base import RuntimeValue
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
@@ -109,7 +109,7 @@ def clear_cache() -> None:
 
 
 def results_of(
-    operation: Operation, inputs: Sequence[Held], device: str | int | None = None
+    operation: Operation, inputs: Sequence[RuntimeValue], device: str | int | None = None
 ) -> list[Any]:
     """The outputs of a call: on the device where an input is, else arrays.
 
@@ -143,7 +143,7 @@ def _chosen(request: str | int | None, default: str) -> DeviceInfo:
 
 
 def _model_for(
-    operation: Operation, inputs: Sequence[Held], device: DeviceInfo
+    operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo
 ) -> tuple[Model, frozenset[int]]:
     """The model of a call, and the inputs that are constants in it."""
     family = operation.key, device.index, tuple(map(_kind, inputs))
@@ -162,7 +162,7 @@ def _model_for(
     raise refused
 
 
-def _needs(operation: Operation, inputs: Sequence[Held]) -> Iterator[Need]:
+def _needs(operation: Operation, inputs: Sequence[RuntimeValue]) -> Iterator[Need]:
     """What a graph may have to know, the least first."""
     given = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
     known = frozenset(operation.known & given)
@@ -181,7 +181,9 @@ def _is_few(value: Any) -> bool:
     return bool(value.size <= _FEW_ELEMS and not dtype_of(value).is_float)
 
 
-def _made(operation: Operation, inputs: Sequence[Held], device: DeviceInfo, need: Need) -> Model:
+def _made(
+    operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo, need: Need
+) -> Model:
     constants = {k: _elements(inputs[k]) for k in need.elements}
     names: dict[int, str] = {}
     forms = tuple(
@@ -206,14 +208,14 @@ def _elements(value: Any) -> Array:
     return value.numpy() if isinstance(value, DeviceTensor) else np.asarray(value)
 
 
-def _kind(value: Held) -> Hashable:
+def _kind(value: RuntimeValue) -> Hashable:
     """What all calls share that need to know the same."""
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)
     return None if value is None else str(_type(value, None))
 
 
-def _form(value: Held, sizes: bool, names: dict[int, str]) -> Any:
+def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
     """Dtype and dims of an input: a symbol for each size, but for those that broadcasting tells
     apart.
     """
@@ -225,7 +227,7 @@ def _form(value: Held, sizes: bool, names: dict[int, str]) -> Any:
     return dtype_of(value), dims
 
 
-def _type(value: Held, form: Any) -> TensorType | None:
+def _type(value: RuntimeValue, form: Any) -> TensorType | None:
     if value is None:
         return None
     if isinstance(value, list):

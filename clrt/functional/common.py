@@ -13,7 +13,7 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.functional.calls import Operation, results_of
-from clrt.functional.operands import dtype_of, settled_inputs
+from clrt.functional.operands import coerce_inputs, dtype_of
 from clrt.functional.operators import call, form_of
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Graph, Value
@@ -127,7 +127,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, device: Device = None) -> A
         [..., outputs].
     """
     # MatMul's inputs have one dtype, as those of Sum, which takes any number of them.
-    inputs = settled_inputs(form_of("Sum"), [x, weight, *([] if bias is None else [bias])])
+    inputs = coerce_inputs(form_of("Sum"), [x, weight, *([] if bias is None else [bias])])
     return results_of(Operation("linear", _linear_graph), inputs, device)[0]
 
 
@@ -167,7 +167,7 @@ def layer_norm(
         axis: The first axis that is normalised.
         device: As in `clrt.load`, if no input lies on a device.
     """
-    (x,) = settled_inputs(form_of("LayerNormalization"), [x])
+    (x,) = coerce_inputs(form_of("LayerNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
     return call("LayerNormalization", x, scale, bias, epsilon=eps, axis=axis, device=device)
 
@@ -184,7 +184,7 @@ def rms_norm(
         axis: The first axis that is normalised.
         device: As in `clrt.load`, if no input lies on a device.
     """
-    (x,) = settled_inputs(form_of("RMSNormalization"), [x])
+    (x,) = coerce_inputs(form_of("RMSNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
     return call("RMSNormalization", x, scale, epsilon=eps, axis=axis, device=device)
 

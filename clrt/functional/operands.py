@@ -11,9 +11,9 @@ import numpy as np
 from clrt.errors import InputError, counted
 from clrt.ir.dtypes import DType, native
 from clrt.ir.op import Array
-from clrt.models.onnx.op_schemas import Formal, OpForm
+from clrt.models.onnx.op_schemas import FormalParameter, OpSchemaInfo
 from clrt.models.onnx.single_op import with_texts
-from clrt.ops.base import Held
+from clrt.ops.base import RuntimeValue
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # Of a number of Python that no array beside it gives a dtype, best first: ONNX's names.
@@ -28,7 +28,7 @@ _ONNX_NAMES = {"float": "float32", "double": "float64"}
 Loose: TypeAlias = "bool | int | float | str | list[Any] | tuple[Any, ...]"
 
 
-def settled_inputs(form: OpForm, given: Sequence[Any]) -> list[Held]:
+def coerce_inputs(form: OpSchemaInfo, given: Sequence[Any]) -> list[RuntimeValue]:
     """The inputs of a call as arrays, tensors on a device, lists of these, dicts, or None.
 
     Raises:
@@ -53,7 +53,7 @@ class _Untyped:
         self.value = value
 
 
-def _formals(form: OpForm, count: int) -> list[Formal | None]:
+def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
     """The formal of each input; the last one may stand for many."""
     if form.inputs is None:
         return [None] * count
@@ -67,7 +67,7 @@ def _formals(form: OpForm, count: int) -> list[Formal | None]:
     return [form.inputs[min(i, len(form.inputs) - 1)] for i in range(count)]
 
 
-def _settled(formal: Formal | None, value: Any, form: OpForm) -> Any:
+def _settled(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> Any:
     if value is None or isinstance(value, DeviceTensor | dict):
         return value
     if isinstance(value, list | tuple) and formal is not None and formal.takes_lists:
@@ -87,7 +87,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _array(
-    value: Any, formal: Formal | None, dtypes: Mapping[str, DType], form: OpForm
+    value: Any, formal: FormalParameter | None, dtypes: Mapping[str, DType], form: OpSchemaInfo
 ) -> Array | DeviceTensor:
     """The array of a value; numbers of Python get a dtype that the input may have."""
     if isinstance(value, DeviceTensor):
@@ -111,7 +111,7 @@ def _typed(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(hasattr(x, "dtype") or _typed(x) for x in value)
 
 
-def _loose(array: Array, formal: Formal | None, dtypes: Mapping[str, DType]) -> Array:
+def _loose(array: Array, formal: FormalParameter | None, dtypes: Mapping[str, DType]) -> Array:
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)  # an empty list, of axes say
     kind = array.dtype.kind
@@ -133,7 +133,7 @@ def dtype_of(value: Array | DeviceTensor) -> DType:
     return value.dtype if isinstance(value, DeviceTensor) else DType.of(value.dtype)
 
 
-def tensors_in(values: Iterable[Held]) -> Iterator[DeviceTensor]:
+def tensors_in(values: Iterable[RuntimeValue]) -> Iterator[DeviceTensor]:
     """The tensors on a device among values, and inside lists."""
     for value in values:
         if isinstance(value, DeviceTensor):

@@ -13,8 +13,14 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.functional.calls import Operation, results_of
-from clrt.functional.operands import settled_inputs
-from clrt.models.onnx.op_schemas import OWN_DOMAIN, Attribute, Formal, OpForm, op_forms
+from clrt.functional.operands import coerce_inputs
+from clrt.models.onnx.op_schemas import (
+    OWN_DOMAIN,
+    Attribute,
+    FormalParameter,
+    OpSchemaInfo,
+    op_forms,
+)
 from clrt.models.onnx.single_op import settled_attributes, single_graph
 from clrt.ops import REGISTRY
 
@@ -73,7 +79,7 @@ class OpDomain:
         return f"<clrt.functional.{self._name}: ops of {DOMAINS[self._name]}>"
 
 
-def form_of(name: str) -> OpForm:
+def form_of(name: str) -> OpSchemaInfo:
     """The form of an op of ONNX."""
     return op_forms()["", name]
 
@@ -84,12 +90,12 @@ def call(name: str, *inputs: Any, device: str | int | None = None, **attributes:
 
 
 @cache
-def _function(form: OpForm) -> Callable[..., Any]:
+def _function(form: OpSchemaInfo) -> Callable[..., Any]:
     def function(
         *inputs: Any, outputs: int | None = None, device: str | int | None = None, **named: Any
     ) -> Any:
         given, attributes = _sorted(form, inputs, named)
-        values = settled_inputs(form, given)
+        values = coerce_inputs(form, given)
         settled = settled_attributes(form, attributes)
         count = _output_count(form, values, settled, outputs)
         found = results_of(_operation(form, settled, count), values, device)
@@ -102,10 +108,10 @@ def _function(form: OpForm) -> Callable[..., Any]:
     return function
 
 
-def _operation(form: OpForm, attributes: Mapping[str, Any], outputs: int) -> Operation:
+def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) -> Operation:
     graph = partial(single_graph, form, attributes=attributes, outputs=outputs)
     cls = REGISTRY.find(form.domain, form.name)
-    known = frozenset(() if cls is None else cls.host_inputs)
+    known = frozenset(() if cls is None else cls.plan_time_inputs)
     parts = tuple((n, _hashable(v)) for n, v in sorted(attributes.items()))
     # Decompositions may choose by sizes.
     key = form.domain, form.name, parts, outputs
@@ -123,7 +129,7 @@ def _hashable(value: Any) -> Hashable:
 
 
 def _sorted(
-    form: OpForm, inputs: Sequence[Any], named: Mapping[str, Any]
+    form: OpSchemaInfo, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Inputs in their order, and attributes.
 
@@ -153,7 +159,7 @@ def _sorted(
 
 
 def _output_count(
-    form: OpForm, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: int | None
+    form: OpSchemaInfo, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: int | None
 ) -> int:
     """How many outputs a call has.
 
@@ -189,9 +195,9 @@ def _unknown(domain: str, name: str) -> str:
     return f"clrt has no op '{name}' in the domain '{domain or 'ai.onnx'}'.{hint}"
 
 
-def _signature(form: OpForm) -> inspect.Signature:
+def _signature(form: OpSchemaInfo) -> inspect.Signature:
     parameters = []
-    for formal in form.inputs or (Formal("inputs", "variadic", "", frozenset(), ""),):
+    for formal in form.inputs or (FormalParameter("inputs", "variadic", "", frozenset(), ""),):
         kind = _VARIADIC if formal.option == "variadic" else _POSITIONAL
         default = None if formal.option == "optional" else _NOTHING
         parameters.append(inspect.Parameter(formal.name, kind, default=default))
@@ -219,7 +225,7 @@ def _default(attribute: Attribute) -> Any:
     return None if attribute.default is _NOTHING else attribute.default
 
 
-def _doc(form: OpForm) -> str:
+def _doc(form: OpSchemaInfo) -> str:
     args = [_entry(f.name, f"{f.description} {_types(f)}") for f in form.inputs or ()]
     args += [_entry(a.name, a.description or a.kind) for a in form.attributes.values()]
     args += [_entry(n, text) for n, text in _EXTRA.items()]
@@ -238,6 +244,6 @@ def _entry(name: str, text: str) -> str:
     )
 
 
-def _types(formal: Formal) -> str:
+def _types(formal: FormalParameter) -> str:
     option = "" if formal.option == "single" else f"{formal.option}, "
     return f"({option}{formal.type_name})" if formal.type_name else ""

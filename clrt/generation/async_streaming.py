@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 
 from clrt.errors import InputError
 from clrt.generation.beams import BeamSearch
-from clrt.generation.generation_state import Answer
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.streaming import Finish, PieceReader
@@ -22,7 +22,7 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
     """
 
     def __init__(
-        self, scheduler: Scheduler, answer: Answer, finish: Finish, workers: Executor
+        self, scheduler: Scheduler, answer: GenerationState, finish: Finish, workers: Executor
     ) -> None:
         super().__init__(scheduler, answer, finish)
         self._workers = workers

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import CancelledError, InputError
 from clrt.generation.detokenize import TextStream
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.forced_decoding import close_sequences, run_to_end
 from clrt.generation.generation_state import likeliest
 from clrt.generation.model_spec import LanguageModel
@@ -19,7 +19,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
-from clrt.generation.sequences import CachedSequence
+from clrt.generation.sequences import KvSequence
 from clrt.generation.token_rules import NextTokenRules, new_tokens_limit, normalised
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
@@ -39,7 +39,7 @@ class Beam:
     tokens: list[int]
     score: float
     logprobs: tuple[TokenLogprob, ...]
-    sequence: CachedSequence | None = None
+    sequence: KvSequence | None = None
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class BeamSearch:
     cancelled: bool = False
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
-    _open: list[CachedSequence] = field(default_factory=list)
+    _open: list[KvSequence] = field(default_factory=list)
     _computed: int | None = None
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class BeamSearch:
             close_sequences(self.scheduler, self._open)
         return first
 
-    def _logits(self, engine: Engine) -> list[NDArray[np.float32]]:
+    def _logits(self, engine: DecoderEngine) -> list[NDArray[np.float32]]:
         """The logits behind each beam. A beam goes on where its parent's tokens are, or in a copy:
         of full pages both have the same.
         """
@@ -143,7 +143,7 @@ class BeamSearch:
             self._computed = engine.computed - before
         return rows
 
-    def _open_of_beams(self) -> list[CachedSequence]:
+    def _open_of_beams(self) -> list[KvSequence]:
         return [b.sequence for b in self._beams if b.sequence is not None]
 
     def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:

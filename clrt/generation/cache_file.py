@@ -13,10 +13,10 @@ from clrt.formats.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.generation.engine import CHUNK
 from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.sequences import StepPart
+from clrt.generation.sequences import ScheduledSequence
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE
-from clrt.util.files import replacing
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.util.files import atomic_write
 
 _FORMAT = "clrt-cache"
 _ANGLES = "angles"
@@ -26,7 +26,7 @@ _STARTS: dict[int, dict[str, str]] = {NOTHING: {}, LONG: {_ANGLES: "long"}}
 
 def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, int]:
     """The pages that are full of a prompt's tokens, `[pages, elements]`, and what they begin with
-    (`CachedSequence.start`).
+    (`KvSequence.start`).
 
     It is for calls of `scheduler.exclusive`.
 
@@ -34,18 +34,18 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
         InputError: It fills none, or is longer than the context.
         OutOfMemoryError: The cache has no room.
     """
-    count = len(tokens) // PAGE
+    count = len(tokens) // PAGE_TOKENS
     if not count:
         raise InputError(
-            f"The prompt has {len(tokens)} tokens, and a cache of it begins with {PAGE}; there is "
-            "nothing to save."
+            f"The prompt has {len(tokens)} tokens, and a cache of it begins with {PAGE_TOKENS}; "
+            "there is nothing to save."
         )
     engine = scheduler.engine
     sequence = engine.open(tokens)
     try:
-        while sequence.done < count * PAGE:
-            left = count * PAGE - sequence.done
-            part = StepPart(sequence, min(left, CHUNK))
+        while sequence.done < count * PAGE_TOKENS:
+            left = count * PAGE_TOKENS - sequence.done
+            part = ScheduledSequence(sequence, min(left, CHUNK))
             scheduler.with_room(partial(engine.step, [part]))
         return engine.cache.read(sequence.pages[:count]), sequence.start
     finally:
@@ -63,18 +63,18 @@ def write_cache(
     Raises:
         InputError: The file cannot be written.
     """
-    arrays = {"tokens": np.array(tokens[: len(pages) * PAGE], np.int32), "pages": pages}
+    arrays = {"tokens": np.array(tokens[: len(pages) * PAGE_TOKENS], np.int32), "pages": pages}
     table = Table({"format": _FORMAT, "fingerprint": fingerprint, **_STARTS[start]})
     parts = [part for name, array in arrays.items() for part in table.add(name, array)]
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(table.encode())
         for part in parts:
             stream.write(part)
-    return len(pages) * PAGE
+    return len(pages) * PAGE_TOKENS
 
 
 def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array, int]:
-    """Tokens and pages of a file, and what the pages begin with (`CachedSequence.start`).
+    """Tokens and pages of a file, and what the pages begin with (`KvSequence.start`).
 
     Args:
         like: `[0, elements]`: pages of the model.
@@ -93,7 +93,7 @@ def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Ar
             DTYPES.get(pages.dtype) == like.dtype
             and tokens.dtype == "I32"
             and pages.shape[1:] == like.shape[1:]
-            and tokens.shape == (pages.shape[0] * PAGE,)
+            and tokens.shape == (pages.shape[0] * PAGE_TOKENS,)
         )
     if not fits:
         raise ModelError(

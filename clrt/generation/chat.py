@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from clrt.errors import InputError
-from clrt.generation.generation_state import Answer
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.messages import plain_messages
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.prompts import encoded, rendered, tokens_of
@@ -18,7 +18,7 @@ from clrt.generation.request import GenerateRequest
 from clrt.generation.result import GeneratedText
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.util.active_calls import ActiveCall
-from clrt.util.files import expanded, read_regular, replacing
+from clrt.util.files import atomic_write, expanded, read_regular
 
 if TYPE_CHECKING:
     from clrt.generation.text_generator import TextGenerator
@@ -124,7 +124,7 @@ class Chat:
             text = json.dumps(self.messages, ensure_ascii=False, indent=1)
         except (TypeError, ValueError) as error:
             raise InputError(f"The messages of this chat are not JSON: {error}.") from error
-        with replacing(expanded(path)) as stream:
+        with atomic_write(expanded(path)) as stream:
             stream.write(text.encode("utf-8"))
 
     def load(self, path: str | Path) -> None:
@@ -147,14 +147,14 @@ class Chat:
     def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
         """What is done at the end of a turn."""
 
-        def end(answer: Answer, result: GeneratedText | None) -> None:
+        def end(answer: GenerationState, result: GeneratedText | None) -> None:
             if result is not None:
                 self.messages += [*given, result.message]
                 self._note(text, answer, result)
 
         return end
 
-    def _note(self, text: str, answer: Answer, result: GeneratedText) -> None:
+    def _note(self, text: str, answer: GenerationState, result: GeneratedText) -> None:
         """Notes the tokens of a turn, if they are those of its text."""
         made = list(result.tokens)
         ended = bool(made) and made[-1] in answer.ends

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.generation.messages import plain_data, plain_messages, plain_tools
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional, read_text
 
@@ -42,7 +42,7 @@ class ChatTemplate:
         origin: str = "The chat template",
         for_tools: ChatTemplate | None = None,
     ) -> None:
-        with needing("A chat template"):
+        with explain_missing_extra("A chat template"):
             from clrt.generation import sandbox
         self.source = source
         self.special_tokens = dict(special_tokens or {})

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clrt.errors import ClrtError, InputError, ModelError, needing
+from clrt.errors import ClrtError, InputError, ModelError, explain_missing_extra
 from clrt.formats.safetensors import damaged
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.model_spec import LanguageModel
@@ -21,9 +21,9 @@ from clrt.models.compiled import (
     read_extras,
     write_compiled,
 )
-from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.models.decoders.decoder import DecoderConfig
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.plan.weight_forms import packed_weights
 from clrt.runtime.model.model import Model, load
 
@@ -61,7 +61,7 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     extras |= {
         "name": model.name,
         "context": min(model.context, MOST_CONTEXT),
-        "page": PAGE,
+        "page": PAGE_TOKENS,
         "cache": cache,
     }
     extras |= {"places": decoder.places, "long_beyond": decoder.long_beyond}
@@ -96,12 +96,14 @@ def write_decoder(
     write_compiled(CompiledModel(optimised, (), {name: extras}), path, producer, packed)
 
 
-def sizes_of(decoder: Decoder) -> dict[str, int]:
+def sizes_of(decoder: DecoderConfig) -> dict[str, int]:
     """What `decoder_of` makes an encoder of, or its decoder."""
     return {name: getattr(decoder, name) for name in _ENCODER_SIZES}
 
 
-def decoder_of(path: Path, told: object, family: str, encoder: Decoder | None = None) -> Decoder:
+def decoder_of(
+    path: Path, told: object, family: str, encoder: DecoderConfig | None = None
+) -> DecoderConfig:
     """An encoder or a decoder by its sizes.
 
     Args:
@@ -121,7 +123,7 @@ def decoder_of(path: Path, told: object, family: str, encoder: Decoder | None = 
     )
     if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
         raise damaged(path, "what it says of sizes is not what the format has there")
-    return Decoder(family, intermediate=0, **sizes, encoder=encoder)
+    return DecoderConfig(family, intermediate=0, **sizes, encoder=encoder)
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
@@ -131,7 +133,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         ModelError: The file is damaged, or is no language model.
         InputError: The file has another context or cache than asked for.
     """
-    with needing("Text generation"):
+    with explain_missing_extra("Text generation"):
         from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
     header = open_compiled(path)
     found = extras_of(header).get(_EXTRA)
@@ -142,7 +144,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     whole = whole and found["context"] <= MOST_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
-    if found["page"] != PAGE:
+    if found["page"] != PAGE_TOKENS:
         raise ModelError(f"{path} has pages of {found['page']} places; convert the model again.")
     if cache != found["cache"]:
         raise InputError(f"{path} has a cache of {found['cache']}, not {cache}; convert it again.")
@@ -165,7 +167,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     encoder = _encoder(path, found, context)
     # A graph is there already.
     sizes |= {"long_beyond": long_beyond}
-    decoder = Decoder(**sizes, intermediate=0, context=most, encoder=encoder)
+    decoder = DecoderConfig(**sizes, intermediate=0, context=most, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
         raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None
@@ -188,7 +190,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     )
 
 
-def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decoder | None:
+def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
     """The encoder that a file tells of; None where it has none.
 
     Raises:
@@ -203,7 +205,7 @@ def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decod
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a step's inputs, with one slab of one page."""
     sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
-    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
+    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, MAX_SLABS)), 0)
     sizes |= {"history": 1, "biases": 1, "batch": 1, "places": 1}
     shapes = {}
     for spec in model.inputs:

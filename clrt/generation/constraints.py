@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.errors import InputError, UnsupportedError, needing
+from clrt.errors import InputError, UnsupportedError, explain_missing_extra
 from clrt.util.own_thread import call_in_thread
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ConstraintTokens:
     def __init__(
         self, tokenizer: WrittenTokenizer, eos: Iterable[int], size: int | None = None
     ) -> None:
-        with needing("A constraint"):
+        with explain_missing_extra("A constraint"):
             import llguidance
         self.eos = tuple(eos)
         if not self.eos or min(self.eos) < 0:
@@ -102,7 +102,7 @@ class Constraint:
         regex: str | None = None,
         grammar: str | None = None,
     ) -> None:
-        with needing("A constraint"):
+        with explain_missing_extra("A constraint"):
             import llguidance
         given = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
         given = {name: value for name, value in given.items() if value is not None}

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.generation.engine import CHUNK, Engine
-from clrt.generation.generation_state import Answer
+from clrt.generation.engine import CHUNK, DecoderEngine
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import CachedSequence, StepPart
-from clrt.generation.speculation_policy import StepCosts
-from clrt.ops.attention.page_layout import PAGE
+from clrt.generation.sequences import KvSequence, ScheduledSequence
+from clrt.generation.speculation_policy import StepTimeModel
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.files import expanded
 
 # A text's prompt is read once that takes no more than this share of the time since it was asked
@@ -39,14 +39,14 @@ class _DraftedText:
         guesses: Those that there are.
     """
 
-    answer: Answer
-    sequence: CachedSequence
+    answer: GenerationState
+    sequence: KvSequence
     sampler: TokenSampler
     wanted: int = 0
     guesses: list[int] = field(default_factory=list)
 
 
-class Drafter:
+class DraftModel:
     """A draft model, which keeps step with the texts that it writes ahead of.
 
     Args:
@@ -55,17 +55,17 @@ class Drafter:
         known: How many tokens the model has that texts are of.
     """
 
-    def __init__(self, engine: Engine, vocabulary: int, known: int) -> None:
+    def __init__(self, engine: DecoderEngine, vocabulary: int, known: int) -> None:
         self.engine = engine
         self._vocabulary = vocabulary
         self._known = known
-        self._texts: dict[Answer, _DraftedText] = {}
-        self._without: set[Answer] = set()
-        self._costs, self._steps = StepCosts(), 0
+        self._texts: dict[GenerationState, _DraftedText] = {}
+        self._without: set[GenerationState] = set()
+        self._costs, self._steps = StepTimeModel(), 0
         # Seconds per token of steps that read, without the first one, which compiles.
         self._has_read, self._read_s = False, 0.0
 
-    def follows(self, answer: Answer) -> bool:
+    def follows(self, answer: GenerationState) -> bool:
         """Whether it can guess for a text: its tokens and their number are within the model, and
         the cache had room so far.
         """
@@ -75,7 +75,7 @@ class Drafter:
         """Seconds that a guess takes where so many texts have theirs together; 0 at first."""
         return self._costs.of(texts) / texts if self._steps >= _FIRST_STEPS else 0.0
 
-    def guess(self, wanted: Mapping[Answer, int]) -> dict[Answer, list[int]]:
+    def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:
         """Tokens that may follow texts, for each at most as many as wanted.
 
         A text whose prompt is still to be read gets none this time, and perhaps later.
@@ -95,7 +95,7 @@ class Drafter:
             active = [text for text in active if self._goes_on(text)]
         return {text.answer: text.guesses for text in texts if text.guesses}
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, answer: GenerationState) -> None:
         """Frees what a text has here."""
         self._without.discard(answer)
         text = self._texts.pop(answer, None)
@@ -111,7 +111,7 @@ class Drafter:
         """Frees the device's memory."""
         self.engine.close_model()
 
-    def _followed(self, answer: Answer, wanted: int) -> _DraftedText | None:
+    def _followed(self, answer: GenerationState, wanted: int) -> _DraftedText | None:
         """A text with all of its tokens, and no guesses; None where it cannot be followed."""
         text = self._texts.get(answer)
         known = 0 if text is None else text.sequence.known
@@ -133,11 +133,11 @@ class Drafter:
         """Whether what is to be read of a text is little beside what it took so far."""
         left = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s
-        return left < PAGE or left * self._read_s <= _READING_SHARE * so_far_s
+        return left < PAGE_TOKENS or left * self._read_s <= _READING_SHARE * so_far_s
 
     def _step(self, texts: Sequence[_DraftedText]) -> None:
         """A further guess for texts. A prompt that a step has no room for is left for the next."""
-        parts: list[StepPart] = []
+        parts: list[ScheduledSequence] = []
         taking: list[_DraftedText] = []
         room = CHUNK
         for text in sorted(texts, key=lambda t: t.sequence.left):
@@ -148,7 +148,7 @@ class Drafter:
             if whole:
                 taking.append(text)
             room -= count
-            parts.append(StepPart(text.sequence, count, [text.sampler] if whole else ()))
+            parts.append(ScheduledSequence(text.sequence, count, [text.sampler] if whole else ()))
         started = time.perf_counter()
         tokens = self.engine.step(parts, ["token"]).get("token", ())
         self._note(sum(part.count for part in parts), len(taking), time.perf_counter() - started)
@@ -166,7 +166,7 @@ class Drafter:
         if tokens == rows:
             self._costs.note(rows, seconds)
             self._steps += 1
-        elif tokens >= PAGE:
+        elif tokens >= PAGE_TOKENS:
             if self._has_read:
                 most = _READING_GROWTH * self._read_s or math.inf
                 self._read_s = min(seconds / tokens, most)
@@ -180,13 +180,15 @@ class Drafter:
         return followed and has_room and not ended and len(text.guesses) < text.wanted
 
 
-def open_drafter(source: str | Path, model: LanguageModel, cache: str, **options: Any) -> Drafter:
+def open_drafter(
+    source: str | Path, model: LanguageModel, cache: str, **options: Any
+) -> DraftModel:
     """A draft model on a device.
 
     Args:
         source, cache: As `read_language_model`.
         model: That texts are of.
-        options: Of `Engine`.
+        options: Of `DecoderEngine`.
 
     Raises:
         InputError: Its tokens are not the model's.
@@ -200,8 +202,8 @@ def open_drafter(source: str | Path, model: LanguageModel, cache: str, **options
         one.check_decoder("`draft=`")
     check_same_tokens(model, draft)
     options |= dict(long_beyond=draft.decoder.long_beyond)
-    engine = Engine(draft.graph, min(draft.context, model.context), **options)
-    return Drafter(engine, draft.vocabulary, model.vocabulary)
+    engine = DecoderEngine(draft.graph, min(draft.context, model.context), **options)
+    return DraftModel(engine, draft.vocabulary, model.vocabulary)
 
 
 def check_same_tokens(model: LanguageModel, draft: LanguageModel) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.generation.page_pool import NOTHING
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_layout import PAGE
+from clrt.models.decoders.decoder import DecoderConfig
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.math import ceil_div
 
 Given: TypeAlias = "Sequence[int] | Array"
@@ -28,7 +28,7 @@ NOWHERE = -1
 
 
 @dataclass(eq=False)
-class EncodedSource:
+class EncoderInput:
     """What an encoder reads, and the pages with what cross-attention sees of it.
 
     Attributes:
@@ -38,7 +38,7 @@ class EncodedSource:
         row: Of the table.
         users: Sequences, and others, that need it.
         pages: Where its states are.
-        content: What the last page holds (`PagePool.fill`); texts of another source have other
+        content: What the last page holds (`KvPagePool.fill`); texts of another source have other
             keys and values though their tokens be the same.
         done: Whether the states are there.
     """
@@ -59,8 +59,8 @@ class EncodedSource:
 
     @property
     def parts(self) -> list[tuple[bytes, int]]:
-        """What each of its pages holds (`PagePool.fill`)."""
-        return [(self.key, index) for index in range(ceil_div(self.places, PAGE))]
+        """What each of its pages holds (`KvPagePool.fill`)."""
+        return [(self.key, index) for index in range(ceil_div(self.places, PAGE_TOKENS))]
 
     def forget(self) -> None:
         """The cache begins anew."""
@@ -75,7 +75,7 @@ class CheckedSource(NamedTuple):
     key: bytes
 
 
-def source_of(given: Given, encoder: Decoder | None) -> CheckedSource:
+def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
     """A source, checked.
 
     Raises:
@@ -108,9 +108,9 @@ def source_of(given: Given, encoder: Decoder | None) -> CheckedSource:
     return CheckedSource(array, places, key)
 
 
-def batches_of(sources: Sequence[EncodedSource]) -> Iterator[list[EncodedSource]]:
+def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
     """Sources that are encoded together: of about one length."""
-    batch: list[EncodedSource] = []
+    batch: list[EncoderInput] = []
     for source in sorted(sources, key=lambda s: -s.places):
         longest = batch[0].places if batch else 0
         short = longest - source.places > max(_PADDING * longest, _FEW)
@@ -122,7 +122,7 @@ def batches_of(sources: Sequence[EncodedSource]) -> Iterator[list[EncodedSource]
         yield batch
 
 
-def input_shapes(encoder: Decoder, batch: int, places: int) -> dict[str, tuple[int, ...]]:
+def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the inputs of `EncoderPart` for so many sources of so many places."""
     source: tuple[int, ...] = (batch, places)
     if encoder.features:
@@ -130,12 +130,12 @@ def input_shapes(encoder: Decoder, batch: int, places: int) -> dict[str, tuple[i
     return {"source": source, "lengths": (batch,), "writes": (batch, places, 3)}
 
 
-def longest_shapes(encoder: Decoder) -> dict[str, tuple[int, ...]]:
+def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """The same of the largest batch that there may be."""
     return input_shapes(encoder, max(_MOST_PLACES // encoder.context, 1), encoder.context)
 
 
-def encoder_inputs(batch: Sequence[EncodedSource], encoder: Decoder) -> dict[str, Array]:
+def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
     """The inputs of `EncoderPart` for a batch of sources, perhaps of none."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.formats.safetensors import Header
+from clrt.formats.safetensors import SafetensorsHeader
 from clrt.generation.encoder_inputs import (
     NOWHERE,
-    EncodedSource,
+    EncoderInput,
     Given,
     batches_of,
     encoder_inputs,
@@ -18,25 +18,25 @@ from clrt.generation.encoder_inputs import (
 )
 from clrt.generation.engine_memory import CHUNK as CHUNK
 from clrt.generation.engine_memory import EngineMemory
-from clrt.generation.kv_cache import CachePages
+from clrt.generation.kv_cache import KvCache
 from clrt.generation.options import Sampling
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.generation.sequences import (
-    CachedSequence,
-    StepPart,
+    KvSequence,
+    ScheduledSequence,
     filled,
     long_input,
     step_inputs,
     texts_of,
 )
-from clrt.generation.speculation_policy import round_size
+from clrt.generation.speculation_policy import bucket_size
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_layout import PAGE
+from clrt.models.decoders.decoder import DecoderConfig
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -45,7 +45,7 @@ from clrt.util.math import ceil_div
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
 
 
-class Engine(EngineMemory):
+class DecoderEngine(EngineMemory):
     """A decoder on a device, with its cache; perhaps with an encoder.
 
     A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
@@ -54,7 +54,8 @@ class Engine(EngineMemory):
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
-        logits = engine.step([StepPart(text, len(tokens), [sampler])], ["logits"])["logits"]
+        step = [ScheduledSequence(text, len(tokens), [sampler])]
+        logits = engine.step(step, ["logits"])["logits"]
         engine.close(text)
         engine.release(source)
 
@@ -77,10 +78,10 @@ class Engine(EngineMemory):
 
     def __init__(
         self,
-        graph: Graph | Header,
+        graph: Graph | SafetensorsHeader,
         context: int,
         *,
-        encoder: Decoder | None = None,
+        encoder: DecoderConfig | None = None,
         long_beyond: int = 0,
         sequences: int = 16,
         device: str | int | DeviceInfo | None = None,
@@ -99,25 +100,25 @@ class Engine(EngineMemory):
         rows, places = sequences, context
         if encoder is not None:
             rows, places = 2 * sequences, max(context, encoder.context)
-        pages = ceil_div(places, PAGE)
+        pages = ceil_div(places, PAGE_TOKENS)
         self._table = PageTable(self._session, rows, pages)
-        self.cache = CachePages(
+        self.cache = KvCache(
             *(self._session, slab.dtype, _width(slab), pages),
             rows=lambda: self._table.shape[0],
             room=lambda: self._room,
             fits=self._surely_fits,
         )
-        self._open: list[CachedSequence] = []
-        self._sources: dict[bytes, EncodedSource] = {}
+        self._open: list[KvSequence] = []
+        self._sources: dict[bytes, EncoderInput] = {}
         self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
         self.computed = 0
 
     @property
-    def sequences(self) -> tuple[CachedSequence, ...]:
+    def sequences(self) -> tuple[KvSequence, ...]:
         """The open sequences."""
         return tuple(self._open)
 
-    def begin_anew(self, kept: Sequence[CachedSequence] = ()) -> None:
+    def begin_anew(self, kept: Sequence[KvSequence] = ()) -> None:
         """Begins as at first, but for some open sequences, which run their tokens again.
 
         That is whole after an exception at any place; sequences that are not kept are closed.
@@ -139,7 +140,7 @@ class Engine(EngineMemory):
         for source in self._sources.values():
             source.forget()
 
-    def read(self, given: Given) -> EncodedSource:
+    def read(self, given: Given) -> EncoderInput:
         """A source for texts; what the cache holds of it counts as encoded.
 
         Args:
@@ -151,7 +152,7 @@ class Engine(EngineMemory):
         array, places, key = source_of(given, self.encoder)
         source = self._sources.get(key)
         if source is None:
-            source = EncodedSource(array, places, key, self._table.take_row())
+            source = EncoderInput(array, places, key, self._table.take_row())
             self._sources[key] = source
             source.pages, source.content = self.cache.pool.held(source.parts)
             source.done = len(source.pages) == len(source.parts)
@@ -159,7 +160,7 @@ class Engine(EngineMemory):
         source.users += 1
         return source
 
-    def release(self, source: EncodedSource) -> None:
+    def release(self, source: EncoderInput) -> None:
         """Ends a use of a source; its pages serve others until their room is needed."""
         if self._sources.get(source.key) is not source:  # the engine has begun anew
             return
@@ -169,7 +170,7 @@ class Engine(EngineMemory):
             self.cache.pool.release(source.pages)
             self._table.give_back(source.row)
 
-    def encode(self, sources: Sequence[EncodedSource]) -> None:
+    def encode(self, sources: Sequence[EncoderInput]) -> None:
         """Encodes those of the sources that are not yet, of about one length together.
 
         Raises:
@@ -196,8 +197,8 @@ class Engine(EngineMemory):
             InputError: As `read`.
             ClrtError: The run failed, and the cache is empty.
         """
-        sources = [EncodedSource(*source_of(one, self.encoder), NOWHERE) for one in given]
-        found: dict[EncodedSource, Array] = {}
+        sources = [EncoderInput(*source_of(one, self.encoder), NOWHERE) for one in given]
+        found: dict[EncoderInput, Array] = {}
         for batch in batches_of(sources):
             made = self._run(self._feeds((), (), batch), ["states"])["states"]
             found |= {source: made[k, : source.places] for k, source in enumerate(batch)}
@@ -207,9 +208,9 @@ class Engine(EngineMemory):
         self,
         tokens: Sequence[int],
         anew: bool = False,
-        source: EncodedSource | None = None,
+        source: EncoderInput | None = None,
         length: int | None = None,
-    ) -> CachedSequence:
+    ) -> KvSequence:
         """A sequence of these tokens; what the cache holds of their beginning counts as run.
 
         Args:
@@ -221,7 +222,7 @@ class Engine(EngineMemory):
             InputError: They are more than the context.
         """
         check_length(tokens, self.context)
-        made = CachedSequence(list(tokens), self._table.take_row(), source)
+        made = KvSequence(list(tokens), self._table.take_row(), source)
         made.long_beyond = self._long_beyond
         made.long = 0 < self._long_beyond < max(len(tokens), length or 0)
         made.content = made.start if source is None else NOTHING
@@ -231,13 +232,13 @@ class Engine(EngineMemory):
         # Of a source that is not encoded there can be no texts.
         if not anew and (source is None or source.done):
             # The last token is run anyway: its logits are wanted.
-            made.pages, made.content = self.cache.pool.beginning(made.tokens[:-1], made.start)
+            made.pages, made.content = self.cache.pool.match_prefix(made.tokens[:-1], made.start)
             made.declared = len(made.pages)
-            made.done = made.declared * PAGE
+            made.done = made.declared * PAGE_TOKENS
             self._table.write(made.row, made.pages)
         return made
 
-    def close(self, sequence: CachedSequence) -> None:
+    def close(self, sequence: KvSequence) -> None:
         """Ends a sequence; its full pages serve others until their room is needed."""
         if sequence not in self._open:  # the engine has begun anew
             return
@@ -249,7 +250,7 @@ class Engine(EngineMemory):
             self.release(sequence.source)
 
     def step(
-        self, parts: Sequence[StepPart], outputs: Sequence[str] = ("token", "logprob")
+        self, parts: Sequence[ScheduledSequence], outputs: Sequence[str] = ("token", "logprob")
     ) -> dict[str, Array]:
         """Runs the next tokens of sequences.
 
@@ -279,21 +280,21 @@ class Engine(EngineMemory):
             self._declare(part.sequence)
         return {name: rows[: len(samplers)] for name, rows in found.items()}
 
-    def settle(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
+    def settle(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
         """Puts tokens in the place of the guesses. Where they begin alike they need no other run.
 
         Returns:
             How many guesses were right.
         """
-        right = sequence.settle(tokens)
+        right = sequence.commit(tokens)
         self._declare(sequence)
         return right
 
     def _feeds(
         self,
-        parts: Sequence[StepPart],
+        parts: Sequence[ScheduledSequence],
         samplers: tuple[TokenSampler, ...],
-        batch: Sequence[EncodedSource] = (),
+        batch: Sequence[EncoderInput] = (),
     ) -> dict[str, Any]:
         """The inputs of a run, but for the slabs."""
         step, cross, wanted = step_inputs(parts)
@@ -321,14 +322,14 @@ class Engine(EngineMemory):
         self.model.close()
 
     def _sampler_inputs(
-        self, samplers: tuple[TokenSampler, ...], parts: Sequence[StepPart]
+        self, samplers: tuple[TokenSampler, ...], parts: Sequence[ScheduledSequence]
     ) -> Mapping[str, Any]:
         """What the op SampleTokens is told; it stays on the device while it is the same."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [text for part in parts for text in texts_of(part)]
         # Rows that nobody asked for make their number a round one, too.
-        more = round_size(len(samplers)) - len(samplers)
+        more = bucket_size(len(samplers)) - len(samplers)
         inputs = sampler_inputs(
             [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
         )

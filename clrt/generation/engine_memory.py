@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.generation.encoder_inputs import EncodedSource, longest_shapes
-from clrt.generation.kv_cache import CachePages
+from clrt.generation.encoder_inputs import EncoderInput, longest_shapes
+from clrt.generation.kv_cache import KvCache
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
-from clrt.generation.sequences import CachedSequence
-from clrt.models.decoders.decoder import Decoder
-from clrt.ops.attention.page_layout import PAGE
+from clrt.generation.sequences import KvSequence
+from clrt.models.decoders.decoder import DecoderConfig
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.math import ceil_div
@@ -32,44 +32,46 @@ class EngineMemory:
     """
 
     model: Model
-    encoder: Decoder | None
-    cache: CachePages
+    encoder: DecoderConfig | None
+    cache: KvCache
     computed: int
     _table: PageTable
     _has_long: bool
     _model_bytes: int | None = None
 
-    def _declare(self, sequence: CachedSequence) -> None:
+    def _declare(self, sequence: KvSequence) -> None:
         """Tells the pool of pages that are full of tokens that will stay."""
         if not sequence.declared and sequence.source is not None:
             sequence.content = sequence.source.content
-        for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE):
-            tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
-            sequence.content = self.cache.pool.fill(sequence.pages[index], sequence.content, tokens)
+        for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE_TOKENS):
+            tokens = sequence.tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
+            sequence.content = self.cache.pool.register(
+                sequence.pages[index], sequence.content, tokens
+            )
             sequence.declared = index + 1
 
-    def _renew(self, sequence: CachedSequence) -> None:
+    def _renew(self, sequence: KvSequence) -> None:
         """Drops the cached keys of a text that has become a long one; all its tokens run again."""
         self.cache.pool.release(sequence.pages)
         sequence.long = True
         self._empty(sequence)
         self._table.write(sequence.row, sequence.pages)
 
-    def _empty(self, sequence: CachedSequence) -> None:
+    def _empty(self, sequence: KvSequence) -> None:
         """Forgets the pages of a sequence, which then runs all its tokens again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0
 
-    def _keep(self, source: EncodedSource) -> None:
+    def _keep(self, source: EncoderInput) -> None:
         """A source that was encoded is there for others."""
         self.computed += source.places
         source.content, source.done = NOTHING, True
         for page, part in zip(source.pages, source.parts, strict=True):
-            source.content = self.cache.pool.fill(page, source.content, part)
+            source.content = self.cache.pool.register(page, source.content, part)
 
-    def _make_room(self, owner: CachedSequence | EncodedSource, places: int) -> None:
-        needed = ceil_div(places, PAGE)
+    def _make_room(self, owner: KvSequence | EncoderInput, places: int) -> None:
+        needed = ceil_div(places, PAGE_TOKENS)
         if needed <= len(owner.pages):
             return
         try:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from clrt.errors import InputError
-from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.engine import CHUNK, DecoderEngine
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
-from clrt.generation.sequences import CachedSequence, StepPart
+from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.ir.op import Array
 
 
@@ -53,7 +53,7 @@ class _ReadText:
     number: int
     text: GivenText
     at: int
-    sequence: CachedSequence | None = None
+    sequence: KvSequence | None = None
 
 
 def read_rows(
@@ -82,7 +82,7 @@ def read_rows(
     waiting.reverse()
     running: list[_ReadText] = []
 
-    def advance(engine: Engine) -> list[PlaceRows]:
+    def advance(engine: DecoderEngine) -> list[PlaceRows]:
         parts = _next_parts(engine, waiting, running, sampler, most)
         step = partial(engine.step, [part for _, part in parts], [output])
         values = scheduler.with_room(step).get(output)
@@ -100,12 +100,12 @@ def read_rows(
 
 
 def _next_parts(
-    engine: Engine,
+    engine: DecoderEngine,
     waiting: list[_ReadText],
     running: list[_ReadText],
     sampler: Callable[[int, int], TokenSampler],
     most: int,
-) -> list[tuple[_ReadText, StepPart]]:
+) -> list[tuple[_ReadText, ScheduledSequence]]:
     room, parts = most, []
     while waiting and sum(t.sequence.all_left for t in running if t.sequence) < room:
         text = waiting[-1]
@@ -121,13 +121,15 @@ def _next_parts(
         room -= count
         # After a failure of another request the beginning is run once more.
         wanted = range(max(text.at, sequence.done), sequence.done + count)
-        parts.append((text, StepPart(sequence, count, [sampler(text.number, p) for p in wanted])))
+        parts.append(
+            (text, ScheduledSequence(sequence, count, [sampler(text.number, p) for p in wanted]))
+        )
     return parts
 
 
 def _taken(
-    engine: Engine,
-    parts: Sequence[tuple[_ReadText, StepPart]],
+    engine: DecoderEngine,
+    parts: Sequence[tuple[_ReadText, ScheduledSequence]],
     running: list[_ReadText],
     values: Array | None,
 ) -> list[PlaceRows]:
@@ -146,7 +148,7 @@ def _taken(
 
 
 def run_to_end(
-    scheduler: Scheduler, sequences: Sequence[CachedSequence], sampler: TokenSampler, output: str
+    scheduler: Scheduler, sequences: Sequence[KvSequence], sampler: TokenSampler, output: str
 ) -> list[Array]:
     """Runs what is left of sequences, at least a token of each; an output behind their last tokens.
 
@@ -155,7 +157,7 @@ def run_to_end(
     Raises:
         OutOfMemoryError: The cache has no room.
     """
-    rows: dict[CachedSequence, Array] = {}
+    rows: dict[KvSequence, Array] = {}
     while len(rows) < len(sequences):
         room, parts = CHUNK, []
         for sequence in sequences:
@@ -163,7 +165,7 @@ def run_to_end(
             if count:
                 room -= count
                 last = count == sequence.left
-                parts.append(StepPart(sequence, count, [sampler] if last else ()))
+                parts.append(ScheduledSequence(sequence, count, [sampler] if last else ()))
         done = [part.sequence for part in parts if part.samplers]
         step = partial(scheduler.engine.step, parts, [output])
         values = scheduler.with_room(step).get(output, ())
@@ -171,12 +173,12 @@ def run_to_end(
     return [rows[sequence] for sequence in sequences]
 
 
-def close_sequences(scheduler: Scheduler, sequences: Sequence[CachedSequence]) -> None:
+def close_sequences(scheduler: Scheduler, sequences: Sequence[KvSequence]) -> None:
     """Frees what sequences have, whatever became of the engine."""
     if not sequences:
         return
 
-    def close(engine: Engine) -> None:
+    def close(engine: DecoderEngine) -> None:
         for sequence in sequences:
             engine.close(sequence)
 

@@ -17,7 +17,7 @@ from clrt.generation.detokenize import TextStream, TokenNames
 from clrt.generation.options import Sampling
 from clrt.generation.result import FinishReason, GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import CachedSequence
+from clrt.generation.sequences import KvSequence
 from clrt.generation.stops import StopMatcher
 from clrt.generation.token_rules import NextTokenRules
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
@@ -25,7 +25,7 @@ from clrt.ir.op import Array
 
 
 @dataclass(eq=False)
-class Answer:
+class GenerationState:
     """One text that is generated.
 
     A scheduler adds to it, in any thread; `pieces` and `reason` are read while it does.
@@ -63,7 +63,7 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     reason: FinishReason | None = None
     error: ClrtError | None = None
-    sequence: CachedSequence | None = None
+    sequence: KvSequence | None = None
     computed: int | None = None
     asked_s: float = field(default_factory=time.perf_counter)
     first_s: float = 0.0
@@ -118,7 +118,7 @@ class Answer:
         number: int = 0,
         calls: ExpectedCalls | None = None,
         source: Array | None = None,
-    ) -> Answer:
+    ) -> GenerationState:
         """An answer to a prompt.
 
         Args:

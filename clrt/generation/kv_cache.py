@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import OutOfMemoryError
-from clrt.generation.page_pool import NOTHING, PagePool
+from clrt.generation.page_pool import NOTHING, KvPagePool
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.runtime.execution.state import State
 from clrt.runtime.opencl.row_transfers import read_rows, write_rows
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # The first slab has room for a context divided by this, but for so many pages at least and at most.
 _FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
 
 
-class CachePages:
+class KvCache:
     """The pages of a cache on a device.
 
     Attributes:
@@ -41,7 +41,7 @@ class CachePages:
 
     def __init__(
         self,
-        session: Session,
+        session: DeviceSession,
         dtype: DType,
         pitch: int,
         pages: int,
@@ -57,8 +57,8 @@ class CachePages:
 
     def reset(self) -> None:
         """Begins anew: there are no pages."""
-        self.pool = PagePool(self._grow)
-        self.slabs = [self._tensor((0, self._pitch)) for _ in range(SLABS)]
+        self.pool = KvPagePool(self._grow)
+        self.slabs = [self._tensor((0, self._pitch)) for _ in range(MAX_SLABS)]
         self._grown = 0
 
     @property
@@ -78,7 +78,7 @@ class CachePages:
 
     def state(self) -> State:
         """The slabs, which a run writes to."""
-        names = [(f"slab{s}", f"kept{s}") for s in range(SLABS)]
+        names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
         held = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
         return _CacheState(dict(names), held, self.slabs)
 
@@ -99,18 +99,18 @@ class CachePages:
         Args:
             tokens: PAGE for each page.
             pages: As `read` gives them.
-            start: The content in front of the first page (`CachedSequence.start`).
+            start: The content in front of the first page (`KvSequence.start`).
 
         Raises:
             OutOfMemoryError: The cache has no room for all.
         """
-        held, content = self.pool.beginning(tokens, start)
+        held, content = self.pool.match_prefix(tokens, start)
         try:
             for index in range(len(held), len(pages)):
                 held.append(self.pool.take())
                 write_rows(*self._place(held[-1]), pages[index : index + 1])
-                part = tokens[index * PAGE : (index + 1) * PAGE]
-                content = self.pool.fill(held[-1], content, part)
+                part = tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
+                content = self.pool.register(held[-1], content, part)
         finally:
             self.pool.release(held)
 
@@ -135,7 +135,7 @@ class CachePages:
 
         The last one would have room for all sequences, or take all that memory allows.
         """
-        if self._grown == SLABS:
+        if self._grown == MAX_SLABS:
             return 0
         most = self._pages * self._rows()
         pages = max(self._pages // _FIRST_PART, _LEAST_PAGES)
@@ -143,7 +143,7 @@ class CachePages:
         if self._grown or not self._fits(pages * self.page_bytes):
             held, room = self.nbytes // self.page_bytes, self._room() // self.page_bytes
             # Each slab makes the cache so many times larger.
-            ratio = max((min(most, held + room) / pages) ** (1 / (SLABS - 1)), 2.0)
+            ratio = max((min(most, held + room) / pages) ** (1 / (MAX_SLABS - 1)), 2.0)
             pages = min(round(pages * ratio**self._grown) - held, room, self._largest)
         while pages > 0:
             try:

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from clrt.errors import InputError, ModelError, UnsupportedError, needing
+from clrt.errors import InputError, ModelError, UnsupportedError, explain_missing_extra
 from clrt.formats.gguf.file import find_gguf, read_gguf
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
@@ -19,19 +19,19 @@ from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import Array, StackedElements
+from clrt.ir.op import Array, ConcatenatedRows
 from clrt.models.decoders.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
 from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
 from clrt.models.decoders.adapters.peft_config import CONFIG as ADAPTER_CONFIG
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.huggingface.model_files import file_exists, read_text
 from clrt.models.sources import is_compiled
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.node_errors import Blaming
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.runtime.opencl.devices import start_drivers
 from clrt.util.files import check_link
 from clrt.util.math import ceil_div
@@ -99,7 +99,7 @@ def read_language_model(
         source = folder_of(file)
     else:
         _check_is_model(source)
-        with Blaming(f"'{source}'"):
+        with NodeErrorContext(f"'{source}'"):
             decoder, weights = read_folder(source, context)
         graph, more = _graph(adapted_folder(source, decoder), weights, cache, adapters)
     _check_places(decoder)
@@ -123,7 +123,7 @@ def read_language_model(
     )
 
 
-def _start(decoder: Decoder, source: Path) -> int:
+def _start(decoder: DecoderConfig, source: Path) -> int:
     """The token that the decoder begins with.
 
     Raises:
@@ -157,17 +157,17 @@ def _graph(
     """The graph of a decoder with adapters, and what tells these apart."""
     dtype = CACHES[cache]
     if not adapters:
-        with Blaming(f"'{model.path}'"):
+        with NodeErrorContext(f"'{model.path}'"):
             return decoder_graph(model.decoder, weights, dtype), b""
     opened = [(factor, open_adapter(path, model)) for path, factor in adapters]
     adapted = AdaptedWeights(weights, opened)
-    with Blaming(f"'{model.path}' with its adapters"):
+    with NodeErrorContext(f"'{model.path}' with its adapters"):
         graph = decoder_graph(model.decoder, adapted, dtype)
     adapted.check_all_used()
     return graph, adapted.digest()
 
 
-def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b"") -> str:
+def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes = b"") -> str:
     """Tells models apart whose caches differ, by sizes and the first numbers of each weight.
 
     Args:
@@ -177,7 +177,7 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b""
     """
     sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
     sizes += [decoder.long_beyond] if decoder.long_beyond else []
-    found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode() + more, digest_size=16)
+    found = hashlib.blake2b(repr((*sizes, cache, PAGE_TOKENS)).encode() + more, digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):
         if value is None or value.name in seen or not value.type.has_numbers:
@@ -192,8 +192,8 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b""
 
 def _first(value: Value) -> Array:
     """The first numbers of a weight; stacked ones are not put together for it."""
-    known = value.type.known
-    if isinstance(known, StackedElements):
+    known = value.type.known_elements
+    if isinstance(known, ConcatenatedRows):
         data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
     else:
         assert value.type.data is not None
@@ -221,7 +221,7 @@ def _gguf_file(source: Path) -> Path | None:
 def _read_gguf_model(
     path: Path, context: int | None, cache: str, adapters: AdapterPaths
 ) -> LanguageModel:
-    with needing("Text generation"):
+    with explain_missing_extra("Text generation"):
         from clrt.models.tokenizers.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
     file = read_gguf(path)
     if file.metadata.text("general.type", "model") == "adapter":
@@ -229,10 +229,10 @@ def _read_gguf_model(
             f"{path} is an adapter and no model; give its base model, and the adapter as "
             "`lora` or --lora."
         )
-    with Blaming(f"'{path}'"):
+    with NodeErrorContext(f"'{path}'"):
         decoder, weights = read_gguf_decoder(file, context)
     graph, more = _graph(adapted_gguf(file, decoder), weights, cache, adapters)
-    with Blaming(f"'{path}'"):
+    with NodeErrorContext(f"'{path}'"):
         weights.check_all_read()
     _check_places(decoder)
     found = read_gguf_tokenizer(file.metadata)
@@ -263,7 +263,7 @@ def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplat
     return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
 
 
-def _check_places(decoder: Decoder) -> None:
+def _check_places(decoder: DecoderConfig) -> None:
     """Checks that no more places are asked for than have embeddings of their own.
 
     Raises:
@@ -281,7 +281,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
     Raises:
         ModelError: The file is missing or damaged.
     """
-    with needing("Text generation"):
+    with explain_missing_extra("Text generation"):
         from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
     text = read_text(file)
     tokenizer = load_tokenizer(text, file).library

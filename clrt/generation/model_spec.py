@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clrt.errors import InputError, UnsupportedError
-from clrt.formats.safetensors import Header
+from clrt.formats.safetensors import SafetensorsHeader
 from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.encoder_inputs import source_of
@@ -17,7 +17,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.tool_calls import CallFormat
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,8 +42,8 @@ class LanguageModel:
     """
 
     name: str
-    graph: Graph | Header
-    decoder: Decoder
+    graph: Graph | SafetensorsHeader
+    decoder: DecoderConfig
     fingerprint: str
     context: int
     vocabulary: int

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.paging.rewrite import page_decoder
 from clrt.models.decoders.paging.visibility import MOST_KEYS
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 
 GENAI = "genai_config.json"
 _FILES = ("model.onnx", "onnx/model.onnx")
@@ -54,7 +54,7 @@ def folder_of(file: Path) -> Path:
 
 def read_onnx_decoder(
     source: Path, context: int | None = None, cache: DType = DType.FLOAT32
-) -> tuple[Graph, Decoder]:
+) -> tuple[Graph, DecoderConfig]:
     """The graph of a decoder over a cache in pages, and the sizes that it shows.
 
     Args:
@@ -72,9 +72,9 @@ def read_onnx_decoder(
     if file is None:
         raise ModelError(f"'{source}' has no ONNX file; give the path of one.")
     folder = folder_of(file)
-    with needing("An ONNX model"):
+    with explain_missing_extra("An ONNX model"):
         from clrt.models.decoders.onnx import import_decoder
-    with Blaming(f"'{file}'"):
+    with NodeErrorContext(f"'{file}'"):
         graph, names = import_decoder(file, _head_size(folder))
         told = _first(folder, ("context_length",), _CONTEXTS)
         most = context or told
@@ -85,7 +85,7 @@ def read_onnx_decoder(
         raise InputError(
             f"Nothing beside '{file}' says how many tokens a text may have; give `context`."
         )
-    decoder = Decoder(
+    decoder = DecoderConfig(
         family=_family(folder),
         vocabulary=paged.vocabulary,
         hidden=paged.hidden,

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeAlias
 
 from clrt.errors import OutOfMemoryError
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 # What a page's content depends on: the content of the page before it, by its number among all that
 # there ever were, and what it has itself: its tokens, or a part of a source.
@@ -17,7 +17,7 @@ NOTHING = 0  # in front of a sequence's first page
 LONG = -1  # the same, of a text whose length changes the angles of its keys (LongRoPE)
 
 
-class PagePool:
+class KvPagePool:
     """The pages of a cache, by number.
 
     A page that is full belongs to all sequences that begin with its tokens; so what two prompts
@@ -43,15 +43,15 @@ class PagePool:
         """Pages that sequences have."""
         return len(self._users)
 
-    def beginning(self, tokens: Sequence[int], after: int = NOTHING) -> tuple[list[int], int]:
+    def match_prefix(self, tokens: Sequence[int], after: int = NOTHING) -> tuple[list[int], int]:
         """The pages that hold a beginning of the tokens already, now in use once more, and what
         content the last of them is.
 
         Args:
             after: The content that they are behind: what a source is to a text.
         """
-        firsts = range(0, len(tokens) - PAGE + 1, PAGE)
-        return self.held((tuple(tokens[first : first + PAGE]) for first in firsts), after)
+        firsts = range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS)
+        return self.held((tuple(tokens[first : first + PAGE_TOKENS]) for first in firsts), after)
 
     def held(
         self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
@@ -86,13 +86,14 @@ class PagePool:
             del self._full[self._keys.pop(page)]
         else:
             raise OutOfMemoryError(
-                f"The cache has no room for more than {self._count * PAGE} tokens, and running "
-                "texts use all of them; shorten them, run fewer at a time, or allow more memory."
+                f"The cache has no room for more than {self._count * PAGE_TOKENS} tokens, and "
+                "running texts use all of them; shorten them, run fewer at a time, or allow more "
+                "memory."
             )
         self._users[page] = 1
         return page
 
-    def fill(self, page: int, before: int, part: Sequence[Hashable]) -> int:
+    def register(self, page: int, before: int, part: Sequence[Hashable]) -> int:
         """Notes that a page holds this, such as PAGE tokens, behind some content; what content that
         is.
         """

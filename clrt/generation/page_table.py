@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # At first, at most.
@@ -25,7 +25,7 @@ class PageTable:
         width: Pages of a sequence, at most.
     """
 
-    def __init__(self, session: Session, rows: int, width: int) -> None:
+    def __init__(self, session: DeviceSession, rows: int, width: int) -> None:
         self._session = session
         self._table = np.full((rows, min(width, _COLUMNS)), -1, np.int32)
         self._free = list(range(rows))

@@ -12,7 +12,7 @@ from clrt.errors import InputError, UnsupportedError
 from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
 from clrt.generation.forced_decoding import GivenText
-from clrt.generation.generation_state import Answer
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
@@ -238,7 +238,7 @@ class RequestReader:
         given, calls = (scheduler, self._model), self.calls(request)
         return [BeamSearch.of(*given, tokens, request.sampling, calls) for tokens in prompts]
 
-    def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
+    def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[GenerationState]:
         """The answers to one prompt, not yet begun.
 
         Raises:
@@ -251,7 +251,7 @@ class RequestReader:
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
         calls = self.calls(request)
         return [
-            Answer.of(
+            GenerationState.of(
                 prompt,
                 sampling,
                 model.vocabulary,

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, OutOfMemoryError
-from clrt.generation.draft_model import Drafter
-from clrt.generation.engine import Engine
-from clrt.generation.generation_state import Answer
+from clrt.generation.draft_model import DraftModel
+from clrt.generation.engine import DecoderEngine
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import FinishReason
-from clrt.generation.sequences import CachedSequence
-from clrt.generation.speculative_decoding import Speculation
+from clrt.generation.sequences import KvSequence
+from clrt.generation.speculative_decoding import SpeculativeDecoder
 from clrt.generation.step_runner import AnswerSteps, fail, sequence_of
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.active_calls import LOOK_S, ActiveCall, Turns
 
 T = TypeVar("T")
@@ -32,9 +32,11 @@ class Scheduler:
         drafter: A draft model, if there is one.
     """
 
-    def __init__(self, engine: Engine, sequences: int, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self, engine: DecoderEngine, sequences: int, drafter: DraftModel | None = None
+    ) -> None:
         self.engine = engine
-        self.speculation = Speculation(engine.context, drafter)
+        self.speculation = SpeculativeDecoder(engine.context, drafter)
         self._steps = AnswerSteps(engine, self.speculation)
         self._most = sequences
         # Who drives has the engine. A turn is not waited for where a text is ended, as a collector
@@ -44,14 +46,14 @@ class Scheduler:
         self._holder: ActiveCall | None = None
         # All that were added and have not ended; each is in one of the other two, but for those
         # that an exception was in the midst of moving.
-        self._answers: dict[Answer, None] = {}
-        self._waiting: deque[Answer] = deque()
-        self._running: list[Answer] = []
+        self._answers: dict[GenerationState, None] = {}
+        self._waiting: deque[GenerationState] = deque()
+        self._running: list[GenerationState] = []
         # Whether the cache is full: no answer begins before one ends, or what `bulk` is for.
         self._full = False
         self._closed = self._freed = False
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Sequence[GenerationState]) -> None:
         """Queues answers, each of which has its reader; `wait` then drives them.
 
         Raises:
@@ -61,7 +63,7 @@ class Scheduler:
         self._answers.update(dict.fromkeys(answers))
         self._waiting.extend(answers)
 
-    def wait(self, answer: Answer, pieces: int) -> None:
+    def wait(self, answer: GenerationState, pieces: int) -> None:
         """Returns once an answer has more pieces than that, or has ended, perhaps by an error."""
         call = ActiveCall()
         try:
@@ -83,13 +85,13 @@ class Scheduler:
         finally:
             call.end()
 
-    def end(self, answer: Answer, reason: FinishReason = "cancelled") -> None:
+    def end(self, answer: GenerationState, reason: FinishReason = "cancelled") -> None:
         """Ends an answer, whatever it does, and waits for nothing."""
         if answer.reason is None:
             answer.reason = reason
         self._tidy()
 
-    def exclusive(self, work: Callable[[Engine], T]) -> T:
+    def exclusive(self, work: Callable[[DecoderEngine], T]) -> T:
         """What a function makes with the engine; steps of answers are before it and behind it.
 
         Raises:
@@ -245,7 +247,7 @@ class Scheduler:
         """Begins answers as far as there is room; not those whose prompts begin like one that is
         just computed: they take its pages afterwards.
         """
-        later: list[Answer] = []
+        later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._most and not self._full:
             answer = self._waiting.popleft()
             if answer.has_ended:
@@ -293,12 +295,12 @@ class Scheduler:
 
 
 def open_text(
-    engine: Engine,
+    engine: DecoderEngine,
     tokens: Sequence[int],
     source: Array | None,
     anew: bool = False,
     length: int | None = None,
-) -> CachedSequence:
+) -> KvSequence:
     """A sequence for a text that has come so far.
 
     Args:
@@ -318,14 +320,14 @@ def open_text(
         engine.release(read)
 
 
-def _computes_for(running: Answer, waiting: Answer) -> bool:
+def _computes_for(running: GenerationState, waiting: GenerationState) -> bool:
     """Whether a text is about to compute pages that another one's prompt begins with."""
     done = sequence_of(running).done
     if running.source is not waiting.source:
         return False
-    if done // PAGE >= len(running.prompt) // PAGE:
+    if done // PAGE_TOKENS >= len(running.prompt) // PAGE_TOKENS:
         return False
-    end = done - done % PAGE + PAGE
+    end = done - done % PAGE_TOKENS + PAGE_TOKENS
     return len(waiting.prompt) > end and waiting.prompt[:end] == running.prompt[:end]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.engine import CHUNK, DecoderEngine
 from clrt.generation.forced_decoding import GivenText, PlaceRows, read_rows
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.options import Sampling, whole_number
@@ -238,7 +238,7 @@ def embeddings(
 
 
 def _states_of(
-    scheduler: Scheduler, texts: Sequence[Sequence[int]], engine: Engine
+    scheduler: Scheduler, texts: Sequence[Sequence[int]], engine: DecoderEngine
 ) -> list[FloatArray]:
     return scheduler.with_room(partial(engine.states, texts))
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clrt.generation.encoder_inputs import EncodedSource
+from clrt.generation.encoder_inputs import EncoderInput
 from clrt.generation.page_pool import LONG, NOTHING
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.speculation_policy import round_size
+from clrt.generation.speculation_policy import bucket_size
 from clrt.ir.op import Array
 
 
 @dataclass(eq=False)
-class CachedSequence:
+class KvSequence:
     """Tokens, and the pages that hold the keys and values of those that were run.
 
     Attributes:
@@ -26,7 +26,7 @@ class CachedSequence:
         done: How many tokens were run.
         pages: Their pages.
         declared: Of how many pages the pool knows the content.
-        content: What the last of these holds (`PagePool.fill`).
+        content: What the last of these holds (`KvPagePool.fill`).
         long_beyond: Maximum number of tokens of a text whose keys have the rotary angles of short
             texts; 0 if all texts have the same.
         long: Whether the keys in its pages have the angles of long texts.
@@ -34,7 +34,7 @@ class CachedSequence:
 
     tokens: list[int]
     row: int
-    source: EncodedSource | None = None
+    source: EncoderInput | None = None
     guessed: int = 0
     done: int = 0
     pages: list[int] = field(default_factory=list)
@@ -78,11 +78,11 @@ class CachedSequence:
         return len(self.tokens) - self.guessed
 
     def guess(self, tokens: Sequence[int]) -> None:
-        """Adds guesses, which are run like other tokens; `Engine.settle` ends them."""
+        """Adds guesses, which are run like other tokens; `DecoderEngine.settle` ends them."""
         self.tokens += tokens
         self.guessed += len(tokens)
 
-    def settle(self, tokens: Sequence[int]) -> int:
+    def commit(self, tokens: Sequence[int]) -> int:
         """Puts tokens in the place of the guesses; how many of these were right."""
         known, right = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
@@ -96,7 +96,7 @@ class CachedSequence:
 
 
 @dataclass(frozen=True)
-class StepPart:
+class ScheduledSequence:
     """What a step does for a sequence.
 
     Attributes:
@@ -105,12 +105,12 @@ class StepPart:
             each.
     """
 
-    sequence: CachedSequence
+    sequence: KvSequence
     count: int
     samplers: Sequence[TokenSampler] = ()
 
 
-def texts_of(part: StepPart) -> list[Sequence[int] | Array]:
+def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
     """For each sampler the tokens so far, as far as it asks."""
     if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)
@@ -121,10 +121,10 @@ def texts_of(part: StepPart) -> list[Sequence[int] | Array]:
 
 def filled(rows: Array) -> Array:
     """Rows, the first of them again and again behind them."""
-    return np.concatenate([rows, np.resize(rows[:1], round_size(len(rows)) - len(rows))])
+    return np.concatenate([rows, np.resize(rows[:1], bucket_size(len(rows)) - len(rows))])
 
 
-def long_input(parts: Sequence[StepPart], tokens: int) -> Array:
+def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
     """Returns the input `long`, int32 `[tokens]`: 1 for each token of a long text, 0 for others."""
     made = np.zeros(tokens, np.int32)
     found = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])
@@ -132,10 +132,10 @@ def long_input(parts: Sequence[StepPart], tokens: int) -> Array:
     return made
 
 
-def step_inputs(parts: Sequence[StepPart]) -> tuple[Array, Array, Array]:
+def step_inputs(parts: Sequence[ScheduledSequence]) -> tuple[Array, Array, Array]:
     """`step`, `cross` and `rows`, inputs; tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
-    step = np.zeros((round_size(total), 3), np.int32)
+    step = np.zeros((bucket_size(total), 3), np.int32)
     step[total:, 1] = -1
     cross = step.copy()
     wanted: list[int] = []

@@ -29,26 +29,26 @@ _LEAST_GAIN = 1.05
 _EASING = 0.995
 
 
-def round_size(count: int) -> int:
+def bucket_size(count: int) -> int:
     """The size of a step, or of its outputs, that has room for so many rows."""
     return count if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
 
 
 @dataclass
-class StepCosts:
+class StepTimeModel:
     """Seconds of steps by their number of tokens, each with a row of outputs.
 
     Attributes:
-        ease: How much of what guesses cost counts.
+        cost_discount: How much of what guesses cost counts.
     """
 
-    ease: float = 1.0
+    cost_discount: float = 1.0
     _seconds: dict[int, float] = field(default_factory=dict)
     _planned: set[int] = field(default_factory=set)
 
     def note(self, tokens: int, seconds: float) -> None:
         """Notes a step. The first one of its size does not count: it was planned."""
-        size = round_size(tokens)
+        size = bucket_size(tokens)
         if size not in self._planned:
             self._planned.add(size)
             return
@@ -59,7 +59,7 @@ class StepCosts:
 
     def of(self, tokens: int) -> float:
         """What a step takes, between those that were measured; 0 where none was."""
-        size, sizes = round_size(tokens), sorted(self._seconds)
+        size, sizes = bucket_size(tokens), sorted(self._seconds)
         if not sizes:
             return 0.0
         at = bisect_left(sizes, size)
@@ -76,45 +76,45 @@ class StepCosts:
 
 
 @dataclass
-class Trust:
+class AcceptanceRate:
     """How often guesses of one kind are right.
 
     Attributes:
-        usual: The same in all texts: what is believed of a text as long as little is known of it.
+        prior: The same in all texts: what is believed of a text as long as little is known of it.
         memory, fading: What is remembered counts so much less with each attempt, and with each one
             left out.
     """
 
-    usual: Trust | None = None
+    prior: AcceptanceRate | None = None
     memory: float = 0.8
     fading: float = 0.97
     _tried: float = 0.0
     _right: float = 0.0
 
     @classmethod
-    def of_all(cls) -> Trust:
+    def of_all(cls) -> AcceptanceRate:
         """That of all texts."""
         return cls(None, _LONG_MEMORY, _SLOW_FADING)
 
     @property
     def share(self) -> float:
         """Of the guesses whose forerunners were right."""
-        usual = _USUALLY_RIGHT if self.usual is None else self.usual.share
+        usual = _USUALLY_RIGHT if self.prior is None else self.prior.share
         return (self._right + usual) / (self._tried + 1)
 
     def note(self, guessed: int, right: int) -> None:
         """Notes that of some guesses the first ones were right."""
         self._tried = self._tried * self.memory + min(right + 1, guessed)
         self._right = self._right * self.memory + right
-        if self.usual is not None:
-            self.usual.note(guessed, right)
+        if self.prior is not None:
+            self.prior.note(guessed, right)
 
     def pass_over(self) -> None:
         """Notes that none was made: what is known fades, so that it is tried again some time."""
         self._tried *= self.fading
         self._right *= self.fading
-        if self.usual is not None:
-            self.usual.pass_over()
+        if self.prior is not None:
+            self.prior.pass_over()
 
     def worth(self, count: int) -> float:
         """How many of so many guesses will be right."""
@@ -123,7 +123,7 @@ class Trust:
 
 
 @dataclass
-class StepGuesses:
+class DraftBudget:
     """The guesses of one step, for one text after the other.
 
     Attributes:
@@ -133,12 +133,12 @@ class StepGuesses:
         draft_s: Seconds that the guesses take to be made.
     """
 
-    costs: StepCosts
+    costs: StepTimeModel
     tokens: int
     expected: float
     draft_s: float = 0.0
 
-    def add(self, trust: Trust, most: int, draft_s: float = 0.0) -> int:
+    def add(self, trust: AcceptanceRate, most: int, draft_s: float = 0.0) -> int:
         """Adds as many guesses for a text as give the most tokens a second; perhaps none.
 
         Args:
@@ -155,15 +155,15 @@ class StepGuesses:
         found, best = 0, _LEAST_GAIN * self.expected / before_s
         for count in takewhile(lambda count: count <= most, _COUNTS):
             more_s = costs.of(self.tokens + count) + self.draft_s + count * draft_s - before_s
-            rate = (self.expected + trust.worth(count)) / (before_s + costs.ease * more_s)
+            rate = (self.expected + trust.worth(count)) / (before_s + costs.cost_discount * more_s)
             if rate > best:
                 found, best = count, rate
         if found:
-            costs.ease = 1.0
+            costs.cost_discount = 1.0
             self.tokens += found
             self.expected += trust.worth(found)
             self.draft_s += found * draft_s
         else:
-            costs.ease *= _EASING
+            costs.cost_discount *= _EASING
             trust.pass_over()
         return found

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from clrt.generation.draft_model import Drafter
-from clrt.generation.generation_state import Answer
+from clrt.generation.draft_model import DraftModel
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.prompt_lookup import LookupIndex
-from clrt.generation.speculation_policy import StepCosts, StepGuesses, Trust
-from clrt.ops.attention.page_layout import PAGE
+from clrt.generation.speculation_policy import AcceptanceRate, DraftBudget, StepTimeModel
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 # Guesses by more tokens that are alike are trusted apart.
 _ALIKE = (3, 6)
@@ -26,13 +26,13 @@ class _GuessedText:
         trust: Of the guesses that were made last.
     """
 
-    trusts: list[Trust]
+    trusts: list[AcceptanceRate]
     index: LookupIndex = field(default_factory=LookupIndex)
     before: int = 0
-    trust: Trust = field(default_factory=Trust)
+    trust: AcceptanceRate = field(default_factory=AcceptanceRate)
 
 
-class Speculation:
+class SpeculativeDecoder:
     """Guesses for texts, as many as pay.
 
     Attributes:
@@ -43,15 +43,15 @@ class Speculation:
         drafter: A draft model, if there is one.
     """
 
-    def __init__(self, context: int, drafter: Drafter | None = None) -> None:
-        self.costs = StepCosts()
+    def __init__(self, context: int, drafter: DraftModel | None = None) -> None:
+        self.costs = StepTimeModel()
         self._context = context
         self._drafter = drafter
-        self._usual = [Trust.of_all() for _ in range(len(_ALIKE) + 2)]
-        self._texts: dict[Answer, _GuessedText] = {}
-        self._without: set[Answer] = set()
+        self._usual = [AcceptanceRate.of_all() for _ in range(len(_ALIKE) + 2)]
+        self._texts: dict[GenerationState, _GuessedText] = {}
+        self._without: set[GenerationState] = set()
 
-    def guess(self, running: Sequence[Answer]) -> dict[Answer, list[int]]:
+    def guess(self, running: Sequence[GenerationState]) -> dict[GenerationState, list[int]]:
         """Tokens that may follow texts behind what is known of them; texts without are left out.
 
         Raises:
@@ -60,9 +60,9 @@ class Speculation:
         asking = {a: n for a in running if (n := self._most(a))}
         if not asking:
             return {}
-        step = StepGuesses(self.costs, sum(map(_left, running)), len(running))
-        found: dict[Answer, list[int]] = {}
-        drafting: dict[Answer, int] = {}
+        step = DraftBudget(self.costs, sum(map(_left, running)), len(running))
+        found: dict[GenerationState, list[int]] = {}
+        drafting: dict[GenerationState, int] = {}
         for answer, most in asking.items():
             text = self._text_of(answer)
             guesses = self._look_up(answer, text, most, step)
@@ -78,18 +78,18 @@ class Speculation:
             found |= self._drafter.guess(drafting)
         return found
 
-    def note(self, answer: Answer, guessed: int, right: int) -> None:
+    def note(self, answer: GenerationState, guessed: int, right: int) -> None:
         """Notes that of the guesses for a text the first ones were right."""
         text = self._texts.get(answer)
         if text is not None and guessed:
             text.trust.note(guessed, right)
 
-    def stop(self, answer: Answer) -> None:
+    def stop(self, answer: GenerationState) -> None:
         """Makes no more guesses for a text."""
         self.forget(answer)
         self._without.add(answer)
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, answer: GenerationState) -> None:
         """Frees what a text has here."""
         self._texts.pop(answer, None)
         self._without.discard(answer)
@@ -107,28 +107,28 @@ class Speculation:
         if self._drafter is not None:
             self._drafter.close()
 
-    def _text_of(self, answer: Answer) -> _GuessedText:
+    def _text_of(self, answer: GenerationState) -> _GuessedText:
         if answer not in self._texts:
-            text = _GuessedText([Trust(usual) for usual in self._usual])
+            text = _GuessedText([AcceptanceRate(usual) for usual in self._usual])
             if answer.source is not None and answer.source.ndim == 1:
                 text.index.extend(answer.source.tolist())
                 text.before = len(answer.source)
             self._texts[answer] = text
         return self._texts[answer]
 
-    def _most(self, answer: Answer) -> int:
+    def _most(self, answer: GenerationState) -> int:
         """How many guesses a text may have; none before its first token."""
         sampling, sequence = answer.sampler.sampling, answer.sequence
         drafted = sampling.draft_tokens if self._drafter is not None else 0
         if sequence is None or not answer.tokens or answer in self._without:
             return 0
-        if sequence.all_left >= PAGE or answer.reason is not None:
+        if sequence.all_left >= PAGE_TOKENS or answer.reason is not None:
             return 0
         room = min(answer.limit - len(answer.tokens), self._context - len(sequence.tokens)) - 1
         return max(min(max(sampling.lookup_tokens, drafted), room), 0)
 
     def _look_up(
-        self, answer: Answer, text: _GuessedText, most: int, step: StepGuesses
+        self, answer: GenerationState, text: _GuessedText, most: int, step: DraftBudget
     ) -> list[int]:
         """Guesses by what the text says already."""
         most = min(answer.sampler.sampling.lookup_tokens, most)
@@ -143,5 +143,5 @@ class Speculation:
         return guesses[: step.add(text.trust, most)]
 
 
-def _left(answer: Answer) -> int:
+def _left(answer: GenerationState) -> int:
     return 0 if answer.sequence is None else answer.sequence.all_left

@@ -7,39 +7,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
-from clrt.generation.encoder_inputs import EncodedSource
-from clrt.generation.engine import CHUNK, Engine
-from clrt.generation.generation_state import Answer
+from clrt.generation.encoder_inputs import EncoderInput
+from clrt.generation.engine import CHUNK, DecoderEngine
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import CachedSequence, StepPart
-from clrt.generation.speculative_decoding import Speculation
+from clrt.generation.sequences import KvSequence, ScheduledSequence
+from clrt.generation.speculative_decoding import SpeculativeDecoder
 from clrt.ir.op import Array
 from clrt.ops.generation.sample_tokens import SampleTokens
 
 
 @dataclass(frozen=True)
-class AnswerTurn:
+class ScheduledRequest:
     """What a step does for an answer."""
 
-    answer: Answer
-    part: StepPart
+    answer: GenerationState
+    part: ScheduledSequence
 
 
 class AnswerSteps:
     """Runs steps of answers, and of guesses for them, on an engine."""
 
-    def __init__(self, engine: Engine, speculation: Speculation) -> None:
+    def __init__(self, engine: DecoderEngine, speculation: SpeculativeDecoder) -> None:
         self._engine = engine
         self._speculation = speculation
 
-    def step(self, running: Sequence[Answer], guesses: Mapping[Answer, Sequence[int]]) -> bool:
+    def step(
+        self, running: Sequence[GenerationState], guesses: Mapping[GenerationState, Sequence[int]]
+    ) -> bool:
         """One step with guesses for texts. Whether there was something to do.
 
         Raises:
             OutOfMemoryError: There is no room for it.
         """
         started = time.perf_counter()
-        turns: list[AnswerTurn] = []
+        turns: list[ScheduledRequest] = []
         try:
             self._prepare(running, guesses, turns)
             if not turns:
@@ -55,7 +57,7 @@ class AnswerSteps:
                 self._engine.settle(turn.part.sequence, ())
 
     def _run(
-        self, running: Sequence[Answer], turns: Sequence[AnswerTurn], started: float
+        self, running: Sequence[GenerationState], turns: Sequence[ScheduledRequest], started: float
     ) -> dict[str, Array] | None:
         """What the engine makes of a step; None where it fails.
 
@@ -92,12 +94,12 @@ class AnswerSteps:
 
     def _prepare(
         self,
-        running: Sequence[Answer],
-        guesses: Mapping[Answer, Sequence[int]],
-        turns: list[AnswerTurn],
+        running: Sequence[GenerationState],
+        guesses: Mapping[GenerationState, Sequence[int]],
+        turns: list[ScheduledRequest],
     ) -> None:
         """Adds what a step runs."""
-        room, encoding = CHUNK, set[EncodedSource]()
+        room, encoding = CHUNK, set[EncoderInput]()
         # Texts under way come first: they have few tokens each, and somebody reads along.
         for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
             sequence = sequence_of(answer)
@@ -122,10 +124,10 @@ class AnswerSteps:
                     continue
                 count += len(samplers) - 1
             room -= count
-            turns.append(AnswerTurn(answer, StepPart(sequence, count, samplers)))
+            turns.append(ScheduledRequest(answer, ScheduledSequence(sequence, count, samplers)))
             sequence.guess(kept)
 
-    def _take(self, turn: AnswerTurn, found: Mapping[str, Array], row: int) -> None:
+    def _take(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
         """Goes on with the token behind the last one, and behind each guess that was right."""
         answer, sequence = turn.answer, turn.part.sequence
         guesses = sequence.tokens[sequence.known :]
@@ -148,13 +150,13 @@ class AnswerSteps:
             self._speculation.note(answer, len(guesses), right)
 
 
-def sequence_of(answer: Answer) -> CachedSequence:
+def sequence_of(answer: GenerationState) -> KvSequence:
     """Where an answer's tokens are run."""
     assert answer.sequence is not None
     return answer.sequence
 
 
-def fail(answers: Sequence[Answer], error: ClrtError) -> None:
+def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
     """Ends answers by an error."""
     for answer in answers:
         answer.error = answer.error or error
@@ -167,7 +169,9 @@ def _no_token() -> InputError:
     )
 
 
-def _blamed(error: ClrtError, rows: Sequence[tuple[Answer, int]]) -> tuple[Answer, int] | None:
+def _blamed(
+    error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
+) -> tuple[GenerationState, int] | None:
     """Whose row of SampleTokens an error is about; None where it is about something else.
 
     Args:

@@ -8,13 +8,13 @@ from typing import TypeAlias
 from weakref import ref
 
 from clrt.errors import ClrtError
-from clrt.generation.generation_state import Answer
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.tool_calls import CallReader
 
-Finish: TypeAlias = Callable[[Answer], GeneratedText]
-Ending: TypeAlias = "Callable[[Answer, GeneratedText | None], None]"
+Finish: TypeAlias = Callable[[GenerationState], GeneratedText]
+Ending: TypeAlias = "Callable[[GenerationState, GeneratedText | None], None]"
 """Is told once that an answer has ended, and what came of it; None where it failed."""
 
 
@@ -24,7 +24,7 @@ class PieceReader:
     def __init__(
         self,
         scheduler: Scheduler,
-        answer: Answer,
+        answer: GenerationState,
         finish: Finish,
         ending: Ending | None = None,
     ) -> None:

@@ -15,8 +15,8 @@ from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.draft_model import open_drafter
-from clrt.generation.engine import Engine
-from clrt.generation.generation_state import Answer
+from clrt.generation.engine import DecoderEngine
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, tokens_of
@@ -94,7 +94,7 @@ class TextGenerator(TextMeasures):
         drafter = None if draft is None else open_drafter(draft, self._model, cache, **options)
         decoder = self._model.decoder
         options |= dict(encoder=decoder.encoder, long_beyond=decoder.long_beyond)
-        engine = Engine(self._model.graph, self._model.context, **options)
+        engine = DecoderEngine(self._model.graph, self._model.context, **options)
         self.device: DeviceInfo = engine.model.device
         self._scheduler = Scheduler(engine, sequences, drafter)
         self._requests = RequestReader(self._model, drafts=drafter is not None)
@@ -224,7 +224,7 @@ class TextGenerator(TextMeasures):
         """
         self._model.check_decoder("`load_cache`")
 
-        def restore(engine: Engine) -> int:
+        def restore(engine: DecoderEngine) -> int:
             like = engine.cache.read(())
             tokens, pages, start = read_cache(expanded(path), self._model.fingerprint, like)
             self._scheduler.with_room(partial(engine.cache.restore, tokens, pages, start))
@@ -271,7 +271,7 @@ class TextGenerator(TextMeasures):
         self._scheduler.add([answer])
         return stream
 
-    def _astream(self, answer: Answer) -> AsyncGeneratedStream:
+    def _astream(self, answer: GenerationState) -> AsyncGeneratedStream:
         from clrt.generation.async_streaming import AsyncGeneratedStream
 
         with self._lock:
@@ -279,7 +279,7 @@ class TextGenerator(TextMeasures):
                 self._workers = ThreadPoolExecutor(1, "clrt-generate")
         return AsyncGeneratedStream(self._scheduler, answer, self._finish, self._workers)
 
-    def _finish(self, answer: Answer) -> GeneratedText:
+    def _finish(self, answer: GenerationState) -> GeneratedText:
         """What has come of an answer. The first one has waited for the model."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)

@@ -32,7 +32,7 @@ class _Mismatch(Exception):
     """A value is not of the kind that a field declares; the text says what the field takes."""
 
 
-def settle_attributes(op: Any) -> None:
+def coerce_attributes(op: Any) -> None:
     """Brings the fields of a frozen dataclass to their declared types: lists become tuples, say.
 
     Raises:

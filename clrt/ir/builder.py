@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.dims import Bindings, Dim, Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
-from clrt.ir.op import Array, IrOp, StackedElements, TensorType
+from clrt.ir.op import Array, ConcatenatedRows, IrOp, TensorType
 
 # Larger constants are not worth comparing.
 _MAX_INTERNED = 64
@@ -101,7 +101,7 @@ class Builder:
         """A new value that no node computes, for a graph's input."""
         return Value(self.names.unique(name), TensorType(dtype, shape))
 
-    def constant(self, array: Array | StackedElements) -> Value:
+    def constant(self, array: Array | ConcatenatedRows) -> Value:
         """A constant of these elements."""
         return self._value(TensorType.of(array))
 
@@ -141,7 +141,7 @@ class Builder:
         )
         for old, new in replace.items():
             if new.producer in made:
-                new.type = old.type.merged(new.type)
+                new.type = old.type.intersect(new.type)
         return Patch(replace, self.nodes, typed)
 
     def graph(

@@ -24,24 +24,24 @@ class Code(str):
 
     __slots__ = ()
 
-    def fill(self, *args: Define, **named: Define) -> Code:
+    def substitute(self, *args: Define, **named: Define) -> Code:
         """This template, as for `str.format`, with numbers and Code put in."""
-        pieces = {name: spelled(value) for name, value in named.items()}
-        return Code(self.format(*map(spelled, args), **pieces))
+        pieces = {name: render_define(value) for name, value in named.items()}
+        return Code(self.format(*map(render_define, args), **pieces))
 
     def join(self, parts: Iterable[Code]) -> Code:  # type: ignore[override]
         """The parts with this in between."""
-        return Code(super().join(spelled(p) for p in parts))
+        return Code(super().join(render_define(p) for p in parts))
 
     def renamed(self, old: Code, new: Code) -> Code:
         """With `new` wherever `old` stands."""
-        return Code(self.replace(spelled(old), spelled(new)))
+        return Code(self.replace(render_define(old), render_define(new)))
 
 
 Define: TypeAlias = "bool | int | float | Code"
 
 
-def spelled(value: object) -> Code:
+def render_define(value: object) -> Code:
     """The one way in which a value stands in a source: floats in hexadecimal, exact to the bit.
 
     Raises:

@@ -14,10 +14,10 @@ from clrt.ir.dims import (
     Expr,
     Monomial,
     TooComplex,
-    Undecidable,
-    differ,
+    UndecidableDim,
+    provably_different,
+    provably_equal,
     reduced,
-    same,
     single_atom,
     symbol,
     terms_of,
@@ -36,7 +36,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
         return left // right
     if type(right) is int and right == 1:
         return left
-    if same(left, 0):
+    if provably_equal(left, 0):
         return 0
     quotient = _exact_quotient(left, right)
     if quotient is not None:
@@ -60,7 +60,7 @@ def mod(left: Dim, right: Dim) -> Dim:
 def maximum(left: Dim, right: Dim) -> Dim:
     """The larger of two dims, symbolic where that depends on the binding."""
     for a, b in ((left, right), (right, left)):
-        with suppress(Undecidable):
+        with suppress(UndecidableDim):
             return a if a >= b else b
     if isinstance(left, int):
         return maximum(right, left)
@@ -74,7 +74,7 @@ def maximum(left: Dim, right: Dim) -> Dim:
 def minimum(left: Dim, right: Dim) -> Dim:
     """The smaller of two dims, symbolic where that depends on the binding."""
     for a, b in ((left, right), (right, left)):
-        with suppress(Undecidable):
+        with suppress(UndecidableDim):
             return a if a <= b else b
     if isinstance(left, int):
         return minimum(right, left)
@@ -85,10 +85,10 @@ def broadcast(left: Dim, right: Dim) -> Dim:
     """What two dims broadcast to, which are equal or of which one is 1: the other one."""
     for one, other in ((left, right), (right, left)):
         contained = (1, one, *_arguments(one, "broadcast"))
-        if any(same(other, dim) for dim in contained) or differ(one, 1):
+        if any(provably_equal(other, dim) for dim in contained) or provably_different(one, 1):
             return one
         match _with_number(other):  # the first rows of a table, of which there are enough
-            case "min", dim, most, 0 if most >= 1 and same(dim, one):
+            case "min", dim, most, 0 if most >= 1 and provably_equal(dim, one):
                 return one
     return _opaque("broadcast", left, right)
 
@@ -144,9 +144,9 @@ def _opaque(name: str, left: Dim, right: Dim) -> Expr:
 def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
     """max(a, min(a, b)) is a, max(a, max(a, b)) is max(a, b); likewise for min."""
     for one, other in ((left, right), (right, left)):
-        if any(same(one, a) for a in _arguments(other, dual)):
+        if any(provably_equal(one, a) for a in _arguments(other, dual)):
             return one
-        if any(same(one, a) for a in _arguments(other, name)):
+        if any(provably_equal(one, a) for a in _arguments(other, name)):
             return other
     return _opaque(name, left, right)
 
@@ -162,7 +162,7 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
     if len(divisor_terms) != 1:
         monomial, coefficient = next(iter(divisor_terms.items()))
         ratio = terms_of(left).get(monomial, 0) // coefficient
-        return ratio if same(left, ratio * right) else None
+        return ratio if provably_equal(left, ratio * right) else None
     ((divisor, divisor_coefficient),) = divisor_terms.items()
     quotient: dict[Monomial, int] = {}
     for monomial, coefficient in terms_of(left).items():

@@ -2,7 +2,7 @@
 
 A `Dim` is an `int` or an `Expr`. An `Expr` keeps one canonical form, so that two dims are equal
 exactly when their polynomials are, and arrays of dims (dtype object) go through the same NumPy
-references as numbers do. What cannot be decided for every binding raises `Undecidable`.
+references as numbers do. What cannot be decided for every binding raises `UndecidableDim`.
 
 A few bytes of a file can ask for a polynomial of any size, so there are bounds on terms, degree,
 coefficients and nesting. What is over them raises `TooComplex`: as elements of a value it is then
@@ -45,11 +45,11 @@ _TOO_COMPLEX = (
 )
 
 
-class Undecidable(Exception):
+class UndecidableDim(Exception):
     """The answer depends on the values of the symbols."""
 
 
-class TooComplex(Undecidable, UnsupportedError):
+class TooComplex(UndecidableDim, UnsupportedError):
     """A dim is over the bounds of this module."""
 
     def __init__(self, message: str = _TOO_COMPLEX) -> None:
@@ -75,7 +75,7 @@ class Atom:
             len(other.args),
         ):
             return False
-        return all(same(a, b) for a, b in zip(self.args, other.args, strict=True))
+        return all(provably_equal(a, b) for a, b in zip(self.args, other.args, strict=True))
 
     def __hash__(self) -> int:
         return hash((self.name, self.args))
@@ -141,7 +141,7 @@ class Expr:
             return left == right
         low, high = _bounds(left)
         if low <= right <= high:
-            raise Undecidable(f"{self} == {other}")
+            raise UndecidableDim(f"{self} == {other}")
         return False
 
     def same(self, other: object) -> bool:
@@ -211,7 +211,7 @@ class Expr:
         return not _compare(self, other, strict=True)
 
     def __int__(self) -> int:
-        raise Undecidable(f"int({self})")
+        raise UndecidableDim(f"int({self})")
 
     __index__ = __int__
 
@@ -269,13 +269,13 @@ def is_symbol(dim: Dim) -> bool:
     return atom is not None and not atom.args
 
 
-def numbers_of(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
+def match_symbols(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
     """The numbers of the bare symbols among dims, as far as the sizes beside them are numbers."""
     pairs = zip(dims, sizes, strict=False)
     return {str(dim): n for dim, n in pairs if is_symbol(dim) and isinstance(n, int)}
 
 
-def told_by(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
+def infer_symbols(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
     """What the unknown symbols among dims are, as far as the dims beside them are known."""
     pairs = zip(dims, others, strict=False)
     return {str(d): n for d, n in pairs if is_symbol(d) and is_unknown(d) and not is_unknown(n)}
@@ -286,18 +286,18 @@ def is_unknown(dim: Dim) -> bool:
     return isinstance(dim, Expr) and any(s.startswith(UNKNOWN) for s in dim.symbols)
 
 
-def same(left: Dim, right: Dim) -> bool:
+def provably_equal(left: Dim, right: Dim) -> bool:
     """Whether two dims are provably equal; never raises."""
     if isinstance(left, Expr):
         return left.same(right)
     return isinstance(right, int) and left == right
 
 
-def differ(left: Dim, right: Dim) -> bool:
+def provably_different(left: Dim, right: Dim) -> bool:
     """Whether two dims are provably unequal, for every binding; never raises."""
     try:
         return left != right
-    except Undecidable:
+    except UndecidableDim:
         return False
 
 
@@ -305,7 +305,7 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
     """Whether two known shapes are provably equal."""
     if left is None or right is None or len(left) != len(right):
         return False
-    return all(same(a, b) for a, b in zip(left, right, strict=True))
+    return all(provably_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def substitute(dim: Dim, bindings: Substitutes) -> Dim:
@@ -390,4 +390,4 @@ def _compare(left: Dim, right: Dim, *, strict: bool) -> bool:
         return True
     if high < threshold:
         return False
-    raise Undecidable(f"{left} {'<' if strict else '<='} {right}")
+    raise UndecidableDim(f"{left} {'<' if strict else '<='} {right}")

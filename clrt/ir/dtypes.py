@@ -80,7 +80,7 @@ class DType(Enum):
         return _STORAGES.get(self, _PLAIN)
 
     @property
-    def is_tiny(self) -> bool:
+    def is_low_precision(self) -> bool:
         """Whether it has at most 8 bits and is no plain integer: rounding to it changes much."""
         return self.itemsize == 1 and self.storage != "plain"
 
@@ -140,7 +140,7 @@ def _of_numpy(dtype: np.dtype[Any]) -> DType:
 
 # Floats that kernels read and write as vectors of float32 (common/widen.clh).
 HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
-WIDENED = HALVES | {DType.FLOAT32}
+FLOAT_STORAGES = HALVES | {DType.FLOAT32}
 _ONNX_ORDER = (
     None, DType.FLOAT32, DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.INT32,
     DType.INT64, DType.STRING, DType.BOOL, DType.FLOAT16, DType.FLOAT64, DType.UINT32,
@@ -188,7 +188,7 @@ _STORAGES: dict[DType, Code] = {
     **{d: Code(d.value) for d in DType if d not in _CL_NAMES and d is not DType.STRING},
     DType.BFLOAT16: Code("bfloat16"),
 }
-WIDENED_STORAGES = frozenset(d.storage for d in WIDENED)
+WIDENED_STORAGES = frozenset(d.storage for d in FLOAT_STORAGES)
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

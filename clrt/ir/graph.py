@@ -24,14 +24,14 @@ class Value:
         name: Unique in the graph; ONNX names are kept.
         type: Dtype, shape and, for constants and shape arithmetic, the elements.
         producer: The node that computes it; None for inputs and constants.
-        symbolic: In a specialised graph, the shape before dims were bound.
+        symbolic_shape: In a specialised graph, the shape before dims were bound.
         aliases: Names of the values whose place it took in passes: they had the same elements.
     """
 
     name: str
     type: TensorType
     producer: Node | None = None
-    symbolic: Shape | None = None
+    symbolic_shape: Shape | None = None
     aliases: tuple[str, ...] = ()
 
     @property
@@ -45,7 +45,7 @@ class Value:
     @property
     def is_constant(self) -> bool:
         """Whether the elements are known and no node is needed to compute them."""
-        return self.producer is None and self.type.known is not None
+        return self.producer is None and self.type.known_elements is not None
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -247,7 +247,7 @@ class Graph:
             if value.is_constant and value.has_numbers:
                 return value
             if value not in made:
-                symbolic = value.shape if value.symbolic is None else value.symbolic
+                symbolic = value.shape if value.symbolic_shape is None else value.symbolic_shape
                 type_ = value.type.bind(bindings or {})
                 made[value] = Value(value.name, type_, None, symbolic, value.aliases)
             return made[value]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.attributes import attribute_names, settle_attributes
-from clrt.ir.dims import Dim, Shape, Substitutes, differ, substitute
+from clrt.ir.attributes import attribute_names, coerce_attributes
+from clrt.ir.dims import Dim, Shape, Substitutes, provably_different, substitute
 from clrt.ir.dtypes import DType
-from clrt.ir.symbolic_trace import Evaluation, Trace, is_traced, plain, trace_of
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, trace_of, untraced
 
 if TYPE_CHECKING:
     from clrt.ir.graph import Graph
@@ -21,12 +21,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class StoredElements:
+class PackedConstant:
     """Elements that lie in the layout of a kernel, as a compiled model keeps its weights.
 
     Attributes:
         array: The elements in that layout.
-        layout: Names it, as `clrt.kernels.spec.Packed` does.
+        layout: Names it, as `clrt.kernels.spec.PackedWeight` does.
         restore: Makes the elements in the order of the shape.
     """
 
@@ -41,7 +41,7 @@ class StoredElements:
 
 
 @dataclass(frozen=True, eq=False)
-class StackedElements:
+class ConcatenatedRows:
     """The rows of matrices that lie apart, one matrix below the other.
 
     They lie together only as long as somebody looks at them: weights of a file are never there
@@ -77,7 +77,7 @@ class StackedElements:
 
 
 @dataclass(frozen=True, eq=False)
-class DerivedElements:
+class TracedConstant:
     """Elements that the host computes of sizes, while planning traces these.
 
     Attributes:
@@ -87,7 +87,7 @@ class DerivedElements:
     """
 
     array: Array
-    trace: Trace
+    trace: ShapeTrace
     derive: Callable[[Evaluation], Array] = field(repr=False)
 
     @property
@@ -122,13 +122,13 @@ class TensorType:
     Attributes:
         dtype: Element type.
         shape: One dim per axis, symbolic where unknown; None where the rank is unknown.
-        known: The elements, where they are known: numbers, or an object array of symbolic dims
-            (then of dtype int64 or int32).
+        known_elements: The elements, where they are known: numbers, or an object array of symbolic
+            dims (then of dtype int64 or int32).
     """
 
     dtype: DType
     shape: Shape | None
-    known: Array | StoredElements | StackedElements | DerivedElements | None = None
+    known_elements: Array | PackedConstant | ConcatenatedRows | TracedConstant | None = None
 
     @property
     def rank(self) -> int | None:
@@ -153,14 +153,14 @@ class TensorType:
     @property
     def data(self) -> Array | None:
         """The elements in the order of the shape, where they are known."""
-        if self.known is None or isinstance(self.known, np.ndarray):
-            return self.known
-        return self.known.elements
+        if self.known_elements is None or isinstance(self.known_elements, np.ndarray):
+            return self.known_elements
+        return self.known_elements.elements
 
     @property
     def has_numbers(self) -> bool:
         """Whether the elements are known as numbers."""
-        known = self.known
+        known = self.known_elements
         if not isinstance(known, np.ndarray):
             return known is not None
         return known.dtype != object or all(isinstance(x, int) for x in known.flat)
@@ -168,19 +168,21 @@ class TensorType:
     @property
     def numbers(self) -> Array | None:
         """`data` where it has no symbolic element."""
-        return self.data if self.known is not None and self.has_numbers else None
+        return self.data if self.known_elements is not None and self.has_numbers else None
 
-    def agrees(self, other: TensorType) -> bool:
+    def is_compatible(self, other: TensorType) -> bool:
         """Whether both may be of one value: one dtype, and no dims that are known to differ."""
         if self.dtype is not other.dtype or isinstance(other, ContainerType):
             return False
         if self.shape is None or other.shape is None:
             return True
-        return len(self.shape) == len(other.shape) and not any(map(differ, self.shape, other.shape))
+        return len(self.shape) == len(other.shape) and not any(
+            map(provably_different, self.shape, other.shape)
+        )
 
     def bind(self, bindings: Substitutes) -> TensorType:
         """The type with symbols replaced by numbers, in the shape and in the elements."""
-        shape, known = self.shape, self.known
+        shape, known = self.shape, self.known_elements
         if shape is not None and not self.is_static:
             shape = tuple(substitute(d, bindings) for d in shape)
         if isinstance(known, np.ndarray) and known.dtype == object:
@@ -190,14 +192,14 @@ class TensorType:
                 known = known.astype(self.dtype.numpy)
         return TensorType(self.dtype, shape, known)
 
-    def merged(self, newer: TensorType) -> TensorType:
+    def intersect(self, newer: TensorType) -> TensorType:
         """What two descriptions of one tensor say together: numbers win over symbols.
 
         The type itself where the other one, of a tensor, tells no more.
         """
         if isinstance(newer, ContainerType):
             return newer
-        shape, known = self.shape, self.known
+        shape, known = self.shape, self.known_elements
         if shape is None:
             shape = newer.shape
         elif newer.shape is not None and len(newer.shape) == len(shape):
@@ -205,18 +207,18 @@ class TensorType:
             if any(isinstance(n, int) and not (isinstance(o, int) and o == n) for o, n in pairs):
                 pairs = zip(shape, newer.shape, strict=True)
                 shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
-        if newer.known is not None and (
+        if newer.known_elements is not None and (
             known is None or (newer.has_numbers and not self.has_numbers)
         ):
             known = newer.data
-        if newer.dtype is self.dtype and shape is self.shape and known is self.known:
+        if newer.dtype is self.dtype and shape is self.shape and known is self.known_elements:
             return self
         return TensorType(newer.dtype, shape, known)
 
     @classmethod
-    def of(cls, array: Array | StackedElements) -> TensorType:
+    def of(cls, array: Array | ConcatenatedRows) -> TensorType:
         """The type of a constant with these elements; NumPy's scalars are arrays without axes."""
-        if isinstance(array, StackedElements):
+        if isinstance(array, ConcatenatedRows):
             return cls(DType.of(array.dtype), array.shape, array)
         array = np.asarray(array)
         return cls(DType.of(array.dtype), array.shape, array)
@@ -235,7 +237,7 @@ class TensorType:
         Args:
             make: Gives the elements of the sizes, in `dtype` and C order.
         """
-        array, trace = make(*map(plain, sizes)), trace_of(sizes)
+        array, trace = make(*map(untraced, sizes)), trace_of(sizes)
         if trace is None:
             return cls(dtype, shape, array)
         formulas = [trace.formula(n) for n in sizes]
@@ -243,7 +245,7 @@ class TensorType:
         def derive(evaluation: Evaluation) -> Array:
             return make(*[evaluation.numbers[i] for i in formulas])
 
-        return cls(dtype, shape, DerivedElements(array, trace, derive))
+        return cls(dtype, shape, TracedConstant(array, trace, derive))
 
     @property
     def on_host(self) -> bool:
@@ -290,11 +292,11 @@ class ContainerType(TensorType):
     def on_host(self) -> bool:
         return True
 
-    def agrees(self, other: TensorType) -> bool:
+    def is_compatible(self, other: TensorType) -> bool:
         return (
             isinstance(other, ContainerType)
             and (self.kind, self.key) == (other.kind, other.key)
-            and self.element.agrees(other.element)
+            and self.element.is_compatible(other.element)
         )
 
     def bind(self, bindings: Substitutes) -> ContainerType:
@@ -325,7 +327,7 @@ class IrOp:
         cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        settle_attributes(self)
+        coerce_attributes(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IrOp) and self._identity == other._identity
@@ -383,7 +385,7 @@ def _identity(attribute: object) -> object:
 
 
 @dataclass(frozen=True)
-class Step:
+class ElementwiseStep:
     """One operation of a fused elementwise program.
 
     Attributes:
@@ -394,4 +396,4 @@ class Step:
     args: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        settle_attributes(self)
+        coerce_attributes(self)

@@ -18,7 +18,7 @@ from clrt.ir.dim_operations import parse_dim
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
+from clrt.ir.op import Array, ContainerType, ElementwiseStep, IrOp, PackedConstant, TensorType
 from clrt.util.host_limits import text_array
 
 _TOKEN = re.compile(
@@ -52,7 +52,7 @@ class OpRegistry(Protocol):
 
 
 # The elements that were kept under a key, for a constant of this type.
-Fetch: TypeAlias = "Callable[[str, TensorType], Array | StoredElements]"
+Fetch: TypeAlias = "Callable[[str, TensorType], Array | PackedConstant]"
 
 
 def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> Graph:
@@ -226,7 +226,7 @@ class _Parser:
         self.expect("=")
         if self.kind == "ellipsis" and self.fetch is None:
             self.take()
-            known: Array | StoredElements = _pseudo_random(value)
+            known: Array | PackedConstant = _pseudo_random(value)
         elif self.fetch is not None and self.accept("@"):
             known = self.fetch(self.string(), value.type)
         else:
@@ -319,7 +319,7 @@ class _Parser:
             if self.token == "graph":
                 return self.graph()
             op = self.op()
-            return Step(op, self.operands()) if self.accept("(") else op
+            return ElementwiseStep(op, self.operands()) if self.accept("(") else op
 
     def operands(self) -> tuple[int, ...]:
         args = []

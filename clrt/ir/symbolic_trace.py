@@ -1,9 +1,9 @@
 """Numbers that remember how they were computed: what turns a plan into one for many sizes.
 
-Planning is ordinary Python over the sizes of one call. With `Traced` numbers in their place the
-same code leaves a `Trace`: each result as a formula of the symbols, and how each comparison on the
-way came out (a guard). At other sizes for which every guard holds, planning would go the same way,
-so its results are the values of the formulas there.
+Planning is ordinary Python over the sizes of one call. With `TracedInt` numbers in their place the
+same code leaves a `ShapeTrace`: each result as a formula of the symbols, and how each comparison on
+the way came out (a guard). At other sizes for which every guard holds, planning would go the same
+way, so its results are the values of the formulas there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Evaluation:
     arrays: dict[object, Any] = field(default_factory=dict)
 
 
-class Trace:
+class ShapeTrace:
     """The formulas and guards that one computation leaves.
 
     A formula is an index into the numbers of `evaluate`: the symbols come first, then constants and
@@ -40,14 +40,15 @@ class Trace:
 
     Attributes:
         symbols: Their names.
-        pins: Places in the code (file:line) that took a number for what it was, such as an index
+        pinned_at: Places in the code (file:line) that took a number for what it was, such as an
+            index
             or a key of a dict: the trace holds for no other.
     """
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
         """Starts with what the symbols are in the computation to come."""
         self.symbols = tuple(symbols)
-        self.pins: list[str] = []
+        self.pinned_at: list[str] = []
         self._numbers = list(symbols.values())
         self._steps: list[tuple[int, _Operation, tuple[int, ...]]] = []
         self._guards: dict[tuple[_Operation, int, int], bool] = {}
@@ -56,7 +57,7 @@ class Trace:
     def start(self) -> dict[str, int]:
         """The symbols as numbers to compute with."""
         pairs = zip(self.symbols, self._numbers, strict=False)
-        return {s: _as_int(Traced(self, i, n)) for i, (s, n) in enumerate(pairs)}
+        return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
 
     def formula(self, number: int) -> int:
         """The index of a number, which may be a constant."""
@@ -91,7 +92,7 @@ class Trace:
         if index is None:
             index = self._add((compute, used), value)
             self._steps.append((index, compute, used))
-        return _as_int(Traced(self, index, value))
+        return _as_int(TracedInt(self, index, value))
 
     def guard(self, compare: _Operation, a: int, b: int, outcome: bool) -> bool:
         """Notes how a comparison came out."""
@@ -100,12 +101,12 @@ class Trace:
             self._guards[compare, left, right] = outcome
         return outcome
 
-    def pin(self, number: Traced) -> int:
+    def specialize_on(self, number: TracedInt) -> int:
         """The plain number, for which alone the trace then holds."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename == __file__ and frame.f_back is not None:
             frame = frame.f_back
-        self.pins.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        self.pinned_at.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         self.guard(operator.eq, _as_int(number), number.value, True)
         return number.value
 
@@ -124,7 +125,7 @@ class Trace:
         return index
 
 
-class Traced:
+class TracedInt:
     """An int of a trace.
 
     `isinstance` takes it for an int. It is not derived from int: what reads an int's digits without
@@ -134,7 +135,7 @@ class Traced:
 
     __slots__ = ("index", "trace", "value")
 
-    def __init__(self, trace: Trace, index: int, value: int) -> None:
+    def __init__(self, trace: ShapeTrace, index: int, value: int) -> None:
         self.trace = trace
         self.index = index
         self.value = value
@@ -144,16 +145,16 @@ class Traced:
         return int
 
     def __index__(self) -> int:
-        return self.trace.pin(self)
+        return self.trace.specialize_on(self)
 
     def __int__(self) -> int:
-        return self.trace.pin(self)
+        return self.trace.specialize_on(self)
 
     def __float__(self) -> float:
-        return float(self.trace.pin(self))
+        return float(self.trace.specialize_on(self))
 
     def __hash__(self) -> int:
-        return hash(self.trace.pin(self))
+        return hash(self.trace.specialize_on(self))
 
     def __bool__(self) -> bool:
         return self.trace.guard(operator.ne, _as_int(self), 0, self.value != 0)
@@ -174,29 +175,29 @@ class Traced:
         return other // _as_int(self), other % _as_int(self)
 
     def __truediv__(self, other: float) -> float:
-        return self.trace.pin(self) / float(other)
+        return self.trace.specialize_on(self) / float(other)
 
     def __rtruediv__(self, other: float) -> float:
-        return float(other) / self.trace.pin(self)
+        return float(other) / self.trace.specialize_on(self)
 
     def __pow__(self, other: int) -> int:
-        return int(self.trace.pin(self) ** other)
+        return int(self.trace.specialize_on(self) ** other)
 
     def __rpow__(self, other: int) -> int:
-        return int(other ** self.trace.pin(self))
+        return int(other ** self.trace.specialize_on(self))
 
     def bit_length(self) -> int:
         """As of an int."""
-        return self.trace.pin(self).bit_length()
+        return self.trace.specialize_on(self).bit_length()
 
     def __format__(self, spec: str) -> str:
-        return format(self.trace.pin(self), spec)
+        return format(self.trace.specialize_on(self), spec)
 
     def __str__(self) -> str:
-        return str(self.trace.pin(self))
+        return str(self.trace.specialize_on(self))
 
     def __repr__(self) -> str:
-        return repr(self.trace.pin(self))
+        return repr(self.trace.specialize_on(self))
 
 
 _COMMUTATIVE = {operator.add, operator.mul, operator.and_, operator.or_}
@@ -204,22 +205,22 @@ _COMMUTATIVE = {operator.add, operator.mul, operator.and_, operator.or_}
 
 def is_traced(number: object) -> bool:
     """Whether a number belongs to a trace."""
-    return type(number) is Traced
+    return type(number) is TracedInt
 
 
-def plain(number: int) -> int:
+def untraced(number: int) -> int:
     """A number without its trace, for messages and for what is no part of a result."""
     traced = _traced(number)
     return number if traced is None else traced.value
 
 
-def trace_of(numbers: Iterable[object]) -> Trace | None:
+def trace_of(numbers: Iterable[object]) -> ShapeTrace | None:
     """The trace that some of these belong to."""
     return next((t.trace for n in numbers if (t := _traced(n)) is not None), None)
 
 
-def _traced(number: object) -> Traced | None:
-    return number if type(number) is Traced else None
+def _traced(number: object) -> TracedInt | None:
+    return number if type(number) is TracedInt else None
 
 
 def pure(function: _Function) -> _Function:
@@ -231,7 +232,7 @@ def pure(function: _Function) -> _Function:
     @wraps(function)
     def traced(*numbers: int) -> int:
         of = trace_of(numbers)
-        value = function(*map(plain, numbers))
+        value = function(*map(untraced, numbers))
         return value if of is None else of.computed(function, numbers, value)
 
     return cast(_Function, traced)
@@ -243,7 +244,7 @@ def clamp(number: int, least: int, most: int) -> int:
     return max(least, min(most, number))
 
 
-def _as_int(number: Traced) -> int:
+def _as_int(number: TracedInt) -> int:
     return cast(int, number)
 
 
@@ -264,7 +265,7 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
         neutral: The right operand that changes nothing.
     """
 
-    def forward(self: Traced, other: Any) -> Any:
+    def forward(self: TracedInt, other: Any) -> Any:
         if isinstance(other, float):
             return compute(float(self), other)
         right = _integer(other)
@@ -272,10 +273,10 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
             return NotImplemented
         if type(right) is int and right == neutral:
             return self
-        value = compute(self.value, plain(right))
+        value = compute(self.value, untraced(right))
         return self.trace.computed(compute, [_as_int(self), right], value)
 
-    def reflected(self: Traced, other: Any) -> Any:
+    def reflected(self: TracedInt, other: Any) -> Any:
         if isinstance(other, float):
             return compute(other, float(self))
         left = _integer(other)
@@ -289,13 +290,13 @@ def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
 
 
 def _comparison(compare: _Operation) -> Any:
-    def method(self: Traced, other: Any) -> Any:
+    def method(self: TracedInt, other: Any) -> Any:
         if isinstance(other, float):
             return compare(float(self), other)
         right = _integer(other)
         if right is None:
             return NotImplemented
-        outcome = bool(compare(self.value, plain(right)))
+        outcome = bool(compare(self.value, untraced(right)))
         return self.trace.guard(compare, _as_int(self), right, outcome)
 
     return method
@@ -304,10 +305,10 @@ def _comparison(compare: _Operation) -> Any:
 def _install(operations: Sequence[tuple[str, _Operation, int | None]]) -> None:
     for name, compute, neutral in operations:
         forward, reflected = _arithmetic(compute, neutral)
-        setattr(Traced, f"__{name}__", forward)
-        setattr(Traced, f"__r{name}__", reflected)
+        setattr(TracedInt, f"__{name}__", forward)
+        setattr(TracedInt, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Traced, f"__{name}__", _comparison(getattr(operator, name)))
+        setattr(TracedInt, f"__{name}__", _comparison(getattr(operator, name)))
 
 
 _install(

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import IrOp, Step
+from clrt.ir.op import ElementwiseStep, IrOp
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 # Keeps a constant apart from the text and gives the key to find it by; None leaves it in the text.
@@ -95,7 +95,7 @@ def _attribute(value: Any, store: Store) -> str:
             return print_graph(value, store).strip().replace("\n", "\n    ")
         case IrOp():
             return _op(value, store)
-        case Step():
+        case ElementwiseStep():
             return f"{_op(value.op, store)}({', '.join(map(str, value.args))})"
         case tuple():
             return f"[{', '.join(_attribute(v, store) for v in value)}]"

@@ -64,5 +64,5 @@ def verify_types(node: Node) -> None:
             f"{node} has {counted(len(node.outputs), 'output')}; its op has {len(inferred)}"
         )
     for value, type_ in zip(node.outputs, inferred, strict=False):
-        if not value.type.agrees(type_):
+        if not value.type.is_compatible(type_):
             raise PassError(f"{node} gives {type_}, but its output is {value!r}")

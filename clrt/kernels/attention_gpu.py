@@ -84,7 +84,9 @@ def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
     few = len(tiles) - 1
     taken = few and takes_few(rows, pairs, units, lines, most)
-    parts = parts_of(rows, pairs, units, lines, heads.keys, tiles[few].keys) if taken == few else 1
+    parts = (
+        split_count(rows, pairs, units, lines, heads.keys, tiles[few].keys) if taken == few else 1
+    )
     launches = [
         tile.launch(heads, heads.y, 1, parts == 1 and taken == index)
         for index, tile in enumerate(tiles)
@@ -110,7 +112,7 @@ def _fitting_tiles(
     tiles = [_AttentionTile.of(heads, {**tunables, "T_RQ": r}) for r in rows]
     needs = [t.requires for t in tiles]
     ctx.require(needs[-1])
-    fitting = [t for t, n in zip(tiles, needs, strict=True) if n.lacking(ctx.caps) is None]
+    fitting = [t for t, n in zip(tiles, needs, strict=True) if n.missing(ctx.caps) is None]
     return [*fitting[:1], *fitting[1:][-1:]]
 
 
@@ -197,7 +199,7 @@ def takes_few(rows: int, pairs: int, units: int, lines: int, most: int) -> int:
 
 
 @pure
-def parts_of(rows: int, pairs: int, units: int, lines: int, keys: int, tile: int) -> int:
+def split_count(rows: int, pairs: int, units: int, lines: int, keys: int, tile: int) -> int:
     """Into how many parts the keys go, so that each unit has work.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.ir.cl_code import Define
 from clrt.ir.graph import Value
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
@@ -33,7 +33,7 @@ def launch_columns(
         return []
     tunables = ctx.tunables(kernel)
     pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
+    blocks = chunks_per_group(outer * pieces, _BLOCKS, ctx.caps)
     spec = KernelSpec.of(source, kernel.entry, **tunables, **defines)
     groups = (pieces, ceil_div(outer, blocks))
     args = {"x": x, "y": y, "outer": outer, "n": n, "step": step, "blocks": blocks}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import Packed
+from clrt.kernels.spec import PackedWeight
 from clrt.util.math import ceil_div, round_up
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockQuantizedWeights:
     """A constant B of few bits: (level - zero point) * scale, one of each per block along K.
 
     Attributes:
@@ -31,12 +31,12 @@ class Blocks:
     zeros: Value | None
     pair: Callable[[Array], Array]
 
-    def packed(self, n: int, k: int, width: int) -> tuple[Packed, Packed]:
-        """Levels, and scales with zero points, in panels of `width` columns."""
+    def packed(self, n: int, k: int, width: int) -> tuple[PackedWeight, PackedWeight]:
+        """Levels, and scales with zero points, in panels of `panel_width` columns."""
         count = ceil_div(k, self.size)
         panels = Panels(2 * count, n, width, transposed=True)
         nbytes = 8 * count * round_up(n, width)
         name = f"blocks_of_{panels.layout}" + (f":{self.zeros.name}" if self.zeros else "")
-        pairs = Packed(self.scales, name, lambda array: panels.pack(self.pair(array)), nbytes)
+        pairs = PackedWeight(self.scales, name, lambda array: panels.pack(self.pair(array)), nbytes)
         lines = count * self.size * self.bits // 8
         return Panels(lines, n, width, transposed=True).of(self.levels), pairs

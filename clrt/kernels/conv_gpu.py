@@ -19,7 +19,7 @@ from clrt.kernels.gemm_gpu import (
     tile_cycles,
     tile_defines,
 )
-from clrt.kernels.gemm_problem import Epilogue, Product
+from clrt.kernels.gemm_problem import Epilogue, GemmProblem
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
@@ -84,7 +84,7 @@ class ImageWindows:
         return ceil_div(self.taps * self.channels, depth)
 
 
-def emit_windows(product: Product, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
+def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
     """The launches of a convolution, without its columns in memory.
 
     The kernels that are not taken are launched without work-groups: sizes change from call to call,
@@ -138,7 +138,7 @@ def _fitting_tiles(
         for tile in conv_tiles(m, tunables["T_RM"], tunables["T_RN"])
     }
     ctx.require(list(needs.values())[-1])
-    fitting = (tile for tile, need in needs.items() if need.lacking(ctx.caps) is None)
+    fitting = (tile for tile, need in needs.items() if need.missing(ctx.caps) is None)
     return {tile: tile_defines(tile, depth, ctx.caps) for tile in fitting}
 
 
@@ -215,7 +215,7 @@ class _Sliced:
     k: int
     side: int
 
-    def weights(self, product: Product, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
+    def weights(self, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
         """The weights as `[groups, K, M]`: made once where they are constant, else at each run."""
         source, m = product.a.buffer.buffer, product.m
         if not self.k:
@@ -232,7 +232,7 @@ class _Sliced:
 
     def launches(
         self,
-        product: Product,
+        product: GemmProblem,
         tiles: Mapping[tuple[int, int], Mapping[str, Define]],
         parts: int,
         taken: int | None,

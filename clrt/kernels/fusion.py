@@ -12,7 +12,7 @@ from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
 
 
-class Makers(dict[Value, Node]):
+class ProducerMap(dict[Value, Node]):
     """The node that makes a value, of the nodes that a plan launches kernels for.
 
     Attributes:
@@ -30,7 +30,7 @@ class Makers(dict[Value, Node]):
         for value in graph.outputs:
             self.readers[value].append(None)
 
-    def reads_alone(self, nodes: Collection[Node], value: Value) -> bool:
+    def is_only_read_by(self, nodes: Collection[Node], value: Value) -> bool:
         """Whether only these nodes read a value."""
         return all(reader in nodes for reader in self.readers[value])
 
@@ -41,11 +41,11 @@ class FusionMatch:
 
     Attributes:
         nodes: Each behind those that it reads; the last is the one that was matched.
-        facts: What the rule tells its `emit`.
+        payload: What the rule tells its `emit`.
     """
 
     nodes: tuple[Node, ...]
-    facts: Any
+    payload: Any
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RegionLaunches:
 
 
 @dataclass(frozen=True)
-class LaunchFusion:
+class LaunchFusionRule:
     """A rule; it lives beside the kernels that it launches.
 
     Attributes:
@@ -83,20 +83,20 @@ class LaunchFusion:
 
     name: str
     size: int
-    match: Callable[[Node, Makers, Lowering], FusionMatch | FusionMiss | None]
+    match: Callable[[Node, ProducerMap, Lowering], FusionMatch | FusionMiss | None]
     emit: Callable[[FusionMatch, Lowering], RegionLaunches]
 
 
-_RULES: dict[str, LaunchFusion] = {}
+_RULES: dict[str, LaunchFusionRule] = {}
 
 
-def register_fusion(rule: LaunchFusion) -> LaunchFusion:
+def register_fusion(rule: LaunchFusionRule) -> LaunchFusionRule:
     """Makes a rule known to planning."""
     assert rule.name not in _RULES
     _RULES[rule.name] = rule
     return rule
 
 
-def launch_fusions() -> list[LaunchFusion]:
+def launch_fusions() -> list[LaunchFusionRule]:
     """All rules, those of most nodes first."""
     return sorted(_RULES.values(), key=lambda r: (-r.size, r.name))

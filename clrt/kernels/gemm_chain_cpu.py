@@ -7,11 +7,11 @@ from typing import Any
 
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
-from clrt.kernels.gemm_cpu import CPU, GemmKernel, stand_ins
-from clrt.kernels.gemm_problem import MatrixView, Product
-from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.gemm_cpu import CPU, GemmKernel, placeholder_args
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
+from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.row_norm import RowNorm
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, unused
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, unread_arg
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
@@ -32,7 +32,7 @@ class SplitK:
 
 
 @dataclass(frozen=True)
-class SplitProduct:
+class ChainedGemm:
     """A product of what another kernel makes, and the normalisation of its rows.
 
     It is split over k: where rows are few, each work-group of that kernel goes on with the columns
@@ -44,7 +44,7 @@ class SplitProduct:
     norm: RowNorm
 
     @classmethod
-    def of(cls, product: Product, norm: RowNorm, ctx: Lowering) -> SplitProduct:
+    def of(cls, product: GemmProblem, norm: RowNorm, ctx: Lowering) -> ChainedGemm:
         """The product, whatever the shapes of a call.
 
         Raises:
@@ -71,22 +71,22 @@ class SplitProduct:
     def flops(self) -> int:
         return self.kernel.product.flops
 
-    def check_tiles(self, product: Product, ctx: Lowering) -> None:
+    def check_tiles(self, product: GemmProblem, ctx: Lowering) -> None:
         """Checks that one kernel can make both products.
 
         Raises:
             UnsupportedError: It cannot.
         """
         kernel = self.kernel
-        if tile(CPU, product, ctx) != kernel.tunables:
+        if select_tile(CPU, product, ctx) != kernel.tunables:
             raise UnsupportedError(f"N {product.n} and {kernel.product.n} have different tiles")
         if product.b_defines != kernel.product.b_defines:
             raise UnsupportedError(f"B is {product.right} and {kernel.product.right}")
 
     @property
-    def idle_args(self) -> dict[str, Any]:
+    def disabled_args(self) -> dict[str, Any]:
         """What NEXT_INPUTS declares where the product is left to launches of its own."""
-        idle = unused(self.kernel.product.a.buffer.buffer)
+        idle = unread_arg(self.kernel.product.a.buffer.buffer)
         return {"parts": idle, "next_b": idle, "next_n": 0, "span": 1}
 
     def span(self, pieces: int, ctx: Lowering) -> int:
@@ -106,16 +106,16 @@ class SplitProduct:
         if product.batches > 1 or not few or pieces < units:
             return None
         span = self.span(pieces, ctx)
-        parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
+        parts, wide = ceil_div(pieces, span), kernel.panels * panel_width(kernel.tunables)
         sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        view = MatrixView(sums, (0, 0, wide, 1))
-        adding = replace(kernel.with_a(view, parts), b=unused(sums.buffer))
+        view = MatrixOperand(sums, (0, 0, wide, 1))
+        adding = replace(kernel.with_a(view, parts), b=unread_arg(sums.buffer))
         args = {"parts": sums, "next_b": kernel.b, "next_n": product.n, "span": span}
         return SplitK(parts, args, adding.by_rows(ctx.caps, self.norm))
 
 
 @dataclass(frozen=True)
-class Projection:
+class InlineProjection:
     """A product of which each work-group of the kernel that reads it can make its own columns.
 
     That kernel goes on with a product of what it makes: three nodes are one launch.
@@ -124,7 +124,7 @@ class Projection:
     kernel: GemmKernel
 
     @classmethod
-    def of(cls, product: Product, after: SplitProduct, ctx: Lowering) -> Projection:
+    def of(cls, product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> InlineProjection:
         """The projection, whatever the shapes of a call.
 
         Raises:
@@ -146,7 +146,7 @@ class Projection:
     @property
     def panel(self) -> int:
         """Columns that are made at once."""
-        return width(self.kernel.tunables)
+        return panel_width(self.kernel.tunables)
 
     @property
     def flops(self) -> int:
@@ -166,12 +166,12 @@ class Projection:
         return {**tensors, "depth": product.k, **product.epilogue.args}
 
     @property
-    def idle_args(self) -> dict[str, Any]:
+    def disabled_args(self) -> dict[str, Any]:
         """The same where the product has a launch of its own."""
-        return {**stand_ins(self.args, self.kernel.product.y), "depth": 0}
+        return {**placeholder_args(self.args, self.kernel.product.y), "depth": 0}
 
 
-def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> list[Launch]:
+def emit_before(product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> list[Launch]:
     """A product and the one that reads it: split over k where that pays, else one after the other.
 
     Raises:
@@ -183,7 +183,7 @@ def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> list[La
     product = kernel.product
     split = after.split(kernel.panels, ctx) if product.batches == 1 else None
     if split is None:
-        return [*kernel.setup, kernel.by_tiles(ctx, **after.idle_args), *after.launches(ctx)]
+        return [*kernel.setup, kernel.by_tiles(ctx, **after.disabled_args), *after.launches(ctx)]
     flops = product.flops + after.flops
     launch = kernel.launch(kernel.blocks, split.parts, flops, **split.args)
     return [*kernel.setup, launch, split.add_up]

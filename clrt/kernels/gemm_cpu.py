@@ -13,9 +13,9 @@ from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import pure
-from clrt.kernels.gemm_problem import MatrixView, Product, copy_a, merge
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, copy_a, merge
 from clrt.kernels.gemm_split_float_cpu import UnitShares, UnitWork, unit_of
-from clrt.kernels.gemm_tile import is_whole, tile, width
+from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.panel_layout import PACKED_ROWS, Panels
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
@@ -23,10 +23,10 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    TensorRows,
+    RowPitchSupport,
+    chunks_per_group,
     launch,
-    pieces_per_group,
-    unused,
+    unread_arg,
 )
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
@@ -53,7 +53,7 @@ CPU = tuned(
 
 
 @dataclass(frozen=True)
-class GemmShares(Thresholds):
+class GemmPartitionThresholds(Thresholds):
     """How a product is shared out among the cores.
 
     Attributes:
@@ -76,7 +76,7 @@ class GemmShares(Thresholds):
         return _height(blocks, panels, most, caps.compute_units, *costs)
 
 
-def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
+def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
     """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant.
 
     Args:
@@ -92,9 +92,9 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     return [*kernel.setup, *launches]
 
 
-def stand_ins(args: Mapping[str, Any], worked_on: Buffer) -> dict[str, Any]:
+def placeholder_args(args: Mapping[str, Any], worked_on: Buffer) -> dict[str, Any]:
     """Arguments that a launch does not look at: a buffer that it works on in place of tensors."""
-    numbers, other = (int, float), unused(worked_on)
+    numbers, other = (int, float), unread_arg(worked_on)
     return {name: a if isinstance(a, numbers) else other for name, a in args.items()}
 
 
@@ -111,27 +111,27 @@ class GemmKernel:
 
     spec: KernelSpec
     tunables: Mapping[str, int]
-    product: Product
+    product: GemmProblem
     b: BufferArg
     b_strides: tuple[int, int]
     setup: list[Launch]
-    shares: GemmShares
+    shares: GemmPartitionThresholds
     unit: UnitShares | None
 
     @classmethod
-    def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
+    def of(cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
         """The kernel with further macros.
 
         Raises:
             UnsupportedError: As `emit_cpu`.
         """
         product.epilogue.check_vectors()
-        tunables = tile(CPU, product, ctx)
+        tunables = select_tile(CPU, product, ctx)
         setup, product = merge(product, ctx)
         if product.k and product.a.strides[-1] != 1:
             copied, product = copy_a(product, ctx)
             setup += copied
-        packing, b, b_strides = pack_b(product, width(tunables), ctx)
+        packing, b, b_strides = pack_b(product, panel_width(tunables), ctx)
         unit = unit_of(product, tunables, ctx.caps)
         macros = {
             **tunables,
@@ -143,12 +143,14 @@ class GemmKernel:
         }
         spec = KernelSpec.of("matmul/gemm_cpu.cl", "gemm_cpu", **macros)
         setup += packing
-        shares = ctx.thresholds(GemmShares)
+        shares = ctx.thresholds(GemmPartitionThresholds)
         unit_shares = None if unit is None else ctx.thresholds(unit)
         return cls(spec, tunables, product, b, b_strides, setup, shares, unit_shares)
 
     @classmethod
-    def alone(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
+    def alone(
+        cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]
+    ) -> GemmKernel:
         """The kernel if one launch is all that it takes, whatever the shapes of a call.
 
         Raises:
@@ -172,13 +174,13 @@ class GemmKernel:
     @property
     def panels(self) -> int:
         """Of columns."""
-        return ceil_div(self.product.n, width(self.tunables))
+        return ceil_div(self.product.n, panel_width(self.tunables))
 
     def has_few_rows(self, caps: DeviceCaps) -> bool:
         """Whether there are too few for each core to have some of its own."""
         return self.product.batches > 1 or self.blocks < 2 * caps.compute_units
 
-    def with_a(self, a: MatrixView, k: int) -> GemmKernel:
+    def with_a(self, a: MatrixOperand, k: int) -> GemmKernel:
         """The kernel with another A, of which k are read."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
@@ -194,7 +196,7 @@ class GemmKernel:
             more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
             return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
-        most = pieces_per_group(self.blocks * panels, self.longest, caps)
+        most = chunks_per_group(self.blocks * panels, self.longest, caps)
         height = self.shares.height(self.blocks, panels, most, caps)
         groups = ceil_div(self.blocks, height) * panels
         return self.launch(height, groups, self.product.flops, **more)
@@ -205,7 +207,7 @@ class GemmKernel:
         # The matrix unit would split it for each stripe.
         if not self.has_few_rows(ctx.caps) and not self.goes_by_unit(ctx.caps):
             return [self.by_rows(ctx.caps, norm, multiplies=True)]
-        idle = stand_ins(norm.args, self.product.y)
+        idle = placeholder_args(norm.args, self.product.y)
         multiply = self.by_tiles(ctx, **idle, multiplies=1, normalizes=0)
         return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
 
@@ -215,8 +217,8 @@ class GemmKernel:
         assert isinstance(y, Value)
         operands = tuple(replace(o, value=y) for o in product.epilogue.operands)
         epilogue = replace(product.epilogue, operands=operands)
-        a = replace(product.a, buffer=unused(y))
-        return replace(self, b=unused(y), product=replace(product, a=a, k=0, epilogue=epilogue))
+        a = replace(product.a, buffer=unread_arg(y))
+        return replace(self, b=unread_arg(y), product=replace(product, a=a, k=0, epilogue=epilogue))
 
     def by_rows(self, caps: DeviceCaps, norm: RowNorm, multiplies: bool = False) -> Launch:
         """The normalisation of the product, or else of the sum of k parts in A, or where k is 0 of
@@ -238,11 +240,11 @@ class GemmKernel:
         """
         product = self.product
         if self.unit is not None and "words" not in more:
-            more |= {"words": unused(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
+            more |= {"words": unread_arg(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
         if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:
-            args["y"] = replace(product.result, rows=TensorRows(product.n, ("y_pitch",)))
+            args["y"] = replace(product.result, rows=RowPitchSupport(product.n, ("y_pitch",)))
         return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 
     @property
@@ -262,13 +264,13 @@ def _height(blocks: int, panels: int, most: int, units: int, start: int, spared:
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_of_a_core)
 
 
-def packed_width(product: Product, ctx: Lowering) -> int:
+def packed_width(product: GemmProblem, ctx: Lowering) -> int:
     """Columns of a panel of B as `emit_cpu` reads it."""
-    return width(tile(CPU, product, ctx))
+    return panel_width(select_tile(CPU, product, ctx))
 
 
 def pack_b(
-    product: Product, panel: int, ctx: Lowering
+    product: GemmProblem, panel: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
     """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""
     s0, s1, s_k, s_n = product.b.strides

@@ -12,8 +12,8 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
 from clrt.ir.symbolic_trace import pure
-from clrt.kernels.gemm_problem import Epilogue, Product, merge
-from clrt.kernels.spec import OCTET, KernelSpec, Launch, Scratch, launch
+from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
+from clrt.kernels.spec import VEC8, KernelSpec, Launch, Scratch, launch
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
@@ -65,7 +65,7 @@ class FewRowsWay:
 
     Attributes:
         sub_group: The macro for the size of sub-groups.
-        a_wide, b_wide: See `MatrixView.is_wide`.
+        a_wide, b_wide: See `MatrixOperand.is_wide`.
     """
 
     items: Mapping[str, int]
@@ -78,12 +78,12 @@ class FewRowsWay:
         """With the macros for a device."""
         return cls(ctx.tunables(FEW), sub_group_of(ctx.caps), a_wide, b_wide)
 
-    def arguments(self, product: Product) -> dict[str, Any]:
+    def arguments(self, product: GemmProblem) -> dict[str, Any]:
         """Those that are not the product's."""
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 
-def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Tiles in local memory, or few rows against all of B; A and B are read in place.
 
     The kernels that are not taken are launched without work-groups: sizes change from call to call,
@@ -131,7 +131,7 @@ def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
     needs = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
     ctx.require(needs[-1])
-    return [t for t, need in zip(tiles, needs, strict=True) if need.lacking(ctx.caps) is None]
+    return [t for t, need in zip(tiles, needs, strict=True) if need.missing(ctx.caps) is None]
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
@@ -184,23 +184,23 @@ def tile_bytes(tile: tuple[int, int], depth: int) -> int:
     return 4 * depth * sum(SIDE * r + _PAD for r in tile)
 
 
-def _parts(product: Product, kernel: TileKernel, wanted: int, least: int) -> int:
+def _parts(product: GemmProblem, kernel: TileKernel, wanted: int, least: int) -> int:
     """Into how many parts K goes: as many as make so many work-groups."""
     if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
-    step = OCTET if product.a.is_wide or product.b.is_wide else 1
-    return parts_of(product.k, wanted // groups, step, least)
+    step = VEC8 if product.a.is_wide or product.b.is_wide else 1
+    return split_count(product.k, wanted // groups, step, least)
 
 
 @pure
-def parts_of(k: int, wanted: int, step: int, least: int) -> int:
+def split_count(k: int, wanted: int, step: int, least: int) -> int:
     """The most parts of one size, up to `wanted`, of at least so much, and a multiple of `step`."""
     fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= least)
     return next(fitting, 1)
 
 
-def share_of_k(product: Product, parts: int) -> Product:
+def share_of_k(product: GemmProblem, parts: int) -> GemmProblem:
     """The parts of K as a batch."""
     k = product.k // parts
     a = replace(
@@ -211,7 +211,7 @@ def share_of_k(product: Product, parts: int) -> Product:
 
 
 def _kernels(
-    product: Product,
+    product: GemmProblem,
     tiles: Sequence[tuple[int, int]],
     made: Sequence[Mapping[str, Define]],
     few: FewRowsWay,
@@ -242,17 +242,17 @@ def _kernels(
     return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
 
 
-def few_rows_kernel(product: Product, ctx: Lowering, a_wide: bool, b_wide: bool) -> TileKernel:
+def few_rows_kernel(product: GemmProblem, ctx: Lowering, a_wide: bool, b_wide: bool) -> TileKernel:
     """The one for up to FEW_ROWS rows.
 
     Args:
-        a_wide, b_wide: See `MatrixView.is_wide`, of the whole product.
+        a_wide, b_wide: See `MatrixOperand.is_wide`, of the whole product.
     """
     return _kernels(product, (), (), FewRowsWay.of(ctx, a_wide, b_wide))[-1]
 
 
 def tile_launches(
-    product: Product, kernels: Sequence[TileKernel], taken: int | None, **own: Any
+    product: GemmProblem, kernels: Sequence[TileKernel], taken: int | None, **own: Any
 ) -> Iterator[Launch]:
     """The launches of kernels of which one is taken, or none: the others have no work-groups.
 
@@ -267,7 +267,7 @@ def tile_launches(
         yield launch(kernel.spec, size, kernel.local, product.flops, **args)
 
 
-def join_launch(product: Product, sums: Scratch, parts: int) -> Launch:
+def join_launch(product: GemmProblem, sums: Scratch, parts: int) -> Launch:
     """The launch that adds up the parts of K; without work-groups if there is one."""
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}

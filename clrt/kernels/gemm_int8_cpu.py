@@ -14,10 +14,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.gemm_problem import Product, merge
+from clrt.kernels.gemm_problem import GemmProblem, merge
 from clrt.kernels.gemm_tile import is_whole
 from clrt.kernels.gemm_variants import LEVELS
-from clrt.kernels.spec import KernelSpec, Launch, Packed, Scratch, launch, optional
+from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, Scratch, launch, optional
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
@@ -32,7 +32,7 @@ _GROUPS = 2
 
 
 @dataclass(frozen=True)
-class ByteWeights:
+class Int8Weights:
     """A constant B: an element is a level less the zero point of its column.
 
     Attributes:
@@ -57,11 +57,11 @@ class ByteWeights:
         return WIDTH * (self.depth + 3 * 4)
 
     @property
-    def packed(self) -> Packed:
+    def packed(self) -> PackedWeight:
         """The panels: bytes of levels, starts, zero points, scales."""
         order = ":transposed" if self.transposed else ""
         name = f"bytes:{self.k}x{self.n}{order}:{self.about}"
-        return Packed(self.value, name, self._pack, ceil_div(self.n, WIDTH) * self.record)
+        return PackedWeight(self.value, name, self._pack, ceil_div(self.n, WIDTH) * self.record)
 
     @property
     def about(self) -> str:
@@ -100,7 +100,7 @@ class ByteWeights:
 
 
 @dataclass(frozen=True)
-class ScaledBytes(ByteWeights):
+class ScaledInt8Weights(Int8Weights):
     """A constant B beside an A that is rounded: its elements are multiplied by a scale besides.
 
     Attributes:
@@ -136,7 +136,7 @@ def unsigned(levels: Array) -> Array:
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 
-def emit_bytes(product: Product, weights: ScaledBytes, ctx: Lowering) -> list[Launch]:
+def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) -> list[Launch]:
     """The launch; A is whole rows of float32.
 
     Raises:
@@ -148,7 +148,7 @@ def emit_bytes(product: Product, weights: ScaledBytes, ctx: Lowering) -> list[La
 
 
 def emit_integers(
-    product: Product, weights: ByteWeights, zero: Value | Scratch | None, ctx: Lowering
+    product: GemmProblem, weights: Int8Weights, zero: Value | Scratch | None, ctx: Lowering
 ) -> list[Launch]:
     """The launch of sums in int32.
 
@@ -165,8 +165,8 @@ def emit_integers(
 
 
 def _emit(
-    product: Product,
-    weights: ByteWeights,
+    product: GemmProblem,
+    weights: Int8Weights,
     ctx: Lowering,
     defines: Mapping[str, Define],
     levels: Mapping[str, Any],
@@ -194,7 +194,7 @@ def _emit(
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def _shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
+def _shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
     """Rows and columns of a work-group, such that all cores end together."""
     panels = ceil_div(product.n, WIDTH)
 

@@ -14,11 +14,11 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels import gemm_variants
 from clrt.kernels.gemm_cpu import pack_b
-from clrt.kernels.gemm_problem import MatrixView, Product, merge
-from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, merge
+from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.quantize_launches import BlockWalk, dequantize_launch
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, launch
+from clrt.kernels.quantize_launches import ScaleIndexing, dequantize_launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, PackedWeight, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
@@ -32,13 +32,13 @@ CPU = tuned(
 )
 
 
-def packed_width(product: Product, ctx: Lowering) -> int:
+def packed_width(product: GemmProblem, ctx: Lowering) -> int:
     """Columns of a panel of B as `emit_cpu` reads it."""
-    return width(tile(CPU, product, ctx))
+    return panel_width(select_tile(CPU, product, ctx))
 
 
 def difference(
-    value: Value, zero: Value | None, walk: BlockWalk, to: DType, ctx: Lowering
+    value: Value, zero: Value | None, walk: ScaleIndexing, to: DType, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg]:
     """value - zero point in a wider dtype; made at load where both are constants."""
     zeros = None if zero is None else zero.numbers
@@ -49,12 +49,12 @@ def difference(
 
         name = "" if zero is None else zero.name
         nbytes = prod(value.dims) * to.itemsize
-        return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack, nbytes))
+        return [], BufferArg(PackedWeight(value, f"minus_{name}_{to}_{walk}", pack, nbytes))
     target = ctx.scratch(prod(value.dims), to)
     return [dequantize_launch(target, to, value, None, zero, walk, ctx)], BufferArg(target)
 
 
-def subtract(array: Array, zeros: Array | None, walk: BlockWalk) -> Array:
+def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
     """array - zero points as int16, in the array's shape."""
     wide = array.astype(np.int16)
     if zeros is None:
@@ -71,8 +71,8 @@ def subtract(array: Array, zeros: Array | None, walk: BlockWalk) -> Array:
 
 
 def constant_panels(
-    value: Value, zero: Value | None, walk: BlockWalk, product: Product, ctx: Lowering
-) -> tuple[MatrixView, Code] | None:
+    value: Value, zero: Value | None, walk: ScaleIndexing, product: GemmProblem, ctx: Lowering
+) -> tuple[MatrixOperand, Code] | None:
     """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
 
     Returns:
@@ -97,13 +97,15 @@ def constant_panels(
 
     layout = f"{panels.layout}_minus_{'' if zero is None else zero.name}"
     nbytes = panels.nbytes // value.dtype.itemsize * dtype.itemsize
-    packed = BufferArg(Packed(value, layout, pack, nbytes))
+    packed = BufferArg(PackedWeight(value, layout, pack, nbytes))
     wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
     strides = tuple(s // size * wide for s in product.b.strides[:-2])
-    return MatrixView(packed, (*strides, columns, 1), in_panels=True), dtype.cl
+    return MatrixOperand(packed, (*strides, columns, 1), in_panels=True), dtype.cl
 
 
-def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl) -> list[Launch]:
+def emit_cpu(
+    product: GemmProblem, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl
+) -> list[Launch]:
     """Register-blocked tiles of a work-group of one, multiplied as float32.
 
     Args:
@@ -112,13 +114,13 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
     """
     if product.is_empty:
         return []
-    tunables = tile(CPU, product, ctx)
+    tunables = select_tile(CPU, product, ctx)
     launches, product = merge(product, ctx)
-    packing, b, b_strides = pack_b(product, width(tunables), ctx)
+    packing, b, b_strides = pack_b(product, panel_width(tunables), ctx)
     if product.a.strides[-1] != 1 and product.k > 1:
         raise UnsupportedError("the rows of A are not contiguous")
     args = {**product.args, "b": b, "b_s0": b_strides[0], "b_s1": b_strides[1]}
-    tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(tunables))
+    tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, panel_width(tunables))
     kernel = KernelSpec.of(
         "matmul/gemm_integer_cpu.cl",
         "gemm_integer_cpu",
@@ -129,7 +131,7 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
     return [*launches, *packing, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """One work-item per element; A and B are int16."""
     return gemm_variants.emit_any(
         replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx

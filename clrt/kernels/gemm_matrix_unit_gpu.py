@@ -12,7 +12,7 @@ from clrt.device.caps import DeviceCaps, MatrixShape
 from clrt.device.requires import Requires
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Code, Define
-from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.gemm_gpu import (
@@ -23,11 +23,11 @@ from clrt.kernels.gemm_gpu import (
     TileKernel,
     few_rows_kernel,
     join_launch,
-    parts_of,
     share_of_k,
+    split_count,
     tile_launches,
 )
-from clrt.kernels.gemm_problem import Epilogue, Product, merge
+from clrt.kernels.gemm_problem import Epilogue, GemmProblem, merge
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
@@ -69,7 +69,7 @@ _NUMBERS = {name: number for number, name in enumerate(_LANES, 1)}
 
 
 @dataclass(frozen=True)
-class UnitGains(Thresholds):
+class MatrixUnitThresholds(Thresholds):
     """What matrix units of GPUs are worth.
 
     Attributes:
@@ -85,7 +85,7 @@ class UnitGains(Thresholds):
 
 
 @dataclass(frozen=True)
-class UnitWay:
+class MatrixUnitConfig:
     """How operands come into a unit.
 
     Attributes:
@@ -148,7 +148,7 @@ def _products(parts: tuple[int, int]) -> int:
 
 def reject_unit(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_unit` holds for no product of input 0."""
-    if node.arg(0).dtype not in WIDENED:
+    if node.arg(0).dtype not in FLOAT_STORAGES:
         return "for floats of at most 32 bits"
     has_one = any(map(_is_known, caps.matrix_shapes))
     return None if has_one else "needs a matrix unit for floats of 16 bits"
@@ -158,7 +158,7 @@ def _is_known(unit: MatrixShape) -> bool:
     return gpu_matrix_shapes.instructions_of(unit) in _LANES
 
 
-def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """As `emit_gpu`, where the device has a matrix unit for the operands that is faster.
 
     Raises:
@@ -200,7 +200,7 @@ def emit_unit(product: Product, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _parts(product: Product, cores: int, size: tuple[int, int], least: int) -> int:
+def _parts(product: GemmProblem, cores: int, size: tuple[int, int], least: int) -> int:
     """Into how many parts K goes, for a kernel whose work-groups have so many rows and columns."""
     return _parts_of(product.m, product.n, product.k, product.batches, cores, *size, least)
 
@@ -212,10 +212,12 @@ def _parts_of(
     if batches > 1:
         return 1
     groups = ceil_div(m, rows) * ceil_div(n, columns)
-    return parts_of(k, _GROUPS * cores // groups, _DEPTH, least)
+    return split_count(k, _GROUPS * cores // groups, _DEPTH, least)
 
 
-def _takes_few(product: Product, kernels: Sequence[TileKernel], way: UnitWay, ctx: Lowering) -> int:
+def _takes_few(
+    product: GemmProblem, kernels: Sequence[TileKernel], way: MatrixUnitConfig, ctx: Lowering
+) -> int:
     """Whether the kernel for few rows is taken.
 
     Args:
@@ -223,7 +225,7 @@ def _takes_few(product: Product, kernels: Sequence[TileKernel], way: UnitWay, ct
     """
     tile, few = kernels[-2:]
     sums = prod(tile.size) + _LINE_COST * sum(tile.size)
-    percent = ctx.thresholds(UnitGains).percent
+    percent = ctx.thresholds(MatrixUnitThresholds).percent
     cycles = _DEPTH * sums * way.products * 100 // (percent * _PER_CYCLE)
     sizes = product.m, product.n, product.k, product.batches, ctx.caps.cores
     return few_is_best(*sizes, *tile.size, cycles, few.size[1], prod(few.local))
@@ -270,7 +272,7 @@ def few_is_best(
     return int(groups < cores and by_few < by_tile)
 
 
-def _way(product: Product, ctx: Lowering) -> UnitWay:
+def _way(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
     """How the operands come into a matrix unit of the device.
 
     Raises:
@@ -287,8 +289,8 @@ def _way(product: Product, ctx: Lowering) -> UnitWay:
     unit = next((s for s in fitting if s.operands == operands), None)
     if unit is None:
         raise UnsupportedError(f"needs a matrix unit for {operands}")
-    way = UnitWay(unit, (_PARTS[a], _PARTS[b]) if splits else (1, 1))
-    gains = ctx.thresholds(UnitGains)
+    way = MatrixUnitConfig(unit, (_PARTS[a], _PARTS[b]) if splits else (1, 1))
+    gains = ctx.thresholds(MatrixUnitThresholds)
     if gains.percent < gains.worth_percent * way.products:
         raise UnsupportedError(f"multiply-adds are as fast as {way.products} products by a unit")
     return way
@@ -332,15 +334,15 @@ class _Made:
 
     Attributes:
         items: Of a work-group, by the tunable.
-        a_wide, b_wide: See `MatrixView.is_wide`.
+        a_wide, b_wide: See `MatrixOperand.is_wide`.
     """
 
-    way: UnitWay
+    way: MatrixUnitConfig
     items: Mapping[str, int]
     a_wide: bool = False
     b_wide: bool = False
 
-    def kernel(self, product: Product, tile: tuple[int, int]) -> TileKernel:
+    def kernel(self, product: GemmProblem, tile: tuple[int, int]) -> TileKernel:
         """The kernel of a tile."""
         defines = {
             **product.epilogue.defines,
@@ -365,12 +367,12 @@ class _Made:
         items = self.items[_ITEMS[self.way.products > 1]]
         return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
-    def arguments(self, product: Product) -> dict[str, object]:
+    def arguments(self, product: GemmProblem) -> dict[str, object]:
         """Those that are not the product's."""
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 
-def plain_kernel(product: Product, way: UnitWay) -> TileKernel:
+def plain_kernel(product: GemmProblem, way: MatrixUnitConfig) -> TileKernel:
     """The kernel of the smallest tile, for operands anywhere."""
     tunables = UNIT.defaults
     tile = tiles_of(way.products, tunables["T_M"], tunables["T_N"])[-1]

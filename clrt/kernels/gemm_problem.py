@@ -9,15 +9,23 @@ from typing import Any
 
 from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Code, Define
-from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.kernels.block_quantized import Blocks
-from clrt.kernels.quantized_panels_cpu import DotWeights
-from clrt.kernels.quantized_rows_gpu import LevelRows
-from clrt.kernels.spec import OCTET, BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
+from clrt.kernels.block_quantized import BlockQuantizedWeights
+from clrt.kernels.quantized_panels_cpu import QuantizedPanels
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
+from clrt.kernels.spec import (
+    VEC8,
+    BufferArg,
+    Launch,
+    RowPitchSupport,
+    Scratch,
+    indexed_args,
+    number_inputs,
+)
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
-from clrt.kernels.variant import Lowering, PartLowering
+from clrt.kernels.variant import ChunkLowering, Lowering
 
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
@@ -33,7 +41,7 @@ _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
 
 @dataclass(frozen=True)
-class MatrixView:
+class MatrixOperand:
     """A stack of matrices in a buffer.
 
     Attributes:
@@ -53,17 +61,17 @@ class MatrixView:
         """Whether the axis whose elements are neighbours has aligned octets alone, at any shape."""
         *leads, rows, columns = self.strides
         value, offset = self.buffer.buffer, self.buffer.offset
-        if not isinstance(value, Value) or offset % OCTET or 1 not in (rows, columns):
+        if not isinstance(value, Value) or offset % VEC8 or 1 not in (rows, columns):
             return False
         # The axis is the last one of the tensor: else a step to another row is no multiple of it.
-        width = (value.symbolic or value.dims)[-1]
-        if not isinstance(width, int) or width < 1 or width % OCTET:
+        width = (value.symbolic_shape or value.dims)[-1]
+        if not isinstance(width, int) or width < 1 or width % VEC8:
             return False
         return not any(s % width for s in (*leads, rows if columns == 1 else columns))
 
 
 @dataclass(frozen=True)
-class Operand:
+class EpilogueOperand:
     """An operand of the epilogue.
 
     Attributes:
@@ -93,7 +101,7 @@ class Epilogue:
         vectorises: The code also holds for float vectors, and all operands are float32.
     """
 
-    operands: tuple[Operand, ...] = ()
+    operands: tuple[EpilogueOperand, ...] = ()
     types: tuple[Code, ...] = ()
     numbers: tuple[float, ...] = ()
     body: Code = _EMPTY
@@ -115,15 +123,15 @@ class Epilogue:
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             if operand.in_tile:
-                reads.append(_SECOND.fill(k, kind))
+                reads.append(_SECOND.substitute(k, kind))
                 continue
             dtype = operand.value.dtype
-            inputs.append(_INPUT.fill(k, type=dtype.cl))
-            operands.append(_OPERAND.fill(k))
+            inputs.append(_INPUT.substitute(k, type=dtype.cl))
+            operands.append(_OPERAND.substitute(k))
             macro = Code("COLUMNS") if operand.per_column else Code("ROW")
-            reads.append(_READ.fill(k, kind, macro, dtype.storage))
+            reads.append(_READ.substitute(k, kind, macro, dtype.storage))
         inputs.append(number_inputs(len(self.numbers)))
-        operands += map(_NUMBER.fill, range(len(self.numbers)))
+        operands += map(_NUMBER.substitute, range(len(self.numbers)))
         return {
             "INPUTS": Code("").join(inputs),
             "OPERANDS": Code("").join(operands),
@@ -143,7 +151,7 @@ class Epilogue:
             rows = _rows(operand.width, steps) if operand.width else None
             args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)
             args |= steps
-        return args | numbered("c", self.numbers)
+        return args | indexed_args("c", self.numbers)
 
     def from_batch(self, first: int) -> Epilogue:
         """The epilogue of a product whose first batch axis starts at `first` of this one's."""
@@ -152,7 +160,7 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
-class Product:
+class GemmProblem:
     """y[batch, m, n] = epilogue(sum over k of a[batch, m, k] b[batch, k, n]); y is row-major.
 
     Attributes:
@@ -172,16 +180,16 @@ class Product:
     m: int
     n: int
     k: int
-    a: MatrixView
-    b: MatrixView
+    a: MatrixOperand
+    b: MatrixOperand
     epilogue: Epilogue = Epilogue()
     accumulator: Code = DType.FLOAT32.cl
     y_offset: int = 0
     a_dtype: DType | None = None
     b_dtype: DType | None = None
-    blocks: Blocks | None = None
-    levels: DotWeights | None = None
-    level_rows: LevelRows | None = None
+    blocks: BlockQuantizedWeights | None = None
+    levels: QuantizedPanels | None = None
+    level_rows: PackedQuantizedRows | None = None
     n_varies: bool = False
 
     @property
@@ -215,7 +223,7 @@ class Product:
     def a_in_octets(self) -> BufferArg:
         """The argument for A of kernels that read it in octets."""
         a: BufferArg = self.args["a"]
-        return a if a.rows is None else replace(a, rows=replace(a.rows, octets=True))
+        return a if a.rows is None else replace(a, rows=replace(a.rows, requires_vec8=True))
 
     @property
     def b_defines(self) -> dict[str, Define]:
@@ -250,9 +258,9 @@ class Product:
         return self.batches * self.m * self.n == 0
 
 
-def _rows(width: int, strides: Mapping[str, int]) -> TensorRows:
+def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
     """The rows through which strides lead that are multiples of their width."""
-    return TensorRows(width, tuple(n for n, s in strides.items() if s and not s % width))
+    return RowPitchSupport(width, tuple(n for n, s in strides.items() if s and not s % width))
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
@@ -265,14 +273,16 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
     if extra is None or out is None or len(extra) > len(out):
         return False
     full = (1,) * (len(out) - len(extra)) + extra
-    if not all(same(e, 1) or same(e, o) for e, o in zip(full, out, strict=True)):
+    if not all(
+        provably_equal(e, 1) or provably_equal(e, o) for e, o in zip(full, out, strict=True)
+    ):
         return False
     if len(out) <= _MAX_EXACT_RANK:
         return True
-    return all(same(e, 1) for e in full[:-1]) or same_shape(full[:-1], out[:-1])
+    return all(provably_equal(e, 1) for e in full[:-1]) or same_shape(full[:-1], out[:-1])
 
 
-def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
     """The same product over exactly two batch axes, with as much as possible in its rows.
 
     Raises:
@@ -302,7 +312,7 @@ def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     return launches, padded
 
 
-def _collapse(product: Product) -> Product:
+def _collapse(product: GemmProblem) -> GemmProblem:
     """Merges batch axes with each other, and with the rows where B is the same in all of them."""
     a, b, operands = product.a.strides, product.b.strides, product.epilogue.operands
     dims, strides = collapse(
@@ -329,10 +339,10 @@ def _collapse(product: Product) -> Product:
     )
 
 
-def _copy_batches(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def _copy_batches(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
     """A and B in full, broadcasting undone."""
     launches: list[Launch] = []
-    views: list[MatrixView] = []
+    views: list[MatrixOperand] = []
     for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
         launch, copy = _copy(view, (*product.batch, *matrix), product.dtype, ctx)
         launches += launch
@@ -340,7 +350,7 @@ def _copy_batches(product: Product, ctx: Lowering) -> tuple[list[Launch], Produc
     return launches, replace(product, a=views[0], b=views[1])
 
 
-def copy_a(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def copy_a(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
     """A with its rows one after the other; a batch axis over which it repeats is copied once."""
     strides = product.a.strides
     own = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
@@ -350,12 +360,12 @@ def copy_a(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
 
 
 def _copy(
-    view: MatrixView, shape: tuple[int, ...], dtype: DType, ctx: Lowering
-) -> tuple[list[Launch], MatrixView]:
+    view: MatrixOperand, shape: tuple[int, ...], dtype: DType, ctx: Lowering
+) -> tuple[list[Launch], MatrixOperand]:
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
     launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)
-    return [] if 0 in shape else launches, MatrixView(target, strides)
+    return [] if 0 in shape else launches, MatrixOperand(target, strides)
 
 
 def image_chunks(
@@ -373,5 +383,5 @@ def image_chunks(
     held: list[Scratch] = []
     first = 0
     while first < images:
-        yield first, min(size, images - first), PartLowering(ctx.caps, ctx.record, held)
+        yield first, min(size, images - first), ChunkLowering(ctx.caps, ctx.record, held)
         first += size

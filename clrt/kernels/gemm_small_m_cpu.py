@@ -9,8 +9,8 @@ from clrt.ir.cl_code import Code
 from clrt.ir.graph import Value
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_cpu import CPU, pack_b
-from clrt.kernels.gemm_problem import Product, merge
-from clrt.kernels.gemm_tile import is_whole, tile, width
+from clrt.kernels.gemm_problem import GemmProblem, merge
+from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.variant import Lowering
@@ -25,7 +25,7 @@ SECOND = Code("second[i * T_NV + j]")
 
 
 @dataclass(frozen=True)
-class FewRows(Thresholds):
+class SmallMThresholds(Thresholds):
     """When the kernel pays that a product has beside that for more rows.
 
     Attributes:
@@ -38,7 +38,7 @@ class FewRows(Thresholds):
 
 
 @dataclass(frozen=True)
-class NormedRows:
+class RmsNormPrologue:
     """That rows of A are divided by their root mean square, and scaled, before a product."""
 
     scale: Value
@@ -51,7 +51,7 @@ class NormedRows:
 
 
 def emit_few_rows(
-    product: Product, ctx: Lowering, norm: NormedRows | None, second: Product | None
+    product: GemmProblem, ctx: Lowering, norm: RmsNormPrologue | None, second: GemmProblem | None
 ) -> list[Launch]:
     """The launch of a product with a constant B, whose A is one matrix of rows.
 
@@ -65,8 +65,8 @@ def emit_few_rows(
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables = tile(CPU, product, ctx)
-    panel = width(tunables)
+    tunables = select_tile(CPU, product, ctx)
+    panel = panel_width(tunables)
     _, product = merge(product, ctx)
     _, b, _ = pack_b(product, panel, ctx)
     spans = clamp(_GROUPS * ctx.caps.compute_units, 1, ceil_div(product.n, panel))
@@ -93,6 +93,6 @@ def emit_few_rows(
     return [launch(kernel, (groups,), (1,), flops, **args)]
 
 
-def of_rows(product: Product, rows: Value) -> Product:
+def of_rows(product: GemmProblem, rows: Value) -> GemmProblem:
     """The product of other rows of the same form."""
     return replace(product, a=replace(product.a, buffer=BufferArg(rows)))

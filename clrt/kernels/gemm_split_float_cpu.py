@@ -14,8 +14,8 @@ from clrt.device.caps import AMX_BFLOAT16, VNNI_INT8, DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import HALVES
-from clrt.kernels.gemm_problem import Product
-from clrt.kernels.gemm_tile import width
+from clrt.kernels.gemm_problem import GemmProblem
+from clrt.kernels.gemm_tile import panel_width
 from clrt.kernels.thresholds import Thresholds
 from clrt.util.math import ceil_div, round_up
 
@@ -53,7 +53,7 @@ class UnitShares(Thresholds):
     depth: ClassVar[int] = 32
     macro: ClassVar[str] = "MATRIX_UNIT"
 
-    def pays(self, product: Product, caps: DeviceCaps) -> bool:
+    def pays(self, product: GemmProblem, caps: DeviceCaps) -> bool:
         """Whether there is enough for it to do."""
         m, n, k = product.m, product.n, product.k
         enough = product.batches * m * n * k >= self.least_millions * 1_000_000 * caps.compute_units
@@ -71,7 +71,7 @@ class UnitShares(Thresholds):
 
 
 @dataclass(frozen=True)
-class WordShares(UnitShares):
+class Int16DotThresholds(UnitShares):
     """The same for dots of whole numbers: two to a word, and a scale for each `depth`."""
 
     group: ClassVar = "word_unit_shares"
@@ -89,16 +89,16 @@ class WordShares(UnitShares):
 
 
 def unit_of(
-    product: Product, tunables: Mapping[str, int], caps: DeviceCaps
+    product: GemmProblem, tunables: Mapping[str, int], caps: DeviceCaps
 ) -> type[UnitShares] | None:
     """By what products of many rows go whose shapes are like this one's, whatever the rows."""
     if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
         return None
-    if NEEDS.lacking(caps) is None:
+    if NEEDS.missing(caps) is None:
         return UnitShares
     has_dots = VNNI_INT8 in caps.matrix_shapes or caps.simulator
     halves = product.right in HALVES and product.a_dtype is not None
-    return WordShares if has_dots and halves else None
+    return Int16DotThresholds if has_dots and halves else None
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ class UnitWork:
 
     @classmethod
     def of(
-        cls, product: Product, tunables: Mapping[str, int], shares: UnitShares, caps: DeviceCaps
+        cls, product: GemmProblem, tunables: Mapping[str, int], shares: UnitShares, caps: DeviceCaps
     ) -> UnitWork:
         """How the cores end soonest."""
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
-        panel, at_once, chunk = width(tunables), tunables["T_UP"], tunables["T_KC"]
+        panel, at_once, chunk = panel_width(tunables), tunables["T_UP"], tunables["T_KC"]
         panels = ceil_div(n, panel)
 
         def pieces(shape: tuple[int, int]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clrt.ir.graph import Value
-from clrt.kernels.gemm_problem import Product
+from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
@@ -39,7 +39,7 @@ class GemmTiles(Thresholds):
         return [(int(r), int(v), speed) for (r, v), speed in pairs]
 
 
-def tile(kernel: TunedKernel, product: Product, ctx: Lowering) -> dict[str, int]:
+def select_tile(kernel: TunedKernel, product: GemmProblem, ctx: Lowering) -> dict[str, int]:
     """The kernel's tunables, with another tile where its panels fit N better.
 
     A product of 64 columns computes 96 with 8 x 3 vectors of 16, and 64 with 6 x 4.
@@ -59,20 +59,20 @@ def tile(kernel: TunedKernel, product: Product, ctx: Lowering) -> dict[str, int]
     return {**tunables, "T_MR": best[0], "T_NV": best[1]}
 
 
-def width(tunables: Mapping[str, int]) -> int:
+def panel_width(tunables: Mapping[str, int]) -> int:
     """Columns of a panel of B."""
     return tunables["T_NV"] * tunables["T_VW"]
 
 
-def has_fixed_width(product: Product) -> bool:
+def has_fixed_width(product: GemmProblem) -> bool:
     """Whether N is the last size of y in the model, and not of this call's shapes: a program that
     goes by it is then compiled once.
     """
-    known = product.y.symbolic if isinstance(product.y, Value) else None
+    known = product.y.symbolic_shape if isinstance(product.y, Value) else None
     last = known[-1] if known else product.n
     return not product.n_varies and isinstance(last, int) and last == product.n
 
 
-def is_whole(product: Product, lanes: int) -> bool:
+def is_whole(product: GemmProblem, lanes: int) -> bool:
     """Whether each row of y is whole vectors, at every shape."""
     return has_fixed_width(product) and not product.n % lanes and not product.y_offset % lanes

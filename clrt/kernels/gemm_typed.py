@@ -5,10 +5,10 @@ from __future__ import annotations
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.kernels.gemm_cpu import GemmShares, pack_b
-from clrt.kernels.gemm_problem import Product, copy_a, merge
-from clrt.kernels.gemm_tile import width
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.gemm_cpu import GemmPartitionThresholds, pack_b
+from clrt.kernels.gemm_problem import GemmProblem, copy_a, merge
+from clrt.kernels.gemm_tile import panel_width
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_float64
 from clrt.util.math import ceil_div
@@ -32,7 +32,7 @@ def reject_typed(node: Node, caps: DeviceCaps) -> str | None:
     return reject_float64(node, caps)
 
 
-def emit_typed_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_typed_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """Returns launches that compute register tiles; B is packed in panels, at load if constant.
 
     Raises:
@@ -45,10 +45,10 @@ def emit_typed_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     if product.k and product.a.strides[-1] != 1:
         copied, product = copy_a(product, ctx)
         launches += copied
-    packing, b, (b_s0, b_s1) = pack_b(product, width(tunables), ctx)
-    panels = ceil_div(product.n, width(tunables)) * product.batches
-    blocks, shares = ceil_div(product.m, tunables["T_MR"]), ctx.thresholds(GemmShares)
-    most = pieces_per_group(blocks * panels, min(shares.stripe, tunables["T_MC"]), ctx.caps)
+    packing, b, (b_s0, b_s1) = pack_b(product, panel_width(tunables), ctx)
+    panels = ceil_div(product.n, panel_width(tunables)) * product.batches
+    blocks, shares = ceil_div(product.m, tunables["T_MR"]), ctx.thresholds(GemmPartitionThresholds)
+    most = chunks_per_group(blocks * panels, min(shares.stripe, tunables["T_MC"]), ctx.caps)
     height = shares.height(blocks, panels, most, ctx.caps)
     defines = {
         **tunables,

@@ -10,15 +10,15 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.cost import PLAIN, Work, work_of
+from clrt.kernels.cost import PLAIN, WorkEstimate, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.gemm_matrix_unit_gpu import GPU_UNIT, emit_unit, reject_unit
-from clrt.kernels.gemm_problem import Product, merge
-from clrt.kernels.gemm_small_m_cpu import SECOND, NormedRows
-from clrt.kernels.gemm_tile import is_whole, tile, width
+from clrt.kernels.gemm_problem import GemmProblem, merge
+from clrt.kernels.gemm_small_m_cpu import SECOND, RmsNormPrologue
+from clrt.kernels.gemm_tile import is_whole, panel_width, select_tile
 from clrt.kernels.gemm_typed import emit_typed_cpu, reject_typed
-from clrt.kernels.quantized_panels_cpu import WIDTH, DotWeights
+from clrt.kernels.quantized_panels_cpu import WIDTH, QuantizedPanels
 from clrt.kernels.spec import KernelSpec, Launch, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -32,7 +32,7 @@ from clrt.kernels.variant import (
 )
 from clrt.util.math import ceil_div, round_up
 
-EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
+EmitProduct: TypeAlias = Callable[[GemmProblem, Lowering], list[Launch]]
 
 BLOCKS = tuned(
     "gemm_blocks_cpu",
@@ -57,7 +57,7 @@ def reject_any(node: Node, caps: DeviceCaps) -> str | None:
     return reject_float64(node, caps)
 
 
-def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """As `emit_cpu`, for a B of few bits; A is whole rows, one after the other.
 
     Raises:
@@ -66,7 +66,7 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables = tile(BLOCKS, product, ctx)
+    tunables = select_tile(BLOCKS, product, ctx)
     launches, product = merge(product, ctx)
     assert product.blocks is not None
     defines = {
@@ -75,25 +75,25 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "BITS": product.blocks.bits,
     }
-    args = product.args | product.epilogue.args | product.block_args(width(tunables))
+    args = product.args | product.epilogue.args | product.block_args(panel_width(tunables))
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
-    size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
+    size = (chunks * ceil_div(product.n, panel_width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
     return [*launches, launch(kernel, size, (1,), product.flops, **args)]
 
 
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_levels_cpu` does not hold: in C it is for simulators only."""
-    if not caps.byte_dots and not caps.simulator:
+    if not caps.int8_dot_isa and not caps.simulator:
         return "needs instructions that multiply bytes"
     return reject_but_float32(node, caps)
 
 
 def emit_levels_cpu(
-    product: Product,
+    product: GemmProblem,
     ctx: Lowering,
-    norm: NormedRows | None = None,
-    second: DotWeights | None = None,
+    norm: RmsNormPrologue | None = None,
+    second: QuantizedPanels | None = None,
 ) -> list[Launch]:
     """As `emit_cpu`, for a B of few bits, with A quantised to 8 bits; A is whole rows.
 
@@ -118,7 +118,7 @@ def emit_levels_cpu(
         **product.epilogue.defines,
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
-        "DOTS": ctx.caps.byte_dots,
+        "DOTS": ctx.caps.int8_dot_isa,
         "NORM": int(norm is not None),
     }
     if second is not None:
@@ -131,7 +131,7 @@ def emit_levels_cpu(
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
-def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
+def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
     """Rows and columns of a work-group: each quantises its rows, so that it has all columns where
     there are rows enough for all cores.
     """
@@ -142,7 +142,7 @@ def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
     return height, round_up(ceil_div(product.n, spans), WIDTH)
 
 
-def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     """One work-item per element, for any dtype."""
     if product.is_empty:
         return []
@@ -166,7 +166,7 @@ def variants(
     lowered: Callable[[EmitProduct], Emit],
     reject_reason: RejectReason = always,
     prefix: str = "",
-    work: Callable[[Node], Work] = work_of,
+    work: Callable[[Node], WorkEstimate] = work_of,
     gpu: Variant | None = None,
     typed: bool = True,
 ) -> tuple[Variant, ...]:

@@ -22,7 +22,7 @@ _NAME = re.compile(rf"records[48]x32:{_SIZE}x{_SIZE}:({'|'.join(_FLIPPED_LEVELS)
 
 
 @dataclass(frozen=True)
-class BlockRecords:
+class GgufRecordLayout:
     """Rows of blocks, uint8 `[N, bytes of a row]`, as records `[panel, block, bytes]`."""
 
     type: BlockType
@@ -70,11 +70,11 @@ class BlockRecords:
         return rows.reshape(panels * WIDTH, -1)[: self.n].reshape(shape)
 
 
-def named_records(layout: str) -> BlockRecords | None:
-    """The records that `BlockRecords.layout` names so; None where it names none."""
+def named_records(layout: str) -> GgufRecordLayout | None:
+    """The records that `GgufRecordLayout.layout` names so; None where it names none."""
     named = _NAME.fullmatch(layout)
     if named is None:
         return None
     type_, k = BLOCK_TYPES_BY_NAME[named[3]], int(named[2])
-    found = BlockRecords(type_, int(named[1]), k)
+    found = GgufRecordLayout(type_, int(named[1]), k)
     return None if k % type_.elements or found.layout != layout else found

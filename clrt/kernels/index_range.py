@@ -7,7 +7,7 @@ from math import prod
 
 from clrt.errors import ShapeError
 from clrt.ir.graph import Value
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch
+from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch
 
 MAX_ELEMS = 2**31 - 1
 """Largest number of elements of a tensor."""
@@ -56,4 +56,4 @@ def _elems(buffer: Buffer, itemsize: int) -> int:
     if isinstance(buffer, Scratch):
         return buffer.elems
     # Kernels count the bytes of weights that are packed as such in 64 bits.
-    return buffer.nbytes // itemsize if isinstance(buffer, Packed) and itemsize > 1 else 0
+    return buffer.nbytes // itemsize if isinstance(buffer, PackedWeight) and itemsize > 1 else 0

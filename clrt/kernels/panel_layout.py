@@ -11,7 +11,15 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.kernels.spec import (
+    BufferArg,
+    DevicePacking,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    Scratch,
+    launch,
+)
 from clrt.util.math import ceil_div, round_up
 
 PACKED_ROWS = 64
@@ -84,15 +92,15 @@ class Panels:
             matrices = by_tap.transpose(0, 3, 2, 1)
         return np.ascontiguousarray(matrices).reshape(shape)
 
-    def of(self, value: Value) -> Packed:
+    def of(self, value: Value) -> PackedWeight:
         """A constant in this layout."""
         columns = round_up(self.n, self.width)
         size, stack = value.dtype.itemsize, self.stack(value.dims)
         nbytes = stack * self.k * columns * size
         rows = None
         if self.transposed and self.taps == stack == 1 and size in _WORDS and self.k:
-            rows = RowPacking(self.n, self.k * size, _WORDS[size], self.width, self._emit)
-        return Packed(value, self.layout, self.pack, nbytes, rows)
+            rows = DevicePacking(self.n, self.k * size, _WORDS[size], self.width, self._emit)
+        return PackedWeight(value, self.layout, self.pack, nbytes, rows)
 
     def _emit(self, rows: Scratch, panels: Scratch, first: int, end: int) -> Launch:
         """The launch that packs rows of the transposed matrix."""

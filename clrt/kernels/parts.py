@@ -8,19 +8,19 @@ from clrt.ir.graph import Value
 
 
 @dataclass(frozen=True, eq=False)
-class TensorPart:
+class Subview:
     """A value whose elements are, in their order, rows of another one.
 
     Attributes:
         value: The part: an input of Concat, an output of Split.
-        whole: What it is a part of.
+        parent: What it is a part of.
         offset: Elements of the whole before the first row.
         width: Elements of a row.
         pitch: From a row to the next, in elements of the whole.
     """
 
     value: Value
-    whole: Value
+    parent: Value
     offset: int
     width: int
     pitch: int

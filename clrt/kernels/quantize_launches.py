@@ -13,7 +13,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, Packed, launch, optional
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, PackedWeight, launch, optional
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
@@ -22,7 +22,7 @@ _ELEMS = 1024
 
 
 @dataclass(frozen=True)
-class BlockWalk:
+class ScaleIndexing:
     """A tensor as [outer, n, inner], and the strides of scale and zero point over it.
 
     Attributes:
@@ -37,7 +37,7 @@ class BlockWalk:
     strides: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> BlockWalk:
+    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> ScaleIndexing:
         """The walk of ONNX's forms.
 
         Args:
@@ -95,7 +95,7 @@ def quantize_launch(
     zero: Value | None,
     quotient: DType,
     saturate: bool,
-    walk: BlockWalk,
+    walk: ScaleIndexing,
     ctx: Lowering,
 ) -> Launch:
     """The launch of QuantizeLinear.
@@ -104,7 +104,7 @@ def quantize_launch(
         quotient: The dtype to which x / scale is rounded: a float of 16 or 32 bits.
         saturate: For floats of 8 bits: what is too large becomes the largest.
     """
-    low, high = (Code("{}f").fill(b) for b in bounds(y.dtype))
+    low, high = (Code("{}f").substitute(b) for b in bounds(y.dtype))
     defines = dict(
         **_reads("DATA", x.dtype),
         **_reads("SCALE", scale.dtype),
@@ -129,7 +129,7 @@ def dequantize_launch(
     x: Value,
     scale: Value | None,
     zero: Value | None,
-    walk: BlockWalk,
+    walk: ScaleIndexing,
     ctx: Lowering,
 ) -> Launch:
     """The launch of DequantizeLinear; without a scale y is x minus its zero point.
@@ -139,8 +139,8 @@ def dequantize_launch(
     reads = _reads("DATA", x.dtype)
     source: Buffer = x
     if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
-        source = Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2))
-        reads["DATA"] = Code("{}_pairs").fill(x.dtype.storage)
+        source = PackedWeight(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2))
+        reads["DATA"] = Code("{}_pairs").substitute(x.dtype.storage)
     defines = dict(
         **reads,
         **_reads("SCALE", (scale or x).dtype),

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clrt.formats.gguf.block_types import BlockType, Levels
+from clrt.formats.gguf.block_types import BlockType, DecodedRows
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.kernels.spec import (
+    BufferArg,
+    DevicePacking,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    Scratch,
+    launch,
+)
 from clrt.util.math import ceil_div
 
 WIDTH = 32
@@ -27,12 +35,12 @@ PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", 
 
 
 def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
-    """Names the records of `[N, K]`; the rest is as the attributes of `DotWeights`."""
+    """Names the records of `[N, K]`; the rest is as the attributes of `QuantizedPanels`."""
     return f"records{bits}x{block}:{n}x{k}:{name}"
 
 
 @dataclass(frozen=True)
-class DotWeights:
+class QuantizedPanels:
     """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
 
     Attributes:
@@ -56,7 +64,7 @@ class DotWeights:
     wide_scales: bool
     value: Value
     name: str
-    rows: Callable[[Array, int, int], Levels] = field(repr=False)
+    rows: Callable[[Array, int, int], DecodedRows] = field(repr=False)
     type: BlockType | None = None
 
     @property
@@ -82,7 +90,7 @@ class DotWeights:
         return WIDTH * (self.block * self.bits // 8 + scales)
 
     @property
-    def packed(self) -> Packed:
+    def packed(self) -> PackedWeight:
         """The records, by panel and block."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
@@ -90,8 +98,8 @@ class DotWeights:
         on_device = None
         if type_ is not None and type_.name in PACKED_TYPES and not self.wide_scales:
             row_bytes = type_.row_bytes(self.k)
-            on_device = RowPacking(self.n, row_bytes, DType.UINT8, WIDTH, self._emit)
-        return Packed(self.value, name, self._pack, count * self.record, on_device)
+            on_device = DevicePacking(self.n, row_bytes, DType.UINT8, WIDTH, self._emit)
+        return PackedWeight(self.value, name, self._pack, count * self.record, on_device)
 
     def _emit(self, rows: Scratch, records: Scratch, first: int, end: int) -> Launch:
         """The launch that packs rows of blocks."""
@@ -119,7 +127,7 @@ class DotWeights:
             self._pack_panels(records[first:end], rows)
         return records
 
-    def _pack_panels(self, records: Array, rows: Levels) -> None:
+    def _pack_panels(self, records: Array, rows: DecodedRows) -> None:
         panels = len(records)
         count, k = rows.levels.shape
         levels = rows.levels
@@ -164,7 +172,7 @@ def rounded_rows(a: Array, block: int) -> Array:
     return np.asarray(levels * (most / np.float32(127))).reshape(padded.shape)[..., :k]
 
 
-def in_half(rows: Levels) -> Array:
+def in_half(rows: DecodedRows) -> Array:
     """float32 elements of rows whose scales and minima are rounded to float16."""
     with np.errstate(over="ignore"):
         halves = [None if x is None else x.astype(np.float16) for x in (rows.scales, rows.minima)]

@@ -14,7 +14,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.quantized_panels_cpu import PACKED_TYPES
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, RowPacking, Scratch, launch
+from clrt.kernels.spec import (
+    BufferArg,
+    DevicePacking,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    Scratch,
+    launch,
+)
 from clrt.util.math import ceil_div, round_up
 
 # Of a row: the loads of neighbouring work-items begin together.
@@ -39,7 +47,7 @@ def pack_fields(levels: Array, bits: int) -> Array:
 
 
 @dataclass(frozen=True)
-class LevelRows:
+class PackedQuantizedRows:
     """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
 
     Attributes:
@@ -111,15 +119,15 @@ class LevelRows:
         return {"b": self.packed, "blocks": self.blocks, "pitch": self.pitch}
 
     @property
-    def packed(self) -> Packed:
+    def packed(self) -> PackedWeight:
         """The rows, one after the other."""
         form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
         type_, on_device = self.type, None
         if type_ is not None and type_.name in PACKED_TYPES and self.scale_bytes < 4:
             row_bytes = type_.row_bytes(self.k)
-            on_device = RowPacking(self.n, row_bytes, DType.UINT8, 1, self._emit)
-        return Packed(self.value, name, self._pack, self.n * self.pitch, on_device)
+            on_device = DevicePacking(self.n, row_bytes, DType.UINT8, 1, self._emit)
+        return PackedWeight(self.value, name, self._pack, self.n * self.pitch, on_device)
 
     def _emit(self, rows: Scratch, packed: Scratch, first: int, end: int) -> Launch:
         """The launch that packs rows of blocks."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
-from clrt.ir.cl_code import Code, Define, spelled
+from clrt.ir.cl_code import Code, Define, render_define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -51,7 +51,7 @@ class KernelSpec:
         Raises:
             TypeError: A value is neither a finite number nor `Code`.
         """
-        return cls(source, entry, tuple(sorted((k, spelled(v)) for k, v in defines.items())))
+        return cls(source, entry, tuple(sorted((k, render_define(v)) for k, v in defines.items())))
 
     def compiled(self, opencl_c: tuple[int, int], *options: Code) -> KernelSpec:
         """The same in another language version, or with options of the compiler."""
@@ -65,7 +65,7 @@ class KernelSpec:
             TypeError: One is not clrt's own code.
         """
         major, minor = self.opencl_c
-        return (f"-cl-std=CL{int(major)}.{int(minor)}", *map(spelled, self.options))
+        return (f"-cl-std=CL{int(major)}.{int(minor)}", *map(render_define, self.options))
 
     def has(self, macro: str) -> bool:
         """Whether a macro is defined, other than as 0."""
@@ -85,7 +85,9 @@ class KernelSpec:
         Raises:
             TypeError: A define is not clrt's own code.
         """
-        defines = "".join(f"#define {name} {spelled(value)}\n" for name, value in self.defines)
+        defines = "".join(
+            f"#define {name} {render_define(value)}\n" for name, value in self.defines
+        )
         return defines + read_source(self.source)
 
 
@@ -107,27 +109,27 @@ class Scratch:
 
 
 @dataclass(frozen=True, eq=False)
-class RowPacking:
+class DevicePacking:
     """How a device packs the rows of a matrix, some of them at a time.
 
     Attributes:
         rows: Of the matrix.
         row_bytes: Of a row, as it lies.
         dtype: As which the kernel moves elements.
-        step: Of how many rows each launch but the last one packs a multiple.
+        row_multiple: Of how many rows each launch but the last one packs a multiple.
         emit: The launch for rows `first` to `end`: from a buffer of just these, into the packed
-            array. It is the same as `Packed.pack` makes.
+            array. It is the same as `PackedWeight.pack` makes.
     """
 
     rows: int
     row_bytes: int
     dtype: DType
-    step: int
+    row_multiple: int
     emit: Callable[[Scratch, Scratch, int, int], Launch] = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedWeight:
     """A weight in the layout its kernel wants, made once per model.
 
     Attributes:
@@ -142,11 +144,11 @@ class Packed:
     layout: str
     pack: Callable[[Array], Array] = field(repr=False)
     nbytes: int
-    rows: RowPacking | None = None
+    rows: DevicePacking | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Status:
+class StatusWord:
     """An int64 of the plan, 0 until a kernel writes a number there that it may not follow.
 
     No such number is 0. Of several any is kept: each is one write of 64 bits to an aligned place,
@@ -179,7 +181,7 @@ class Status:
 
 
 @dataclass(frozen=True, eq=False)
-class Counter(Status):
+class Counter(StatusWord):
     """An int64 of the plan in which a launch counts its work-groups.
 
     It is 0 before the launch, which leaves 0.
@@ -193,28 +195,28 @@ class Counter(Status):
     allowed: tuple[tuple[int, int], ...] = ()
 
 
-Buffer: TypeAlias = "Value | Scratch | Packed | Status"
+Buffer: TypeAlias = "Value | Scratch | PackedWeight | StatusWord"
 
 
-OCTET = 8
+VEC8 = 8
 """Elements that kernels for GPUs read at a time."""
 
 
 @dataclass(frozen=True)
-class TensorRows:
+class RowPitchSupport:
     """That a launch goes through a tensor row by row, so that the rows may lie apart.
 
     Attributes:
         width: Elements of a row, which are neighbours. The offset of the argument lies in a row,
             and the launch reads or writes no further than to the end of that row.
-        strides: The arguments that are counted in rows: each is a multiple of `width`, which
+        strides: The arguments that are counted in rows: each is a multiple of `panel_width`, which
             becomes one of the step from a row to the next.
-        octets: Whether rows must begin at multiples of OCTET elements.
+        requires_vec8: Whether rows must begin at multiples of OCTET elements.
     """
 
     width: int
     strides: tuple[str, ...]
-    octets: bool = False
+    requires_vec8: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ class BufferArg:
     buffer: Buffer
     offset: int = 0
     elems: int | None = None
-    rows: TensorRows | None = None
+    rows: RowPitchSupport | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"
@@ -323,7 +325,9 @@ def _tensor(param: Param, value: Any) -> BufferArg | None:
     if isinstance(buffer, (Value, Scratch)):
         fits = buffer.dtype.itemsize == param.itemsize or arg.elems == 0
     else:
-        fits = isinstance(buffer, Packed) or (isinstance(buffer, Status) and param.type == "long")
+        fits = isinstance(buffer, PackedWeight) or (
+            isinstance(buffer, StatusWord) and param.type == "long"
+        )
     return arg if fits else None
 
 
@@ -348,15 +352,15 @@ def f32(value: Any) -> np.float32:
 _INTEGERS: dict[str, Callable[[Any], Scalar | None]] = {"uint": np.uint32, "long": np.int64}
 
 
-def unused(buffer: Buffer) -> BufferArg:
+def unread_arg(buffer: Buffer) -> BufferArg:
     """In place of a tensor that a launch does not look at, and that need not be alive."""
     return BufferArg(buffer, elems=0)
 
 
-def by_rows(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
+def pitched_args(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
     """The arguments `name` and `name`_pitch for a tensor by rows of so many elements."""
     pitch = f"{name}_pitch"
-    return {name: BufferArg(buffer, rows=TensorRows(width, (pitch,))), pitch: width}
+    return {name: BufferArg(buffer, rows=RowPitchSupport(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:
@@ -364,17 +368,17 @@ def optional(**args: Buffer | None) -> dict[str, Any]:
     return {name: value for name, value in args.items() if value is not None}
 
 
-def numbered(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, Any]:
+def indexed_args(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, Any]:
     """Arguments by names with a number behind: s0, s1, …"""
     return {f"{prefix}{i}": v for i, v in enumerate(values, start)}
 
 
 def number_inputs(count: int) -> Code:
     """How a kernel declares the numbers c0, c1, … behind its tensors."""
-    return Code("").join(map(Code(", const float c{}").fill, range(count)))
+    return Code("").join(map(Code(", const float c{}").substitute, range(count)))
 
 
-def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
+def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     """How many pieces of work a work-group of a CPU does, since each costs 0.1 us to start.
 
     At most `most`, and fewer where a core would get less than eight work-groups: some cores would

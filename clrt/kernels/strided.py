@@ -13,16 +13,16 @@ from clrt.errors import UnsupportedError
 from clrt.ir.cl_code import Define
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import clamp, pure
-from clrt.kernels.parts import TensorPart
+from clrt.kernels.parts import Subview
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    TensorRows,
+    RowPitchSupport,
+    chunks_per_group,
+    indexed_args,
     launch,
-    numbered,
-    pieces_per_group,
-    unused,
+    unread_arg,
 )
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
@@ -98,7 +98,7 @@ def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) 
     Raises:
         UnsupportedError: As `pad_rank`.
     """
-    return numbered(prefix, pad_rank(values, fill, places))
+    return indexed_args(prefix, pad_rank(values, fill, places))
 
 
 def copy_launches(
@@ -150,9 +150,9 @@ def launch_places(
     size, local, share = (prod(d),), None, prod(d)
     if caps.is_cpu:
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
-        share = pieces_per_group(prod(d), max(1, _SHARE // work), caps)
+        share = chunks_per_group(prod(d), max(1, _SHARE // work), caps)
         size, local = (ceil_div(prod(d), share),), (1,)
-    return launch(kernel, size, local, share=share, **numbered("d", d), **args)
+    return launch(kernel, size, local, share=share, **indexed_args("d", d), **args)
 
 
 def launch_grid(
@@ -210,7 +210,7 @@ def _in_tiles(
     tile = _EACH * items
     room = (tile + tile // _LEAST_SIDE) * dtype.itemsize
     needs = replace(requires.GPU, work_group_size=items, local_mem_bytes=room)
-    if not tiled or needs.lacking(ctx.caps):
+    if not tiled or needs.missing(ctx.caps):
         return [flat]
     d = pad_rank([dims[axis] for axis in order], 1)
     s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
@@ -218,7 +218,7 @@ def _in_tiles(
     height = tile // width
     groups = ceil_div(d[4], width) * ceil_div(d[5], height) * prod(d[:4])
     fills = d[4] * d[5] >= tile // 2
-    steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
+    steps = indexed_args("d", d) | indexed_args("s", s) | indexed_args("t", t)
     steps |= {"wide": _log2(width), "high": _log2(height)}
     defines: dict[str, Define] = {"DATA_T": dtype.cl_bits, "T_ITEMS": items}
     kernel = KernelSpec.of("movement/copy_strided.cl", TILED.entry, **defines)
@@ -258,13 +258,13 @@ def _by_rows(
     width = clamp(d[5], 1, _ITEM_ELEMS // side)
     height = clamp(rows, 1, round_up(_ITEM_ELEMS // width, side))
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
-    steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
+    steps = indexed_args("d", d) | indexed_args("s", s) | indexed_args("t", t)
     return (items,), steps | {"height": height, "width": width, "tiled": int(tiled)}
 
 
 @dataclass(frozen=True)
-class CopyPart:
-    """Rows of `width` elements each, `source` elements apart in src and `target` in dst."""
+class StridedCopy:
+    """Rows of `panel_width` elements each, `source` elements apart in src and `target` in dst."""
 
     src: BufferArg
     dst: BufferArg
@@ -273,21 +273,21 @@ class CopyPart:
     target: int
 
     @classmethod
-    def into(cls, part: TensorPart) -> CopyPart:
+    def into(cls, part: Subview) -> StridedCopy:
         """What puts a part where it belongs in the whole."""
-        whole, width = BufferArg(part.whole, part.offset), part.width
+        whole, width = BufferArg(part.parent, part.offset), part.width
         return cls(BufferArg(part.value), whole, width, width, part.pitch)
 
     @classmethod
-    def out_of(cls, part: TensorPart) -> CopyPart:
+    def out_of(cls, part: Subview) -> StridedCopy:
         """What takes a part out of the whole."""
-        whole, width = BufferArg(part.whole, part.offset), part.width
+        whole, width = BufferArg(part.parent, part.offset), part.width
         return cls(whole, BufferArg(part.value), width, part.pitch, width)
 
 
 def copy_parts(
     ctx: Lowering,
-    parts: Sequence[CopyPart],
+    parts: Sequence[StridedCopy],
     dtype: DType,
     rows: int,
     placed: Collection[int] = (),
@@ -311,14 +311,14 @@ def copy_parts(
         across = _largest(1, sum(p.width for p in some))
         height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, across))
         pieces = ceil_div(_largest(*(p.width for p in some)), _ITEM_ELEMS)
-        idle = CopyPart(unused(some[0].src.buffer), unused(some[0].dst.buffer), 0, 0, 0)
+        idle = StridedCopy(unread_arg(some[0].src.buffer), unread_arg(some[0].dst.buffer), 0, 0, 0)
         args: dict[str, Any] = {}
         for i, part in enumerate([*some, *[idle] * (_PARTS - len(some))]):
             args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}
             args |= {f"s{i}": part.source, f"t{i}": part.target}
             if part is not idle:
-                args[f"x{i}"] = replace(part.src, rows=TensorRows(part.source, (f"s{i}",)))
-                args[f"y{i}"] = replace(part.dst, rows=TensorRows(part.target, (f"t{i}",)))
+                args[f"x{i}"] = replace(part.src, rows=RowPitchSupport(part.source, (f"s{i}",)))
+                args[f"y{i}"] = replace(part.dst, rows=RowPitchSupport(part.target, (f"t{i}",)))
         args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}
         launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
     return launches

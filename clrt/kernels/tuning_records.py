@@ -21,7 +21,7 @@ from clrt.errors import warn_user
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuned import TUNED
 from clrt.util.env_vars import cache_dir
-from clrt.util.files import check_targets, make_cache_folder, parse_json, read_regular, replacing
+from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
 
 # The largest file of records that is read.
 _MOST_BYTES = 16 << 20
@@ -30,7 +30,7 @@ Record: TypeAlias = "dict[str, object]"
 
 
 @dataclass(frozen=True)
-class Found:
+class TuningRecord:
     """The record that was taken for a kernel.
 
     Attributes:
@@ -56,7 +56,7 @@ def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
     return find_record(kernel, caps).tunables
 
 
-def find_record(kernel: str, caps: DeviceCaps) -> Found:
+def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
     """The best record for a kernel, and where it is from."""
     user = user_file()
     for source, records in ((str(user), _load(user)), ("clrt", _shipped())):
@@ -65,8 +65,8 @@ def find_record(kernel: str, caps: DeviceCaps) -> Found:
             best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))
             tunables = best["tunables"]
             assert isinstance(tunables, dict)
-            return Found(tunables, source, {f: best[f] for f in FACTS if f in best})
-    return Found()
+            return TuningRecord(tunables, source, {f: best[f] for f in FACTS if f in best})
+    return TuningRecord()
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
@@ -104,7 +104,7 @@ def save(records: Sequence[Record]) -> Path:
         return (record["kernel"], *(record.get(f) for f in FACTS))
 
     merged = {key(r): r for r in (*_load(path), *records)}
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(json.dumps(list(merged.values()), indent=1).encode())
     _load.cache_clear()
     return path

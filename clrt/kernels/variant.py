@@ -11,7 +11,7 @@ from clrt.device.requires import ANY, FLOAT64, Requires
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.kernels.cost import FAST, Speed, Work, seconds, work_of
+from clrt.kernels.cost import FAST, Efficiency, WorkEstimate, seconds, work_of
 from clrt.kernels.spec import Launch, Scratch, i32
 from clrt.kernels.thresholds import T
 from clrt.kernels.tuned import TunedKernel
@@ -26,17 +26,17 @@ class Lowering:
         record: The tuning record of a kernel, by its entry point, on this device; of thresholds, by
             the name of their group.
         memo: What rules found of nodes, for those that ask for the same.
-        placed: Of nodes that copy parts, those by number (`Op.parts`) that lie where they belong.
+        aliased_subviews: Subviews (`Op.subviews`) that alias their parent and need no copy.
     """
 
     caps: DeviceCaps
     record: Callable[[str], Mapping[str, int]]
     memo: dict[Node, Any] = field(default_factory=dict, kw_only=True)
-    placed: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
+    aliased_subviews: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
     def placed_of(self, node: Node) -> Collection[int]:
         """The parts of a node that its launches do not copy."""
-        return self.placed.get(node, ())
+        return self.aliased_subviews.get(node, ())
 
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:
         """The `T_` macros of a kernel on this device."""
@@ -48,7 +48,7 @@ class Lowering:
         Raises:
             UnsupportedError: The device lacks it.
         """
-        lacking = requires.lacking(self.caps)
+        lacking = requires.missing(self.caps)
         if lacking is not None:
             raise UnsupportedError(lacking)
 
@@ -67,7 +67,7 @@ class Lowering:
 
 
 @dataclass
-class PartLowering(Lowering):
+class ChunkLowering(Lowering):
     """For a part of a node: parts run one after the other, so that they share their memory.
 
     Attributes:
@@ -119,12 +119,12 @@ class Variant:
     emit: Emit
     reject_reason: RejectReason = always
     requires: Requires = ANY
-    speed: Speed = FAST
-    work: Callable[[Node], Work] = work_of
+    speed: Efficiency = FAST
+    work: Callable[[Node], WorkEstimate] = work_of
 
     def rejected(self, node: Node, caps: DeviceCaps) -> str | None:
         """Why the variant does not hold for node and device; None where it does."""
-        lacking = None if self.requires is ANY else self.requires.lacking(caps)
+        lacking = None if self.requires is ANY else self.requires.missing(caps)
         return lacking or self.reject_reason(node, caps)
 
     def cost(self, node: Node, caps: DeviceCaps) -> float:
@@ -174,7 +174,7 @@ def reject_but_float32(node: Node, caps: DeviceCaps) -> str | None:
 def reject_in_float32(node: Node, caps: DeviceCaps) -> str | None:
     """Why a kernel that computes in float32 does not hold for input 0, however it lies in memory.
 
-    Which floats its op reads is what `Op.storages` says.
+    Which floats its op reads is what `Op.supported_storages` says.
     """
     dtype = node.arg(0).dtype
     return None if dtype.compute == "float" else f"no kernel for {dtype}"
@@ -188,4 +188,4 @@ def reject_float64(node: Node, caps: DeviceCaps) -> str | None:
 
 def lacks_float64(dtypes: Iterable[DType], caps: DeviceCaps) -> str | None:
     """Why a device cannot compute in dtypes of which one is float64; None where it can."""
-    return FLOAT64.lacking(caps) if DType.FLOAT64 in dtypes else None
+    return FLOAT64.missing(caps) if DType.FLOAT64 in dtypes else None

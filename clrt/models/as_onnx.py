@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clrt.errors import needing
+from clrt.errors import explain_missing_extra
 from clrt.models.sources import is_compiled, onnx_file, read_graph
 
 
@@ -17,7 +17,7 @@ def onnx_model(source: str | Path) -> Path | bytes:
     file = None if is_compiled(source) else onnx_file(source)
     if file is not None:
         return file
-    with needing("Export to ONNX"):
+    with explain_missing_extra("Export to ONNX"):
         from clrt.models.onnx.export.exporter import export_model
 
     return bytes(export_model(read_graph(source)).SerializeToString())

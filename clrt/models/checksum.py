@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from clrt.errors import ModelError
-from clrt.formats.safetensors import Header, damaged
+from clrt.formats.safetensors import SafetensorsHeader, damaged
 
 # Larger files are checked while they are used: to read them takes longer than to map them.
 _AT_ONCE_BYTES = 64 << 20
@@ -27,7 +27,7 @@ class DigestCheck:
         ModelError: The file is damaged; of a large one that is said when the check is called.
     """
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: SafetensorsHeader) -> None:
         self._header, self._process = header, os.getpid()
         self._error: ModelError | None = None
         self._done = False

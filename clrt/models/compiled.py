@@ -34,20 +34,27 @@ from numpy.typing import NDArray
 
 from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.formats import safetensors
-from clrt.formats.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
+from clrt.formats.safetensors import (
+    PADDING,
+    SafetensorsHeader,
+    Table,
+    damaged,
+    parse_json,
+    read_header,
+)
 from clrt.ir.dims import Dim, Expr, is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, StoredElements, TensorType
+from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.ir.parse import parse_graph
 from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
 from clrt.kernels.packed_layouts import packed_shape, restoring
-from clrt.kernels.spec import Packed
+from clrt.kernels.spec import PackedWeight
 from clrt.models.checksum import DigestCheck, canonical
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op, all_graphs
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 
 SUFFIX = ".clrt"
 FORMAT = "clrt"
@@ -79,7 +86,7 @@ def write_compiled(
     model: CompiledModel,
     path: Path,
     producer: str,
-    packed: Iterable[Packed] = (),
+    packed: Iterable[PackedWeight] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Writes a compiled model. If that fails, `path` is unchanged.
@@ -124,7 +131,7 @@ def write_compiled(
     table.metadata["digest"] = digest.hexdigest()
     total = table.data_bytes
     again = Table({})
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(table.encode())
         for value, key in kept.items():
             for part in again.add(key, _stored(value, forms)):
@@ -132,7 +139,7 @@ def write_compiled(
             progress(again.data_bytes, total)
 
 
-def read_compiled(source: Path | Header) -> CompiledModel:
+def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     """Maps a compiled model; its weights are views of the file.
 
     Args:
@@ -151,7 +158,7 @@ def read_compiled(source: Path | Header) -> CompiledModel:
     layouts = _typed(header, "layouts", lambda v: _is_object(v, str))
     unread = dict.fromkeys(key for key in header.tensors if not key.startswith(PADDING))
 
-    def fetch(key: str, type_: TensorType) -> Array | StoredElements:
+    def fetch(key: str, type_: TensorType) -> Array | PackedConstant:
         unread.pop(key, None)
         return _stored_elements(header, data, key, type_, layouts.get(key))
 
@@ -189,7 +196,7 @@ def read_extras(path: Path) -> Mapping[str, Any]:
     return extras_of(open_compiled(path))
 
 
-def open_compiled(path: Path) -> Header:
+def open_compiled(path: Path) -> SafetensorsHeader:
     """The header of a compiled model.
 
     Raises:
@@ -212,7 +219,7 @@ def open_compiled(path: Path) -> Header:
     return header
 
 
-def _stored(value: Value, forms: Mapping[Value, Packed]) -> Array:
+def _stored(value: Value, forms: Mapping[Value, PackedWeight]) -> Array:
     elements = value.numbers
     assert elements is not None
     return forms[value].pack(elements) if value in forms else elements
@@ -225,8 +232,12 @@ def _stays_in_text(value: Value) -> bool:
 
 
 def _stored_elements(
-    header: Header, data: NDArray[np.uint8], key: str, type_: TensorType, layout: str | None
-) -> Array | StoredElements:
+    header: SafetensorsHeader,
+    data: NDArray[np.uint8],
+    key: str,
+    type_: TensorType,
+    layout: str | None,
+) -> Array | PackedConstant:
     """The elements of a constant, in its own type or in the layout it is stored in.
 
     Raises:
@@ -254,7 +265,7 @@ def _stored_elements(
         return array
     restore = restoring(layout, dims)
     assert restore is not None
-    return StoredElements(array, layout, restore)
+    return PackedConstant(array, layout, restore)
 
 
 def _check_graph(graph: Graph, told: Set[str]) -> None:
@@ -328,7 +339,7 @@ def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
     return [{n: tuple(s) for n, s in each.items()} for each in found]
 
 
-def extras_of(header: Header) -> dict[str, Any]:
+def extras_of(header: SafetensorsHeader) -> dict[str, Any]:
     """The extras of a compiled model.
 
     Raises:
@@ -347,20 +358,20 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _text(header: Header, name: str) -> str:
+def _text(header: SafetensorsHeader, name: str) -> str:
     if name not in header.metadata:
         raise damaged(header.file, f"it has no {name}")
     return header.metadata[name]
 
 
-def _load(header: Header, name: str) -> Any:
+def _load(header: SafetensorsHeader, name: str) -> Any:
     try:
         return parse_json(_text(header, name))
     except (ValueError, RecursionError) as error:
         raise damaged(header.file, f"its {name} cannot be read, {error!r}") from error
 
 
-def _typed(header: Header, name: str, holds: Callable[[Any], bool]) -> Any:
+def _typed(header: SafetensorsHeader, name: str, holds: Callable[[Any], bool]) -> Any:
     value = _load(header, name)
     if not holds(value):
         raise damaged(header.file, f"its {name} are not what the format has there")

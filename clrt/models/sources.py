@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from clrt.errors import ModelError, UnsupportedError, needing
+from clrt.errors import ModelError, UnsupportedError, explain_missing_extra
 from clrt.ir.graph import Graph
 from clrt.models.compiled import SUFFIX, read_compiled
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.util.files import check_link
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def read_graph(source: Source) -> Graph:
         return compiled.graph
     if not isinstance(source, (str, Path)):
         return _import_onnx(source)
-    with Blaming(f"'{source}'"):
+    with NodeErrorContext(f"'{source}'"):
         file = onnx_file(source)
         if file is None or file.suffix == ".gguf":
             _check_is_one_graph(Path(source))
@@ -84,7 +84,7 @@ def _transformer_folder(folder: Path) -> Path:
 
 
 def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
-    with needing("An ONNX model"):
+    with explain_missing_extra("An ONNX model"):
         from clrt.models.onnx.importer import import_model
 
     return import_model(source)
@@ -106,7 +106,7 @@ def _check_is_one_graph(source: Path) -> None:
         UnsupportedError: It is one.
         ModelError: Its config.json cannot be read.
     """
-    from clrt.models.decoders.families import FAMILIES, WHOLES
+    from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
     from clrt.models.huggingface.model_files import read_optional
 
     if source.suffix != ".gguf":
@@ -118,7 +118,7 @@ def _check_is_one_graph(source: Path) -> None:
                 f"'{source}' is a speech model ({kind}); clrt.Transcriber runs it, and the command "
                 "`clrt transcribe --model`."
             )
-        known = kind in {*FAMILIES, *WHOLES}
+        known = kind in {*FAMILIES, *COMPOSITE_MODELS}
         if not (known or (kind == "None" and any(source.glob("*.gguf")))):
             return
     raise UnsupportedError(

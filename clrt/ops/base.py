@@ -17,19 +17,19 @@ import numpy as np
 
 from clrt.errors import ModelError, OutOfMemoryError, ShapeError
 from clrt.ir.attributes import attribute_names
-from clrt.ir.dims import Expr, Undecidable
+from clrt.ir.dims import Expr, UndecidableDim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
+from clrt.ir.op import Array, IrOp, TensorType, TracedConstant
 from clrt.ir.symbolic_trace import is_traced
-from clrt.kernels.parts import TensorPart
+from clrt.kernels.parts import Subview
 from clrt.kernels.variant import Variant
 from clrt.util.host_limits import check_texts
 
 Types = Sequence[TensorType | None]
 
 
-class HeldTensor(Protocol):
+class DeviceTensorLike(Protocol):
     """A tensor that lies on a device."""
 
     @property
@@ -42,13 +42,13 @@ class HeldTensor(Protocol):
         """A copy of the elements on the host."""
 
 
-Tensor: TypeAlias = "Array | HeldTensor"
+Tensor: TypeAlias = "Array | DeviceTensorLike"
 # A value between stages of a run: a tensor, wherever it lies, a list of such (a sequence), a dict
 # of Python scalars (a map), or None (an optional without a value).
-Held: TypeAlias = "Tensor | list[Held] | dict[Any, Any] | None"
+RuntimeValue: TypeAlias = "Tensor | list[RuntimeValue] | dict[Any, Any] | None"
 
 
-def tensor(value: Held) -> Tensor:
+def tensor(value: RuntimeValue) -> Tensor:
     """A value of which types say that it is a tensor.
 
     Raises:
@@ -59,7 +59,7 @@ def tensor(value: Held) -> Tensor:
     return value
 
 
-def sequence(value: Held) -> list[Held]:
+def sequence(value: RuntimeValue) -> list[RuntimeValue]:
     """A value of which types say that it is a sequence.
 
     Raises:
@@ -70,7 +70,7 @@ def sequence(value: Held) -> list[Held]:
     return value
 
 
-def mapping(value: Held) -> dict[Any, Any]:
+def mapping(value: RuntimeValue) -> dict[Any, Any]:
     """A value of which types say that it is a map.
 
     Raises:
@@ -81,7 +81,7 @@ def mapping(value: Held) -> dict[Any, Any]:
     return value
 
 
-def shapes_of(values: Mapping[str, Held]) -> dict[str, tuple[int, ...]]:
+def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors among values, by name."""
     others = (list, dict, type(None))
     return {
@@ -91,7 +91,7 @@ def shapes_of(values: Mapping[str, Held]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _unlike(value: Held, wanted: str) -> ModelError:
+def _unlike(value: RuntimeValue, wanted: str) -> ModelError:
     kinds = {list: "a sequence", dict: "a map", type(None): "an optional without a value"}
     return ModelError(f"It takes {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
 
@@ -99,10 +99,10 @@ def _unlike(value: Held, wanted: str) -> ModelError:
 class HostContext(Protocol):
     """What an op that the host drives may use."""
 
-    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+    def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
         """The outputs of a graph."""
 
-    def read(self, value: Held) -> Array:
+    def read(self, value: RuntimeValue) -> Array:
         """The elements of a tensor."""
 
     def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
@@ -166,72 +166,79 @@ class Op(IrOp):
     """Base of all ops: fields are the attributes of the newest opset, in ONNX's names.
 
     Class attributes:
-        promoted: Attributes of older opsets that are inputs in the newest: name to
+        attribute_to_input: Attributes of older opsets that are inputs in the newest: name to
             (input index, dtype); they become constants at import.
-        implied: Fields that say no more than the node's inputs and outputs do: they are no
-            attributes in ONNX.
-        onnx_since: From this opset on it means what it does, which schemas before do not tell.
-        view: The single output is input 0 with another shape: no kernel runs.
-        moves: Each element of the outputs is one of input 0, perhaps in another dtype.
-        reads_part: An input of which a launch reads only some, no more bytes than it writes.
-        writes_part: A launch writes only some of the output, no more bytes than it reads.
-        in_place: Inputs whose memory the first output may take over (same size, same index order).
-        host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
-        alike: Groups of inputs that have one dtype each: kernels read them as that.
-        followed: Inputs whose elements kernels follow (indices, lengths): they are integers.
-        needed: Inputs that are never left out, though `infer` can do without them.
-        shape_data: The reference also works on object arrays of dims (shape arithmetic).
+        non_attribute_fields: Fields that say no more than the node's inputs and outputs do: they
+            are no attributes in ONNX.
+        since_version: From this opset on it means what it does, which schemas before do not tell.
+        always_view: The single output is input 0 with another shape: no kernel runs.
+        is_data_movement: Each element of the outputs is one of input 0, perhaps in another dtype.
+        partially_read_input: An input of which a launch reads only some, no more bytes than it
+            writes.
+        partially_writes_output: A launch writes only some of the output, no more bytes than it
+            reads.
+        inplace_inputs: Inputs whose memory the first output may take over (same size, same index
+            order).
+        plan_time_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
+        same_dtype_inputs: Groups of inputs that have one dtype each: kernels read them as that.
+        index_inputs: Inputs whose elements kernels follow (indices, lengths): they are integers.
+        required_inputs: Inputs that are never left out, though `infer` can do without them.
+        evaluates_dims: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
-        storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
-            for its kernels; None where they take any dtype, since they only move elements.
-        narrow_inputs: Inputs that kernels read in float16 and bfloat16 as they lie, where input 0
-            is float32; outputs of such a dtype take over one of them.
+        supported_storages: How the elements of its inputs and outputs may lie in memory
+            (`DType.storage`) for its kernels; None where they take any dtype, since they only move
+            elements.
+        half_storage_inputs: Inputs that kernels read in float16 and bfloat16 as they lie, where
+            input 0 is float32; outputs of such a dtype take over one of them.
         host_driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow, sequences and maps.
-        drives_unread: Those of its host inputs for which, where they are computed data, the host
+        host_driven_inputs: Those of its host inputs for which, where they are computed data, the
+            host
             drives the node, too: the plan of what follows then serves all that give the same shape.
-        stepwise: The reference goes step by step in Python: of large inputs the device, or a run,
-            computes it, and not the constant folder.
-        carries: The input of its graph, and the output, from which on each output becomes the
-            input of the next turn, perhaps in another shape.
+        has_slow_reference: The reference goes step by step in Python: of large inputs the device,
+            or a run, computes it, and not the constant folder.
+        loop_carried_offsets: The input of its graph, and the output, from which on each output
+            becomes the input of the next turn, perhaps in another shape.
     """
 
-    promoted: ClassVar[Mapping[str, tuple[int, Any]]] = {}
-    implied: ClassVar[frozenset[str]] = frozenset()
-    onnx_since: ClassVar[int] = 0
-    view: ClassVar[bool] = False
-    moves: ClassVar[bool] = False
-    reads_part: ClassVar[int | None] = None
-    writes_part: ClassVar[bool] = False
-    in_place: ClassVar[tuple[int, ...]] = ()
-    host_inputs: ClassVar[tuple[int, ...]] = ()
-    alike: ClassVar[tuple[tuple[int, ...], ...]] = ()
-    followed: ClassVar[tuple[int, ...]] = ()
-    needed: ClassVar[tuple[int, ...]] = ()
-    shape_data: ClassVar[bool] = False
+    attribute_to_input: ClassVar[Mapping[str, tuple[int, Any]]] = {}
+    non_attribute_fields: ClassVar[frozenset[str]] = frozenset()
+    since_version: ClassVar[int] = 0
+    always_view: ClassVar[bool] = False
+    is_data_movement: ClassVar[bool] = False
+    partially_read_input: ClassVar[int | None] = None
+    partially_writes_output: ClassVar[bool] = False
+    inplace_inputs: ClassVar[tuple[int, ...]] = ()
+    plan_time_inputs: ClassVar[tuple[int, ...]] = ()
+    same_dtype_inputs: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    index_inputs: ClassVar[tuple[int, ...]] = ()
+    required_inputs: ClassVar[tuple[int, ...]] = ()
+    evaluates_dims: ClassVar[bool] = False
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
-    storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
-    narrow_inputs: ClassVar[tuple[int, ...]] = ()
+    supported_storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
+    half_storage_inputs: ClassVar[tuple[int, ...]] = ()
     host_driven: ClassVar[bool] = False
-    stepwise: ClassVar[bool] = False
-    drives_unread: ClassVar[tuple[int, ...]] = ()
-    carries: ClassVar[tuple[int, int] | None] = None
+    has_slow_reference: ClassVar[bool] = False
+    host_driven_inputs: ClassVar[tuple[int, ...]] = ()
+    loop_carried_offsets: ClassVar[tuple[int, int] | None] = None
 
     @classmethod
-    def formals(cls, inputs: Types) -> list[TensorType | None]:
+    def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
         """Types of the inputs of its graph, where the file need not declare them."""
         return []
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         """The outputs, where the host drives the node: a size in them depends on the data."""
-        return self.compute(*(None if x is None else host.read(x) for x in inputs))
+        return self.run_reference(*(None if x is None else host.read(x) for x in inputs))
 
     def is_view(self, inputs: Types) -> bool:
         """Whether it is a view of inputs whose shapes are all numbers."""
-        return self.view
+        return self.always_view
 
-    def parts(self, node: Node) -> Sequence[TensorPart]:
+    def subviews(self, node: Node) -> Sequence[Subview]:
         """The outputs that are rows of an input, or the inputs that are rows of the output.
 
         The node's launches copy those of them that do not lie where they belong
@@ -239,9 +246,9 @@ class Op(IrOp):
         """
         return ()
 
-    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+    def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
         """Outputs by number, and the inputs whose memory each may take over."""
-        return ((0, self.in_place),) if self.in_place else ()
+        return ((0, self.inplace_inputs),) if self.inplace_inputs else ()
 
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""
@@ -254,9 +261,9 @@ class Op(IrOp):
         return replace(self, **changed)
 
     @property
-    def host_computes(self) -> bool:
+    def computes_on_host(self) -> bool:
         """Whether the host computes what `drive` gives, and does not just say what to run."""
-        return type(self).drive is Op.drive
+        return type(self).run_host_driven is Op.run_host_driven
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -266,7 +273,7 @@ class Op(IrOp):
             UnsupportedError: An attribute has a value clrt does not support.
         """
         attrs = dict(node.attrs)
-        for name, (index, dtype) in cls.promoted.items():
+        for name, (index, dtype) in cls.attribute_to_input.items():
             if name in attrs:
                 node.set_input(index, np.asarray(attrs.pop(name), dtype))
         known = attribute_names(cls)
@@ -279,13 +286,17 @@ class Op(IrOp):
         Raises:
             UnsupportedError: ONNX's op does not have one of the values.
         """
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.implied}
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in self.non_attribute_fields
+        }
 
     def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
         """The inputs in the places that ONNX has for them."""
         return list(inputs)
 
-    def draws(self, inputs: Types) -> bool:
+    def is_random(self, inputs: Types) -> bool:
         """Whether the outputs are random numbers."""
         return False
 
@@ -300,7 +311,7 @@ class Op(IrOp):
         """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
         raise NotImplementedError(self.name)
 
-    def compute(self, *inputs: Array | None) -> tuple[Array, ...]:
+    def run_reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """`reference` on what NumPy can compute with.
 
         As the kernels, it takes wider floats. Its texts are of one width, so that all of a text
@@ -309,8 +320,10 @@ class Op(IrOp):
         Raises:
             OutOfMemoryError: The host has no room for it.
         """
-        if self.storages is not None:
-            inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
+        if self.supported_storages is not None:
+            inputs = tuple(
+                None if a is None else _readable(a, self.supported_storages) for a in inputs
+            )
         if any(_is_text(a) for a in inputs):
             if not self.host_driven:
                 self._check_texts(inputs)
@@ -336,10 +349,10 @@ class Op(IrOp):
             ModelError: One that is needed is left out.
             ShapeError: Two that must have one dtype have not, or one to follow has no integers.
         """
-        for index in self.needed:
+        for index in self.required_inputs:
             if index >= len(inputs) or inputs[index] is None:
                 raise ModelError(f"{self.name} lacks its input {index}; export the model again.")
-        for group in self.alike:
+        for group in self.same_dtype_inputs:
             given = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
             for index, type_ in given[1:]:
                 if type_.dtype is not given[0][1].dtype:
@@ -348,7 +361,7 @@ class Op(IrOp):
                         f"{self.name}: input {index} is {type_} and input {first} {other}; "
                         "expected one dtype."
                     )
-        for index in self.followed:
+        for index in self.index_inputs:
             found = inputs[index] if index < len(inputs) else None
             if found is not None and found.dtype not in _FOLLOWED:
                 raise ShapeError(f"{self.name}: input {index} is {found}; expected int32 or int64.")
@@ -357,21 +370,23 @@ class Op(IrOp):
         """`infer`, plus the elements of small integer results whose inputs are all known."""
         self.check_inputs(inputs)
         outputs = self.infer(inputs)
-        if not self.shape_data or any(map(_unknown, inputs)):
+        if not self.evaluates_dims or any(map(_unknown, inputs)):
             return outputs
         if any(t.dtype not in _SHAPE_DTYPES or not _is_small(t) for t in outputs):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
             data = [_tidy(np.asarray(a), t.dtype) for t, a in zip(outputs, arrays, strict=True)]
-        except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
+        except (UndecidableDim, TypeError, ZeroDivisionError, OverflowError):
             return outputs
         return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
 
 
 def _unknown(type_: TensorType | None) -> bool:
     """Whether the elements of an input are no numbers, nor dims, to compute shapes with."""
-    return type_ is not None and (type_.known is None or isinstance(type_.known, DerivedElements))
+    return type_ is not None and (
+        type_.known_elements is None or isinstance(type_.known_elements, TracedConstant)
+    )
 
 
 def _is_text(array: Array | None) -> bool:

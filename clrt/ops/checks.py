@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dim_operations import broadcast, maximum
-from clrt.ir.dims import Dim, Shape, differ, same
+from clrt.ir.dims import Dim, Shape, provably_different, provably_equal
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Types
 
@@ -30,7 +30,11 @@ def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
         ShapeError: It has; kernels read its first element.
     """
     found = inputs[index] if index < len(inputs) else None
-    if found is not None and found.shape is not None and any(differ(d, 1) for d in found.shape):
+    if (
+        found is not None
+        and found.shape is not None
+        and any(provably_different(d, 1) for d in found.shape)
+    ):
         raise ShapeError(f"{op.name}: {what} is {found}; expected one element.")
 
 
@@ -40,7 +44,7 @@ def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
         return True
     pairs = zip(type_.shape, shape, strict=False)
     return len(type_.shape) == len(shape) and not any(
-        b is not None and differ(a, b) for a, b in pairs
+        b is not None and provably_different(a, b) for a, b in pairs
     )
 
 
@@ -121,11 +125,11 @@ def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
 
 def _broadcast_dim(a: Dim, b: Dim, shapes: Sequence[Shape | None], op: IrOp) -> Dim:
     # What most are, told without arithmetic.
-    if same(a, 1):
+    if provably_equal(a, 1):
         return b
-    if same(a, b) or same(b, 1):
+    if provably_equal(a, b) or provably_equal(b, 1):
         return a
-    if differ(a, b) and differ(a, 1) and differ(b, 1):
+    if provably_different(a, b) and provably_different(a, 1) and provably_different(b, 1):
         text = " and ".join(f"[{','.join(map(str, s or ()))}]" for s in shapes)
         raise ShapeError(f"{op.name}: shapes {text} do not broadcast ({a} against {b}).")
     return broadcast(a, b)

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same_shape
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.ops.base import Op
 from clrt.ops.checks import broadcast_shapes
@@ -18,34 +18,34 @@ from clrt.ops.pointwise.fused import Fused, step_types
 from clrt.ops.pointwise.table import Add
 
 
-class TakesEpilogue(Op):
+class EpilogueOp(Op):
     """Trait: `steps` is a program over the result (operand 0) and extras (1, 2, …).
 
     The extras are the last inputs. They broadcast to the result and never widen it. The last step
     is stored.
 
     Class attributes:
-        leading: How many inputs come before the extras.
+        num_fixed_inputs: How many inputs come before the extras.
     """
 
-    leading: ClassVar[int]
+    num_fixed_inputs: ClassVar[int]
 
     @property
-    def epilogue(self) -> tuple[Step, ...]:
+    def epilogue(self) -> tuple[ElementwiseStep, ...]:
         """The steps that the op has already."""
-        steps: tuple[Step, ...] = getattr(self, "steps", ())
+        steps: tuple[ElementwiseStep, ...] = getattr(self, "steps", ())
         return steps
 
-    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
         """The op with these steps in place of its own."""
         return replace(self, steps=steps)  # type: ignore[call-arg]
 
-    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+    def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
         """Whether the kernels can read an operand of shape `extra` beside a result `out`."""
         return epilogue_operand_fits(extra, out)
 
 
-def after_bias(steps: Sequence[Step], extras: int) -> tuple[Step, ...]:
+def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[ElementwiseStep, ...]:
     """Steps over a biased result and its extras, as steps over result, bias and extras.
 
     The sum is the first step, so that the others move up.
@@ -55,11 +55,14 @@ def after_bias(steps: Sequence[Step], extras: int) -> tuple[Step, ...]:
     def moved(operand: int) -> int:
         return biased if operand == 0 else operand + 1 + (operand > extras)
 
-    return (Step(Add(), (0, 1)), *(Step(s.op, tuple(map(moved, s.args))) for s in steps))
+    return (
+        ElementwiseStep(Add(), (0, 1)),
+        *(ElementwiseStep(s.op, tuple(map(moved, s.args))) for s in steps),
+    )
 
 
 def fused_type(
-    op: Op, steps: Sequence[Step], result: TensorType, extras: Sequence[TensorType]
+    op: Op, steps: Sequence[ElementwiseStep], result: TensorType, extras: Sequence[TensorType]
 ) -> TensorType:
     """The type of a program over a result and the extras, which must not widen it.
 
@@ -76,7 +79,9 @@ def fused_type(
     return TensorType(made.dtype, result.shape)
 
 
-def fused_reference(steps: Sequence[Step], result: Array, extras: Sequence[Array | None]) -> Array:
+def fused_reference(
+    steps: Sequence[ElementwiseStep], result: Array, extras: Sequence[Array | None]
+) -> Array:
     """A program over a result and the extras."""
     if not steps:
         return result

@@ -10,21 +10,21 @@ import numpy as np
 from clrt.errors import NumberError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.spec import KernelSpec, Launch, Status, launch
+from clrt.kernels.spec import KernelSpec, Launch, StatusWord, launch
 
 
-def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> Status:
+def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> StatusWord:
     """For a kernel that reads indices into axes of these sizes, each from its end if negative.
 
     Args:
         of: Names the axes, for the message.
     """
-    return Status(node, operand, "an index", tuple((-n, n - 1) for n in dims), of)
+    return StatusWord(node, operand, "an index", tuple((-n, n - 1) for n in dims), of)
 
 
-def length_status(node: Node, operand: int, most: int, what: str) -> Status:
+def length_status(node: Node, operand: int, most: int, what: str) -> StatusWord:
     """For a kernel that reads lengths, or numbers of images and the like, from 0 to `most`."""
-    return Status(node, operand, what, ((0, most),))
+    return StatusWord(node, operand, what, ((0, most),))
 
 
 def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:

@@ -11,11 +11,11 @@ from clrt.errors import (
     reworded,
     without_title,
 )
-from clrt.ir.dims import Undecidable
+from clrt.ir.dims import UndecidableDim
 from clrt.ir.graph import Node
 
 
-class Blaming:
+class NodeErrorContext:
     """Of a block in which an op looks at what a model gives it: errors name the node (or file).
 
     What an op raises on an invalid model is thus a `ModelError`, with the first error as its
@@ -44,7 +44,7 @@ class Blaming:
             if title.strip("'")[:_NAMED_CHARS] in str(error):
                 return
             raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
-        if isinstance(error, Undecidable):
+        if isinstance(error, UndecidableDim):
             raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
         if isinstance(error, MemoryError):
             raise OutOfMemoryError(

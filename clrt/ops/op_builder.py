@@ -24,7 +24,7 @@ def floats(number: float) -> NDArray[np.float32]:
     return np.array(number, np.float32)
 
 
-class NamedBuilder(Builder):
+class OpBuilder(Builder):
     """Applies ops by their ONNX names; arrays among the arguments become constants."""
 
     def __init__(self) -> None:

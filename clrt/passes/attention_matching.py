@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, Shape, same, same_shape
+from clrt.ir.dims import Dim, Shape, provably_equal, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ops.movement.transpose import Transpose
 from clrt.passes.canonicalize_matmul import Operands, strip_transposes
@@ -214,7 +214,7 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
         if not isinstance(count, int):
             return None
         return Heads(value, shape[0], shape[1], count, size, scale)
-    if perm == (0, 1, 2) or (perm == (0, 1, 2, 3) and same(shape[1], 1)):
+    if perm == (0, 1, 2) or (perm == (0, 1, 2, 3) and provably_equal(shape[1], 1)):
         return Heads(value, shape[0], shape[-2], 1, size, scale)
     if perm == (0, 1, 2, 3) and isinstance(shape[1], int):
         return Heads(value, shape[0], shape[2], shape[1], size, scale, by_head=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import Array, IrOp
@@ -62,7 +62,7 @@ class WidenLines(Pass):
 
     name = "widen_lines"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return op in (Conv, FusedConv)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -74,10 +74,10 @@ class WidenLines(Pass):
         wide = min((replace(line, places=r) for r in _PLACES), key=lambda x: x.work)
         if wide.work > _MOST_WORK * line.work:
             return Miss("longer windows would take as long", node)
-        return Match(view, node, facts=wide)
+        return Match(view, node, payload=wide)
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, line = match.builder(self.name), match.root, match.facts
+        build, node, line = match.builder(self.name), match.root, match.payload
         x, w, bias, y = node.arg(0), node.arg(1), node.input(2), node.output
         assert x.shape is not None and y.shape is not None and w.numbers is not None
         assert isinstance(node.op, (Conv, FusedConv))
@@ -120,7 +120,7 @@ def _line(node: Node) -> _Line | str | None:
     if op.group != 1 or 0 in (maps, channels) or len(axes) != 1:
         return None
     (axis,), count = axes, len(sizes)
-    if not all(same(d, 1) for a, d in enumerate(x.shape[2:], 2) if a != axis):
+    if not all(provably_equal(d, 1) for a, d in enumerate(x.shape[2:], 2) if a != axis):
         return None
     if x.dtype is not DType.FLOAT32 or not w.has_numbers or node.output.shape is None:
         return "its input is not float32, or its weights or sizes are computed"

@@ -31,7 +31,7 @@ class CanonicalizeMatmul(Pass):
 
     name = "canonicalize_matmul"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, MatrixProduct)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -44,15 +44,15 @@ class CanonicalizeMatmul(Pass):
         if any(v.shape is None or len(v.shape) < 2 for v in (a, b)):
             return Miss("an operand is a vector, or of unknown rank", node)
         bias = node.input(2) if kind == "Gemm" else None
-        if bias is not None and not FusedMatMul().reads_in_epilogue(bias.shape, node.output.shape):
+        if bias is not None and not FusedMatMul().supports_operand(bias.shape, node.output.shape):
             return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
         operands = strip_transposes(node)
         if kind == "clrt.FusedMatMul" and operands.a is a and operands.b is b:
             return None
-        return Match(view, node, facts=operands)
+        return Match(view, node, payload=operands)
 
     def rewrite(self, match: Match) -> Patch:
-        operands, node, build = match.facts, match.root, match.builder(self.name)
+        operands, node, build = match.payload, match.root, match.builder(self.name)
         assert isinstance(operands, Operands) and isinstance(node.op, MatrixProduct)
         steps = node.op.program(node.input_types)
         trans_a, trans_b = int(operands.trans_a), int(operands.trans_b)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import product, same
+from clrt.ir.dims import product, provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
@@ -41,7 +41,7 @@ class CanonicalizeViews(Pass):
     def __init__(self, transposes: bool = True) -> None:
         self._transposes = transposes
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         views = (*_REDUCTIONS, Transpose) if self._transposes else _REDUCTIONS
         return class_name(op) in _VIEWS or issubclass(op, views)
 
@@ -58,11 +58,11 @@ class CanonicalizeViews(Pass):
             source = source.producer.arg(0)
         if source is node.arg(0) and _is_canonical(node):
             return None
-        return Match(view, node, facts=source)
+        return Match(view, node, payload=source)
 
     def rewrite(self, match: Match) -> Patch:
         build = match.builder(self.name)
-        value = reshape(build, match.facts, match.root.output)
+        value = reshape(build, match.payload, match.root.output)
         return build.patch({match.root.output: value})
 
 
@@ -74,15 +74,15 @@ class SimplifyTransposes(Pass):
     """
 
     name = "simplify_transposes"
-    needs = (Transpose,)
+    required_op_classes = (Transpose,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Reshape, Transpose))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if isinstance(node.op, Transpose):
             inner = produced_by(node.arg(0), "Transpose")
-            return None if inner is None else Match(view, node, through=[inner])
+            return None if inner is None else Match(view, node, traversed_nodes=[inner])
         turn = produced_by(node.arg(0), "Transpose")
         first = None if turn is None else produced_by(turn.arg(0), "Reshape")
         if turn is None or first is None:
@@ -96,23 +96,23 @@ class SimplifyTransposes(Pass):
             return None
         swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
         merged = (product(x.shape[:-2]), *x.shape[-2:])
-        if not all(same(a, b) for a, b in zip(merged, middle, strict=True)):
+        if not all(provably_equal(a, b) for a, b in zip(merged, middle, strict=True)):
             return None
-        if not all(same(a, b) for a, b in zip(swapped, y.shape, strict=True)):
+        if not all(provably_equal(a, b) for a, b in zip(swapped, y.shape, strict=True)):
             return None
-        return Match(view, node, through=[turn, first])
+        return Match(view, node, traversed_nodes=[turn, first])
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
         if isinstance(node.op, Transpose):
-            (inner,) = match.through
+            (inner,) = match.traversed_nodes
             assert isinstance(inner.op, Transpose)
             x = inner.arg(0)
             rank = len(node.output.shape or ())
             first, second = inner.op.order(rank), node.op.order(rank)
             perm = tuple(first[a] for a in second)
         else:
-            x = match.through[1].arg(0)
+            x = match.traversed_nodes[1].arg(0)
             rank = len(x.shape or ())
             perm = (*range(rank - 2), rank - 1, rank - 2)
         return build.patch({node.output: build.add(Transpose(perm), x)})
@@ -135,7 +135,9 @@ def _reduces_ones(node: Node) -> bool:
         return False
     if axes is not None and not axes.has_numbers:
         return False
-    return all(same(shape[axis], 1) for axis in node.op.axes_of(node.input_types, len(shape)))
+    return all(
+        provably_equal(shape[axis], 1) for axis in node.op.axes_of(node.input_types, len(shape))
+    )
 
 
 def _is_canonical(node: Node) -> bool:
@@ -144,4 +146,6 @@ def _is_canonical(node: Node) -> bool:
     target = node.arg(1)
     if not target.is_constant or target.type.data is None:
         return False
-    return all(same(a, b) for a, b in zip(target.type.data.flat, node.output.shape, strict=True))
+    return all(
+        provably_equal(a, b) for a, b in zip(target.type.data.flat, node.output.shape, strict=True)
+    )

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Shape, same
+from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array, IrOp, Step
+from clrt.ir.op import Array, ElementwiseStep, IrOp
 from clrt.ops.base import Op
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
@@ -57,7 +57,7 @@ class UseChannelsLast(Pass):
 
     name = "use_channels_last"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, FloatConvolution) and op is not ChannelsLastConv
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -114,7 +114,9 @@ def _is_near_input(value: Value) -> bool:
     return False
 
 
-def _from_image(build: Builder, node: Node, op: Convolution, steps: tuple[Step, ...]) -> Value:
+def _from_image(
+    build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseStep, ...]
+) -> Value:
     """The convolution of an image whose channels lie first, which are an axis of the window."""
     x, w, y = node.arg(0), node.arg(1), node.output
     assert x.shape is not None and y.shape is not None and w.numbers is not None
@@ -189,7 +191,7 @@ def _lower(value: Value, rank: int) -> bool:
 def _to_last(build: Builder, value: Value, rank: int) -> Value:
     """A value that broadcasts to `[N, C, …]` as one that broadcasts to `[N, …, C]`."""
     assert value.shape is not None
-    if all(same(d, 1) for d in value.shape):
+    if all(provably_equal(d, 1) for d in value.shape):
         return value
     if value.is_constant and value.numbers is not None:
         numbers = value.numbers
@@ -202,9 +204,9 @@ class SinkChannels(Pass):
     """f(Transpose(x)) -> Transpose(f(x)), where the Transpose moves channels to the front."""
 
     name = "sink_channels"
-    needs = (Transpose,)
+    required_op_classes = (Transpose,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Pointwise, Fused)) or any(issubclass(op, c) for c, _ in _RULES)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -215,13 +217,13 @@ class SinkChannels(Pass):
         if rule is None or x is None or _channels_last(x) is None:
             return None
         made = rule(node, _order(x))
-        return Miss(made, node) if isinstance(made, str) else Match(view, node, facts=made)
+        return Miss(made, node) if isinstance(made, str) else Match(view, node, payload=made)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        if isinstance(match.facts, _Reordered):
-            return match.facts.patch(build, node)
-        rank = match.facts
+        if isinstance(match.payload, _Reordered):
+            return match.payload.patch(build, node)
+        rank = match.payload
         inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]
         value = build.add(node.op, *inputs)
         return build.patch({node.output: build.add(Transpose(order_to_first(rank)), value)})
@@ -244,7 +246,7 @@ def _channels_last(x: Value) -> Value | None:
 
 def _is_view(shape: Shape) -> bool:
     """Whether to move the channels moves no element."""
-    return same(shape[1], 1) or all(same(d, 1) for d in shape[2:])
+    return provably_equal(shape[1], 1) or all(provably_equal(d, 1) for d in shape[2:])
 
 
 def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
@@ -263,7 +265,7 @@ def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
         moved += not _is_view(value.shape) or (_is_own_inverse(rank) and keeps_shape(value, y))
     if moved > len(full) - _is_own_inverse(rank):
         return Miss("more operands would be transposed than now", node)
-    return Match(view, node, facts=rank)
+    return Match(view, node, payload=rank)
 
 
 def _is_own_inverse(rank: int) -> bool:

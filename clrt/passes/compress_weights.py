@@ -37,7 +37,7 @@ _BITS = {DType.INT8: 8, DType.INT4: 4}
 
 
 @dataclass(frozen=True)
-class Shrunk:
+class WeightCompression:
     """What shrinking did to one weight.
 
     Attributes:
@@ -55,7 +55,7 @@ class Shrunk:
 
 
 @dataclass(eq=False)
-class ShrinkWeights(Pass):
+class CompressWeights(Pass):
     """float32 constants of products, lookups and convolutions -> the same in fewer bits.
 
     Attributes:
@@ -71,7 +71,7 @@ class ShrinkWeights(Pass):
     to: DType
     wider: frozenset[Value] = frozenset()
     moments: Mapping[Value, Array] = field(default_factory=dict)
-    shrunk: dict[Value, Shrunk] = field(default_factory=dict)
+    shrunk: dict[Value, WeightCompression] = field(default_factory=dict)
     overflows: list[str] = field(default_factory=list)
     # A weight that several nodes read stays one.
     _constants: dict[tuple[Value, str], Value] = field(default_factory=dict)
@@ -95,10 +95,10 @@ class ShrinkWeights(Pass):
             if weight.name not in self.overflows:
                 self.overflows.append(weight.name)
             return Miss(f"'{weight.name}' holds numbers past {self.to}", node)
-        return Match(view, node, facts=index)
+        return Match(view, node, payload=index)
 
     def rewrite(self, match: Match) -> Patch:
-        node, index, build = match.root, match.facts, match.builder(self.name)
+        node, index, build = match.root, match.payload, match.builder(self.name)
         assert isinstance(index, int)
         make = self._quantised if self.to in _BLOCKS else self._narrowed
         return build.patch({node.output: make(build, node, index)})
@@ -146,7 +146,7 @@ class ShrinkWeights(Pass):
         self._note(weight, to, restored if _by_rows(node) else restored.T, size)
         constants = [self._constant(build, weight, k, a) for k, a in arrays.items()]
         steps = op.steps if isinstance(op, FusedMatMul) else ()
-        gap = [None] * (made.leading - 1 - len(constants)) if steps else []
+        gap = [None] * (made.num_fixed_inputs - 1 - len(constants)) if steps else []
         return build.add(
             replace(made, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
         )
@@ -162,7 +162,7 @@ class ShrinkWeights(Pass):
         assert numbers is not None
         change = restored - numbers
         size = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
-        self.shrunk[weight] = Shrunk(
+        self.shrunk[weight] = WeightCompression(
             weight.name,
             weight.dims,
             str(to),
@@ -182,7 +182,7 @@ def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Valu
     """The weights whose products 4 bits change most: a quarter of all elements.
 
     Args:
-        moments: As those of `ShrinkWeights`; a weight without is ranked by its own change.
+        moments: As those of `CompressWeights`; a weight without is ranked by its own change.
     """
     changes: dict[Value, float] = {}
     for node in quantisable_products(graph):
@@ -223,7 +223,7 @@ def _weight_index(node: Node) -> int | None:
             continue
         if value.numbers is None or value.numbers.size < MIN_ELEMS:
             continue
-        if index not in node.op.host_inputs:
+        if index not in node.op.plan_time_inputs:
             return index
     return None
 

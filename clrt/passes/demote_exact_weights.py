@@ -9,7 +9,7 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.mmap_arrays import is_mapped
-from clrt.ir.op import Array, IrOp, StackedElements
+from clrt.ir.op import Array, ConcatenatedRows, IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.passes.compress_weights import MIN_ELEMS
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -23,18 +23,18 @@ class NarrowWeights(Pass):
 
     name = "narrow_weights"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, FusedMatMul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not isinstance(node.op, FusedMatMul) or node.arg(0).dtype is not DType.FLOAT32:
             return None
         weight = node.arg(1)
-        known = weight.type.known if weight.is_constant else None
+        known = weight.type.known_elements if weight.is_constant else None
         # A compiled model has the precision that it was made with.
         if isinstance(known, np.ndarray):
-            known = StackedElements((known,), known.dtype)
-        if not isinstance(known, StackedElements) or weight.dtype is not DType.FLOAT32:
+            known = ConcatenatedRows((known,), known.dtype)
+        if not isinstance(known, ConcatenatedRows) or weight.dtype is not DType.FLOAT32:
             return None
         if prod(known.shape) < MIN_ELEMS:
             return None
@@ -53,7 +53,7 @@ class NarrowWeights(Pass):
         return build.patch({node.output: value})
 
 
-def _narrowest(weight: StackedElements) -> Array | StackedElements | None:
+def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
     """The weight in 16 bits that hold its numbers; most are told by the first of them.
 
     What lies in a mapped file stays there.
@@ -61,7 +61,7 @@ def _narrowest(weight: StackedElements) -> Array | StackedElements | None:
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]
         if all(_holds(dtype, part) for part in (*starts, *weight.parts)):
-            narrow = StackedElements(weight.parts, dtype.numpy)
+            narrow = ConcatenatedRows(weight.parts, dtype.numpy)
             return narrow if all(map(is_mapped, weight.parts)) else narrow.elements
     return None
 

@@ -16,7 +16,7 @@ from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import SimplifyTransposes
 from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.demote_exact_weights import NarrowWeights
-from clrt.passes.driver import Pass, PassRun, fold_budget
+from clrt.passes.driver import Pass, PassRunner, fold_budget
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.lower_conv_transpose import UseSubPixels
@@ -36,7 +36,7 @@ from clrt.passes.report import PassReport
 from clrt.passes.share_gather_weights import KeepScales
 from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.undo_rounded_matmul import RestoreRounded
-from clrt.util.gc_control import without_full_collections
+from clrt.util.gc_control import gc_young_only
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
@@ -56,7 +56,7 @@ def _narrow_weights(caps: DeviceCaps) -> Pass | None:
 
 
 def _round_activations(caps: DeviceCaps) -> Pass | None:
-    return RoundActivations() if caps.byte_dots else None
+    return RoundActivations() if caps.int8_dot_isa else None
 
 
 def _keep_scales(caps: DeviceCaps) -> Pass | None:
@@ -76,7 +76,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 
 
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
-PREPARE: tuple[ForDevice, ...] = (
+DEVICE_PASSES: tuple[ForDevice, ...] = (
     _restore_rounded,  # products of integers, where those of floats are faster
     _use_fourier_matrices,  # products, which have the better kernels everywhere
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
@@ -87,7 +87,7 @@ PREPARE: tuple[ForDevice, ...] = (
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )
 # What is repeated behind a pass that changed something, until nothing changes.
-SETTLE: dict[str, tuple[Pass, ...]] = {
+FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
     # Products of floats, as `optimize` makes them.
     RestoreRounded.name: (
         ELIMINATE_COMMON,  # products of one A round it once
@@ -127,7 +127,7 @@ def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
     return report
 
 
-@without_full_collections
+@gc_young_only
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     """Rewrites an optimised graph in place into an equal one that runs faster on a device.
 
@@ -137,12 +137,12 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
         PassError: A pass broke an invariant (a bug in clrt).
     """
     report = PassReport()
-    passes = [made for make in PREPARE if (made := make(caps)) is not None]
+    passes = [made for make in DEVICE_PASSES if (made := make(caps)) is not None]
     budget = fold_budget(graph)
     for one in list(all_graphs(graph)):
-        session = PassRun(one, budget=budget)
+        session = PassRunner(one, budget=budget)
         for pass_ in passes:
             if session.run(pass_).hits:
-                clean_up(session, SETTLE.get(pass_.name, ()))
+                clean_up(session, FOLLOW_UP_PASSES.get(pass_.name, ()))
         report.append(session.report)
     return report

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, told_by
+from clrt.ir.dims import Dim, infer_symbols
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import IrOp, TensorType
 from clrt.ir.verify import verify, verify_types
@@ -46,20 +46,20 @@ class Match:
     Attributes:
         view: The graph.
         root: The node that was matched.
-        nodes: The nodes that the rewrite makes superfluous (the root among them); where one of
-            them would still be needed afterwards, the driver leaves all as it is.
-        through: Nodes that were looked through and that others may still need.
-        facts: What the pass wants to tell its `rewrite`.
+        replaced_nodes: The nodes that the rewrite makes superfluous (the root among them); where
+            one of them would still be needed afterwards, the driver leaves all as it is.
+        traversed_nodes: Nodes that were looked through and that others may still need.
+        payload: What the pass wants to tell its `rewrite`.
     """
 
     view: GraphView
     root: Node
-    nodes: list[Node] = field(default_factory=list)
-    through: list[Node] = field(default_factory=list)
-    facts: Any = None
+    replaced_nodes: list[Node] = field(default_factory=list)
+    traversed_nodes: list[Node] = field(default_factory=list)
+    payload: Any = None
 
     def __post_init__(self) -> None:
-        self.nodes = self.nodes or [self.root]
+        self.replaced_nodes = self.replaced_nodes or [self.root]
 
     def builder(self, pass_name: str) -> Builder:
         """Makes what takes the place of the match."""
@@ -71,18 +71,18 @@ class Pass(ABC):
 
     Class attributes:
         name: verb_noun; also the `made_by` of the nodes it makes.
-        backward: Sweep from the outputs to the inputs.
-        local: A match depends on the node alone: its op, what it reads, the types of its inputs and
-            outputs, and who reads these. Only nodes of which that changed are matched again.
-        needs: Classes of ops of which the graph must hold one each for any match.
+        visits_outputs_first: Sweep from the outputs to the inputs.
+        is_local: A match depends on the node alone: its op, what it reads, the types of its inputs
+            and outputs, and who reads these. Only nodes of which that changed are matched again.
+        required_op_classes: Classes of ops of which the graph must hold one each for any match.
     """
 
     name: ClassVar[str]
-    backward: ClassVar[bool] = False
-    local: ClassVar[bool] = False
-    needs: ClassVar[tuple[type[IrOp], ...]] = ()
+    visits_outputs_first: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
+    required_op_classes: ClassVar[tuple[type[IrOp], ...]] = ()
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         """Whether a node of that class may match; asked once per class and run of passes."""
         return True
 
@@ -152,16 +152,16 @@ class GraphView:
         """Whether nothing but `nodes` needs a value."""
         return value not in self._outputs and all(u in nodes for u in self._users.get(value, ()))
 
-    def superfluous(self, match: Match, patch: Patch) -> set[Node] | str:
+    def dead_after(self, match: Match, patch: Patch) -> set[Node] | str:
         """The nodes that nothing needs behind a patch; a reason where one of the match stays."""
         read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
         dead: set[Node] = set()
-        pending = dict.fromkeys(reversed(match.nodes))
+        pending = dict.fromkeys(reversed(match.replaced_nodes))
         while done := [n for n in pending if not self._keeps(n, read, patch, dead)]:
             dead.update(done)
             behind = (v.producer for n in done for v in n.inputs if v is not None)
             pending = {n: None for n in (*pending, *behind) if n is not None and n not in dead}
-        for value in (v for n in match.nodes if n not in dead for v in n.outputs):
+        for value in (v for n in match.replaced_nodes if n not in dead for v in n.outputs):
             if value not in patch.replace:
                 what = "one of its operands" if value in read else "used elsewhere"
                 return f"'{value.name}' is {what}, too"
@@ -186,7 +186,7 @@ class GraphView:
             PassError: The patch breaks a rule; see `_check`.
         """
         _check(patch, match, self)
-        origins = tuple(dict.fromkeys(o for n in match.nodes for o in n.origins))
+        origins = tuple(dict.fromkeys(o for n in match.replaced_nodes for o in n.origins))
         for node in patch.nodes:
             node.made_by, node.origins = pass_name, origins or node.origins
             self.worklist.add(node, match.root)
@@ -217,9 +217,9 @@ class GraphView:
             self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
             self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
         self.worklist.touch(new.producer)
-        self._told |= _told(old.type, new.type)
+        self._told |= _resolved_dims(old.type, new.type)
 
-    def settle(self) -> None:
+    def flush_changes(self) -> None:
         """Brings the graph up to date: no dead nodes, topological order, sizes that were told."""
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
@@ -250,8 +250,8 @@ class GraphView:
             assert isinstance(node.op, Op)
             types = node.op.infer_with_data(node.input_types)
             for value, type_ in zip(node.outputs, types, strict=False):
-                merged = value.type.merged(type_)
-                told |= (facts := _told(value.type, type_))
+                merged = value.type.intersect(type_)
+                told |= (facts := _resolved_dims(value.type, type_))
                 if merged is not value.type or facts:
                     value.type = merged
                     self.worklist.touch(node)
@@ -275,24 +275,24 @@ def fold_budget(graph: Graph) -> FoldBudget:
     return FoldBudget.of(sum(v.nbytes for v in constants))
 
 
-def _told(old: TensorType, new: TensorType) -> dict[str, Dim]:
+def _resolved_dims(old: TensorType, new: TensorType) -> dict[str, Dim]:
     """What unknown dims are. The graph needs it everywhere: what tells it may go.
 
     Dims that the file names are left alone, since what it declares may be wrong.
     """
-    return told_by(old.shape or (), new.shape or ())
+    return infer_symbols(old.shape or (), new.shape or ())
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:
     """Raises PassError where a patch changes a type, or reads what it replaces or what is gone."""
-    produced = {v for n in match.nodes for v in n.outputs}
+    produced = {v for n in match.replaced_nodes for v in n.outputs}
     made = {v for n in patch.nodes for v in n.outputs}
     for old, new in patch.replace.items():
         if old not in produced:
             raise PassError(f"patch of {match.root} replaces {old!r}, which it did not match")
         if new in patch.replace:
             raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}, itself replaced")
-        if not old.type.agrees(new.type):
+        if not old.type.is_compatible(new.type):
             raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}: types differ")
     for node in patch.nodes:
         for value in (v for v in node.inputs if v is not None):
@@ -305,7 +305,7 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
             verify_types(node)
 
 
-class PassRun:
+class PassRunner:
     """Runs passes on one graph and keeps the report.
 
     Attributes:
@@ -371,7 +371,7 @@ class PassRun:
             found = pass_.match(view, node)
             if isinstance(found, Match):
                 patch = pass_.rewrite(found)
-                dead = view.superfluous(found, patch)
+                dead = view.dead_after(found, patch)
                 if not isinstance(dead, str):
                     record.hits.append(str(node))
                     view.apply(patch, found, dead, pass_.name)
@@ -382,27 +382,29 @@ class PassRun:
                 misses[node] = str(found.node), found.reason
             elif misses:
                 misses.pop(node, None)
-        view.settle()
+        view.flush_changes()
         return len(record.hits) - before
 
     def _nodes(self, pass_: Pass) -> Iterable[Node]:
         """The nodes that a pass has to look at, in order."""
         view, worklist = self._view, self._view.worklist
-        kinds = {kind for kind, count in view.counts.items() if count and pass_.wants(kind)}
-        if pass_.local and worklist.has_begun(pass_):
-            return (n for n in worklist.due(pass_, pass_.backward) if type(n.op) in kinds)
+        kinds = {kind for kind, count in view.counts.items() if count and pass_.may_match(kind)}
+        if pass_.is_local and worklist.has_begun(pass_):
+            return (
+                n for n in worklist.due(pass_, pass_.visits_outputs_first) if type(n.op) in kinds
+            )
         worklist.begin(pass_)
         self._misses[pass_] = {}
-        if not kinds or any(not view.counts[kind] for kind in pass_.needs):
+        if not kinds or any(not view.counts[kind] for kind in pass_.required_op_classes):
             return ()
         nodes = [n for n in self.graph.nodes if type(n.op) in kinds]
-        return reversed(nodes) if pass_.backward else nodes
+        return reversed(nodes) if pass_.visits_outputs_first else nodes
 
     def _missed(self, pass_: Pass) -> list[tuple[str, str]]:
         """The near misses that remain."""
         found = self._misses.get(pass_, {})
         alive = [n for n in found if self._view.is_alive(n)]
-        alive.sort(key=self._view.worklist.places.__getitem__, reverse=pass_.backward)
+        alive.sort(key=self._view.worklist.places.__getitem__, reverse=pass_.visits_outputs_first)
         return [found[n] for n in alive]
 
     def _verify(self, name: str) -> None:
@@ -418,12 +420,12 @@ def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
     Raises:
         PassError: A patch breaks a rule, or no fixpoint comes.
     """
-    return PassRun(graph).run(pass_)
+    return PassRunner(graph).run(pass_)
 
 
 def infer_types(graph: Graph) -> None:
     """Infers output types again, in order: inputs may tell more than was known at first."""
-    PassRun(graph).infer_types()
+    PassRunner(graph).infer_types()
 
 
 __all__ = [
@@ -433,7 +435,7 @@ __all__ = [
     "Pass",
     "PassRecord",
     "PassReport",
-    "PassRun",
+    "PassRunner",
     "infer_types",
     "run_pass",
 ]

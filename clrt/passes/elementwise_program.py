@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import IrOp, Step
+from clrt.ir.op import ElementwiseStep, IrOp
 from clrt.ops.pointwise.fused import Fused, Literal, render
 from clrt.passes.matching import has_one_element
 
@@ -70,18 +70,20 @@ class ProgramBuilder:
             return self.step(op, *args)
         return self.splice(op.steps, args)
 
-    def splice(self, steps: Sequence[Step], args: Sequence[Ref]) -> Ref:
+    def splice(self, steps: Sequence[ElementwiseStep], args: Sequence[Ref]) -> Ref:
         """Adds a program's steps on these operands; its last result, or operand 0 for none."""
         refs = list(args)
         for step in steps:
             refs.append(self.step(step.op, *(refs[a] for a in step.args)))
         return refs[-1] if steps else refs[0]
 
-    def build(self) -> tuple[Step, ...]:
+    def build(self) -> tuple[ElementwiseStep, ...]:
         """The steps, numbered for `inputs`."""
         base = len(self.inputs)
         return tuple(
-            Step(op, tuple(r.index + (base if isinstance(r, _Result) else 0) for r in args))
+            ElementwiseStep(
+                op, tuple(r.index + (base if isinstance(r, _Result) else 0) for r in args)
+            )
             for op, args in self._steps
         )
 

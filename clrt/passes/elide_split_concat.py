@@ -19,18 +19,18 @@ class JoinSplit(Pass):
     """
 
     name = "join_split"
-    needs = (Split,)
+    required_op_classes = (Split,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Concat)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         joined = _joined(node)
-        return Match(view, node, facts=joined) if len(joined) < len(node.inputs) else None
+        return Match(view, node, payload=joined) if len(joined) < len(node.inputs) else None
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        return build.patch({node.output: build.add(node.op, *match.facts)})
+        return build.patch({node.output: build.add(node.op, *match.payload)})
 
 
 def _joined(node: Node) -> list[Value | None]:

@@ -17,7 +17,7 @@ class EliminateCommonSubexpressions(Pass):
     """
 
     name = "eliminate_common_subexpressions"
-    local = True
+    is_local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs:
@@ -35,10 +35,10 @@ class EliminateCommonSubexpressions(Pass):
         places = view.worklist.places
         if places[node] < places[first]:
             view.memo[key], node, first = node, first, node
-        return Match(view, node, facts=first)
+        return Match(view, node, payload=first)
 
     def rewrite(self, match: Match) -> Patch:
-        return Patch(dict(zip(match.root.outputs, match.facts.outputs, strict=True)))
+        return Patch(dict(zip(match.root.outputs, match.payload.outputs, strict=True)))
 
 
 def _key(value: Value | None) -> Hashable:

@@ -10,8 +10,8 @@ class EliminateDead(Pass):
     """Node whose outputs nothing reads -> nothing."""
 
     name = "eliminate_dead"
-    backward = True
-    local = True
+    visits_outputs_first = True
+    is_local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if any(view.user_count(v) or view.is_output(v) for v in node.outputs):

@@ -7,7 +7,7 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
-from clrt.ops.conv.scalable_weights import ScalesChannels
+from clrt.ops.conv.scalable_weights import HasScalableWeights
 from clrt.ops.norm.batch_normalization import BatchNormalization
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -27,7 +27,7 @@ class ExpandBatchNormalization(Pass):
 
     name = "expand_batch_normalization"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, BatchNormalization)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -64,30 +64,32 @@ class FoldAffine(Pass):
 
     name = "fold_affine"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Add, Mul))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         for value, constant in operand_orders(node):
             conv = value.producer
-            if conv is None or not isinstance(conv.op, ScalesChannels):
+            if conv is None or not isinstance(conv.op, HasScalableWeights):
                 continue
             numbers = _by_channel(constant, value)
             if numbers is None or not keeps_shape(value, node.output):
                 return None
             reason = _mismatch(view, conv, node)
-            return Miss(reason, node) if reason else Match(view, node, [conv, node], facts=numbers)
+            return (
+                Miss(reason, node) if reason else Match(view, node, [conv, node], payload=numbers)
+            )
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        (conv, node), build = match.nodes, match.builder(self.name)
+        (conv, node), build = match.replaced_nodes, match.builder(self.name)
         op, weights, bias = conv.op, conv.arg(1), conv.input(2)
-        assert isinstance(op, ScalesChannels) and weights.shape is not None
-        numbers = build.numbers(match.facts, weights.dtype)
+        assert isinstance(op, HasScalableWeights) and weights.shape is not None
+        numbers = build.numbers(match.payload, weights.dtype)
         if op_name(node) == "Add":
             bias = numbers if bias is None else build.add(Add(), bias, numbers)
         else:
-            by_weight = op.factors(match.facts, tuple(int(d) for d in weights.shape))
+            by_weight = op.factors(match.payload, tuple(int(d) for d in weights.shape))
             weights = build.add(Mul(), weights, build.numbers(by_weight, weights.dtype))
             bias = None if bias is None else build.add(Mul(), bias, numbers)
         return build.patch({node.output: build.add(op, conv.arg(0), weights, bias)})

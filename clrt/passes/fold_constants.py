@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.fuse_fake_quantize import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name
@@ -36,7 +36,7 @@ class FoldConstants(Pass):
     """
 
     name = "fold_constants"
-    local = True
+    is_local = True
 
     def __init__(self, dequantize: bool = True, products: bool = False) -> None:
         self._dequantize = dequantize
@@ -59,7 +59,7 @@ class FoldConstants(Pass):
         if dequantizes and not self._products and _feeds_rounded(view, node):
             return Miss("a product of integers reads it", node)
         inputs = {v for v in node.inputs if v is not None}
-        if node.op.stepwise and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
+        if node.op.has_slow_reference and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
             return Miss("to compute it takes NumPy long", node)
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
         gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
@@ -79,12 +79,12 @@ class FoldConstants(Pass):
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         if not view.budget.has(made - gone, work):
             return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
-        return Match(view, node, facts=(arrays, made - gone, work))
+        return Match(view, node, payload=(arrays, made - gone, work))
 
     def rewrite(self, match: Match) -> Patch:
         build = match.builder(self.name)
         replace = {}
-        arrays, grown, work = match.facts
+        arrays, grown, work = match.payload
         match.view.budget.take(grown, work)
         for value, array in zip(match.root.outputs, arrays, strict=True):
             replace[value] = _constant(build, value, array)
@@ -99,7 +99,7 @@ class FoldShapeData(Pass):
     """
 
     name = "fold_shape_data"
-    local = True
+    is_local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs or any(v.type.data is None for v in node.outputs):
@@ -131,8 +131,8 @@ def evaluate_node(node: Node) -> list[Array] | Miss:
     assert isinstance(node.op, Op)
     inputs = [None if v is None else v.numbers for v in node.inputs]
     try:
-        with Blaming(node):  # the model is perhaps not valid, which is said when it runs
-            made = node.op.compute(*inputs)
+        with NodeErrorContext(node):  # the model is perhaps not valid, which is said when it runs
+            made = node.op.run_reference(*inputs)
             # Outputs at the end may be left out.
             return [np.asarray(a) for _, a in zip(node.outputs, made, strict=False)]
     except (ClrtError, NotImplementedError) as error:

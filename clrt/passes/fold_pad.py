@@ -16,9 +16,9 @@ class FoldPad(Pass):
     """Conv(Pad(x)) with zeros along spatial axes -> Conv(x) with more padding."""
 
     name = "fold_pad"
-    needs = (Pad,)
+    required_op_classes = (Pad,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, FloatConvolution)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -42,12 +42,15 @@ class FoldPad(Pass):
         added = (*begins[2:], *ends[2:])
         own = node.op.pads if node.op.pads and node.op.auto_pad == "NOTSET" else (0,) * len(added)
         return Match(
-            view, node, through=[pad], facts=tuple(a + b for a, b in zip(own, added, strict=True))
+            view,
+            node,
+            traversed_nodes=[pad],
+            payload=tuple(a + b for a, b in zip(own, added, strict=True)),
         )
 
     def rewrite(self, match: Match) -> Patch:
         node, build = match.root, match.builder(self.name)
-        assert isinstance(node.op, FloatConvolution) and match.through
-        op = replace(node.op, pads=match.facts, auto_pad="NOTSET")
-        value = build.add(op, match.through[0].arg(0), *node.inputs[1:])
+        assert isinstance(node.op, FloatConvolution) and match.traversed_nodes
+        op = replace(node.op, pads=match.payload, auto_pad="NOTSET")
+        value = build.add(op, match.traversed_nodes[0].arg(0), *node.inputs[1:])
         return build.patch({node.output: value})

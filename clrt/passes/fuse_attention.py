@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.dims import Dim, Shape, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
@@ -59,7 +59,7 @@ class FuseAttention(Pass):
 
     name = "fuse_attention"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Softmax)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -76,10 +76,10 @@ class FuseAttention(Pass):
             return Miss(found, node)
         if guard is not None and found.scores.masks != [guard]:
             return Miss("rows become 0 by another mask than that of the scores", node)
-        return Match(view, node, nodes=found.nodes, facts=found)
+        return Match(view, node, replaced_nodes=found.nodes, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        found, build = match.facts, match.builder(self.name)
+        found, build = match.payload, match.builder(self.name)
         assert isinstance(found, _AttentionMatch)
         q, k, v = found.q, found.k, found.v
         op = FusedAttention(
@@ -183,9 +183,9 @@ def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str
 
 def _disagreement(found: _AttentionMatch) -> str | None:
     q, k, v = found.q, found.k, found.v
-    if not (same(q.batch, k.batch) and same(k.batch, v.batch)):
+    if not (provably_equal(q.batch, k.batch) and provably_equal(k.batch, v.batch)):
         return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
-    if not same(k.length, v.length):
+    if not provably_equal(k.length, v.length):
         return f"there are {k.length} keys but {v.length} values"
     seen = k.count * k.repeat
     if k.count != v.count or k.repeat != v.repeat or q.repeat != 1 or seen not in (q.count, 1):
@@ -213,7 +213,7 @@ def _aligned(shape: Shape, found: _AttentionMatch) -> list[tuple[Dim, Dim]]:
 
 def _broadcasts(shape: Shape, found: _AttentionMatch) -> bool:
     rank = found.scores.product.output.type.rank
-    fits = all(same(d, 1) or same(d, t) for d, t in _aligned(shape, found))
+    fits = all(provably_equal(d, 1) or provably_equal(d, t) for d, t in _aligned(shape, found))
     return fits and len(shape) <= (rank or 0)
 
 

@@ -34,9 +34,9 @@ class FuseDequantizedMatmul(Pass):
     """
 
     name = "fuse_dequantized_matmul"
-    needs = (DequantizeLinear,)
+    required_op_classes = (DequantizeLinear,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, MatMul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -51,10 +51,10 @@ class FuseDequantizedMatmul(Pass):
         shape = node.arg(0).shape
         if shape is None or len(shape) < 2 or weight.output.dtype is not node.arg(0).dtype:
             return Miss("A is a vector, or of another dtype", node)
-        return Match(view, node, facts=found)
+        return Match(view, node, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        build, found = match.builder(self.name), match.facts
+        build, found = match.builder(self.name), match.payload
         assert isinstance(found, _Weight)
         constants = [build.constant(a) for a in (found.levels, found.scales, found.zeros)]
         y = build.add(found.op, match.root.arg(0), *constants)

@@ -25,9 +25,9 @@ class FuseElementwise(Pass):
     """
 
     name = "fuse_elementwise"
-    backward = True
+    visits_outputs_first = True
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Fused, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -48,10 +48,10 @@ class FuseElementwise(Pass):
         trouble = builder.trouble()
         if trouble is not None:
             return Miss(trouble, node)
-        return Match(view, node, nodes=order, facts=builder)
+        return Match(view, node, replaced_nodes=order, payload=builder)
 
     def rewrite(self, match: Match) -> Patch:
-        builder, build = match.facts, match.builder(self.name)
+        builder, build = match.payload, match.builder(self.name)
         assert isinstance(builder, ProgramBuilder)
         value = build.add(Fused(builder.build()), *builder.inputs)
         return build.patch({match.root.output: value})
@@ -128,7 +128,7 @@ class _JoinedNodes:
         return None, refused
 
     def _reject_reason(self, value: Value, producer: Node) -> str | None:
-        if value.dtype.is_tiny or _rounds(producer):
+        if value.dtype.is_low_precision or _rounds(producer):
             return f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
         result = self._root.output
         if not keeps_shape(value, result) and not has_one_element(value):

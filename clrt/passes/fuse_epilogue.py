@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
-from clrt.ops.epilogue import TakesEpilogue
+from clrt.ops.epilogue import EpilogueOp
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused, can_vectorise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -24,7 +24,7 @@ class FuseEpilogue(Pass):
 
     name = "fuse_epilogue"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Fused, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -33,25 +33,25 @@ class FuseEpilogue(Pass):
         miss: Miss | None = None
         for value in dict.fromkeys(v for v in node.inputs if v is not None):
             made = value.producer
-            if made is None or not isinstance(made.op, TakesEpilogue):
+            if made is None or not isinstance(made.op, EpilogueOp):
                 continue
             found = _absorb(view, made, made.op, node)
             if not isinstance(found, str):
-                return Match(view, node, nodes=[made, node], facts=(made, found))
+                return Match(view, node, replaced_nodes=[made, node], payload=(made, found))
             miss = Miss(found, node)
         return miss
 
     def rewrite(self, match: Match) -> Patch:
-        made, builder = match.facts
-        assert isinstance(made, Node) and isinstance(made.op, TakesEpilogue)
+        made, builder = match.payload
+        assert isinstance(made, Node) and isinstance(made.op, EpilogueOp)
         assert isinstance(builder, ProgramBuilder)
-        build, leading = match.builder(self.name), made.op.leading
+        build, leading = match.builder(self.name), made.op.num_fixed_inputs
         own = [*made.inputs[:leading], *[None] * (leading - len(made.inputs))]
         value = build.add(made.op.with_epilogue(builder.build()), *own, *builder.inputs[1:])
         return build.patch({match.root.output: value})
 
 
-def _absorb(view: GraphView, made: Node, op: TakesEpilogue, node: Node) -> ProgramBuilder | str:
+def _absorb(view: GraphView, made: Node, op: EpilogueOp, node: Node) -> ProgramBuilder | str:
     """The program of the op's own steps and then the node's, or why it cannot be."""
     value = made.output
     if view.only_user(value) is not node:
@@ -61,12 +61,14 @@ def _absorb(view: GraphView, made: Node, op: TakesEpilogue, node: Node) -> Progr
     if value.dtype is not node.output.dtype:
         return f"it turns {value.dtype} into {node.output.dtype}"
     builder = ProgramBuilder([value])
-    own = [builder.operand(v) for v in [value, *made.inputs[op.leading :]] if v is not None]
+    own = [
+        builder.operand(v) for v in [value, *made.inputs[op.num_fixed_inputs :]] if v is not None
+    ]
     result = builder.splice(op.epilogue, own)
     last = builder.run(node.op, operand_refs(builder, node, {value: result}))
     assert last != result
     for extra in builder.inputs[1:]:
-        if not op.reads_in_epilogue(extra.shape, value.shape):
+        if not op.supports_operand(extra.shape, value.shape):
             return f"operand {extra.type} does not fit the result {value.type}"
     if len(builder.inputs) > MAX_EXTRAS + 1:
         return f"the epilogue would have more than {MAX_EXTRAS} operands"

@@ -29,9 +29,9 @@ class FuseRounding(Pass):
     """
 
     name = "fuse_rounding"
-    needs = (QuantizeLinear, DequantizeLinear)
+    required_op_classes = (QuantizeLinear, DequantizeLinear)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, DequantizeLinear)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -39,10 +39,10 @@ class FuseRounding(Pass):
         if made is None or not isinstance(made.op, QuantizeLinear):
             return None
         x = _rounded(node)
-        return Miss(x, node) if isinstance(x, str) else Match(view, node, facts=x)
+        return Miss(x, node) if isinstance(x, str) else Match(view, node, payload=x)
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, x = match.builder(self.name), match.root, match.facts
+        build, node, x = match.builder(self.name), match.root, match.payload
         op, scale = node.op, node.arg(1).numbers
         assert isinstance(op, DequantizeLinear) and isinstance(x, Value) and scale is not None
         numbers = (scale, *op.levels(node.arg(0).dtype, _zero(node)))
@@ -57,19 +57,19 @@ class FuseRoundedMatmul(Pass):
     """
 
     name = "fuse_rounded_matmul"
-    needs = (DequantizeLinear,)
+    required_op_classes = (DequantizeLinear,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (MatMul, Gemm))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = rounded_product(node)
         if found is None:
             return None
-        return Miss(found, node) if isinstance(found, str) else Match(view, node, facts=found)
+        return Miss(found, node) if isinstance(found, str) else Match(view, node, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        build, found, node = match.builder(self.name), match.facts, match.root
+        build, found, node = match.builder(self.name), match.payload, match.root
         assert isinstance(found, RoundedProduct)
         constants = [build.constant(a) for a in (found.scales, found.zeros)]
         y = build.add(found.op, found.a, found.b, *constants)

@@ -34,7 +34,7 @@ class FuseGelu(Pass):
 
     name = "fuse_gelu"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Mul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -54,11 +54,11 @@ class FuseGelu(Pass):
             taken = list(dict.fromkeys([*product.nodes, *nodes, inner, *kind[1]]))
             if not keeps_shape(x, node.output):
                 return Miss("it broadcasts", node)
-            return Match(view, node, nodes=taken, facts=(x, kind[0]))
+            return Match(view, node, replaced_nodes=taken, payload=(x, kind[0]))
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        x, approximate = match.facts
+        x, approximate = match.payload
         build = match.builder(self.name)
         return build.patch({match.root.output: build.add(Gelu(approximate), x)})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
@@ -45,7 +45,7 @@ class FuseLayerNorm(Pass):
 
     name = "fuse_layer_norm"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Div, Mul))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -60,10 +60,10 @@ class FuseLayerNorm(Pass):
             return Miss("it has no scale, and the size of the last axis is unknown", node)
         if not keeps_shape(found.x, node.output):
             return Miss("a constant of higher rank than x broadcasts it", node)
-        return Match(view, last, nodes=found.nodes, facts=found)
+        return Match(view, last, replaced_nodes=found.nodes, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        found, build = match.facts, match.builder(self.name)
+        found, build = match.payload, match.builder(self.name)
         assert isinstance(found, _Norm)
         scale = found.scale
         if scale is None:
@@ -183,5 +183,5 @@ def _per_column(user: Node, node: Node, x: Value) -> Value | None:
         if product is not node.output or operand is product or not keeps_shape(user.output, x):
             continue
         if operand.shape is not None and x.shape is not None and len(operand.shape) == 1:
-            return operand if same(operand.shape[0], x.shape[-1]) else None
+            return operand if provably_equal(operand.shape[0], x.shape[-1]) else None
     return None

@@ -37,9 +37,9 @@ class FuseRotary(Pass):
     """
 
     name = "fuse_rotary"
-    needs = (Concat,)
+    required_op_classes = (Concat,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Add)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -50,11 +50,11 @@ class FuseRotary(Pass):
             if isinstance(found, str):
                 return Miss(found, node)
             found.nodes.append(node)
-            return Match(view, node, nodes=found.nodes, facts=found)
+            return Match(view, node, replaced_nodes=found.nodes, payload=found)
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        build, found = match.builder(self.name), match.facts
+        build, found = match.builder(self.name), match.payload
         assert isinstance(found, _Rotation)
         heads, y = found.heads, match.root.output
         op = FusedRotary(heads.count, heads.size, heads.offset)

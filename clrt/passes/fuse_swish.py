@@ -19,7 +19,7 @@ class FuseSwish(Pass):
 
     name = "fuse_swish"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Mul)
 
     def match(self, view: GraphView, node: Node) -> Match | None:
@@ -32,11 +32,11 @@ class FuseSwish(Pass):
             found = _factor(view, sigmoid, x)
             if found is not None:
                 alpha, nodes = found
-                return Match(view, node, nodes=[*nodes, sigmoid, node], facts=(x, alpha))
+                return Match(view, node, replaced_nodes=[*nodes, sigmoid, node], payload=(x, alpha))
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        x, alpha = match.facts
+        x, alpha = match.payload
         build = match.builder(self.name)
         return build.patch({match.root.output: build.add(Swish(alpha), x)})
 

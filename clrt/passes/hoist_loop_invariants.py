@@ -19,15 +19,15 @@ class CaptureInvariants(Pass):
 
     name = "capture_invariants"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Loop)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = _invariants(node.op) if isinstance(node.op, Loop) else []
-        return Match(view, node, facts=found) if found else None
+        return Match(view, node, payload=found) if found else None
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, places = match.builder(self.name), match.root, match.facts
+        build, node, places = match.builder(self.name), match.root, match.payload
         assert isinstance(node.op, Loop)
         body = node.op.body.copy()
         moved = [body.inputs[2 + i] for i in places]

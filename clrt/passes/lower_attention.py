@@ -27,7 +27,7 @@ class LowerAttention(Pass):
 
     name = "lower_attention"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Attention)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:

@@ -79,7 +79,7 @@ class UseSubPixels(Pass):
 
     name = "use_sub_pixels"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, ConvTranspose)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -95,10 +95,10 @@ class UseSubPixels(Pass):
             work = prod(a.taps * a.stride / a.size for a in axes)
         if work > _MOST_WORK:
             return Miss(f"{work:.1f} times the operations", node)
-        return Match(view, node, facts=axes)
+        return Match(view, node, payload=axes)
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, axes = match.builder(self.name), match.root, match.facts
+        build, node, axes = match.builder(self.name), match.root, match.payload
         x, w, bias, y = node.arg(0), node.arg(1), node.input(2), node.output
         assert x.shape is not None and y.shape is not None and w.numbers is not None
         rank, count = len(x.shape), len(axes)

@@ -38,17 +38,17 @@ class UseFourierMatrices(Pass):
 
     name = "use_fourier_matrices"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (DFT, STFT))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
         if isinstance(found, Transform):
             found = _reject_memory(view, node, found) or found
-        return Miss(found, node) if isinstance(found, str) else Match(view, node, facts=found)
+        return Miss(found, node) if isinstance(found, str) else Match(view, node, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, transform = match.builder(self.name), match.root, match.facts
+        build, node, transform = match.builder(self.name), match.root, match.payload
         x, memo, key = node.arg(0), match.view.memo, _key(node, transform)
         wide = x if x.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), x)
         if key not in memo:

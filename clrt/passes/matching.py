@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clrt.ir.dims import is_unknown, same, same_shape
+from clrt.ir.dims import is_unknown, provably_equal, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
@@ -143,7 +143,7 @@ def moves_ones(node: Node) -> bool:
 
 def has_one_element(value: Value) -> bool:
     """Whether every dim is 1."""
-    return value.shape is not None and all(same(d, 1) for d in value.shape)
+    return value.shape is not None and all(provably_equal(d, 1) for d in value.shape)
 
 
 def int_attribute(op: IrOp, name: str, default: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_attention import FusedAttention
@@ -54,7 +54,7 @@ class MergeQkv(Pass):
 
     name = "merge_qkv"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, FusedAttention)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -76,10 +76,12 @@ class MergeQkv(Pass):
         if reason is not None:
             return Miss(reason, node)
         rotaries = [p.rotary for p in group if p.rotary is not None]
-        return Match(view, node, nodes=[*(p.node for p in group), *rotaries, node], facts=group)
+        return Match(
+            view, node, replaced_nodes=[*(p.node for p in group), *rotaries, node], payload=group
+        )
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, group = match.builder(self.name), match.root, match.facts
+        build, node, group = match.builder(self.name), match.root, match.payload
         first: Node = group[0].node
         assert isinstance(first.op, FusedMatMul) and isinstance(node.op, FusedAttention)
         axis = 0 if first.op.trans_b else 1
@@ -138,7 +140,7 @@ def _is_bias(node: Node, columns: int) -> bool:
     bias = node.input(2)
     if bias is None or not bias.is_constant or bias.numbers is None or bias.shape is None:
         return False
-    return len(bias.shape) == 1 and same(bias.shape[0], columns)
+    return len(bias.shape) == 1 and provably_equal(bias.shape[0], columns)
 
 
 def _joined(view: GraphView, build: Builder, parts: list[Value], axis: int) -> Value:

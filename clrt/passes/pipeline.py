@@ -6,7 +6,7 @@ from clrt.ir.graph import Graph
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
-from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget
+from clrt.passes.driver import Pass, PassReport, PassRunner, fold_budget
 from clrt.passes.elide_split_concat import JoinSplit
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
@@ -35,7 +35,7 @@ from clrt.passes.sink_captures import SinkConstants
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
-from clrt.util.gc_control import without_full_collections
+from clrt.util.gc_control import gc_young_only
 from clrt.util.host_limits import FoldBudget
 
 MAX_ROUNDS = 6
@@ -122,7 +122,7 @@ FUSE_REST: tuple[Pass, ...] = (
 )
 
 
-@without_full_collections
+@gc_young_only
 def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
     """Rewrites a graph in place into an equal one that runs faster.
 
@@ -143,7 +143,7 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
     folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
     instead = [folds] if keep_quantized or level < 2 else []
-    session = PassRun(graph, *instead, budget=budget)
+    session = PassRunner(graph, *instead, budget=budget)
     if level >= 1:
         _tidy(session)
     if level == 1:
@@ -165,25 +165,25 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
 
 def tidy(graph: Graph) -> None:
     """The first stage of `optimize`: nothing is fused, what is known of shapes is folded."""
-    _tidy(PassRun(graph))
+    _tidy(PassRunner(graph))
 
 
 def find_subgraphs(graph: Graph) -> PassReport:
     """The first stages of `optimize`: attention and rotations become nodes, products stay plain."""
-    session = PassRun(graph)
+    session = PassRunner(graph)
     _tidy(session)
     _run(session, FUSE_SUBGRAPHS)
     clean_up(session, CLEAN_UP)
     return session.report
 
 
-def _tidy(session: PassRun) -> None:
+def _tidy(session: PassRunner) -> None:
     clean_up(session, CLEAN_UP)
     if _run(session, LEGALISE):
         clean_up(session, CLEAN_UP)
 
 
-def _run(session: PassRun, passes: tuple[Pass, ...]) -> int:
+def _run(session: PassRunner, passes: tuple[Pass, ...]) -> int:
     hits = 0
     for pass_ in passes:
         if not session.report.stopped:
@@ -191,7 +191,7 @@ def _run(session: PassRun, passes: tuple[Pass, ...]) -> int:
     return hits
 
 
-def clean_up(session: PassRun, passes: tuple[Pass, ...]) -> None:
+def clean_up(session: PassRunner, passes: tuple[Pass, ...]) -> None:
     """Repeats passes until nothing changes."""
     for _ in range(MAX_ROUNDS):
         if not _run(session, passes):

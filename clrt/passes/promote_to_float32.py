@@ -41,7 +41,7 @@ class WidenFloats(Pass):
             source = node.arg(0).producer
             ours = bool(inputs) and source is not None and source.made_by == self.name
             return Match(view, node) if ours else None
-        if op.storages is None and not any(_wide_source(v) for v in inputs):
+        if op.supported_storages is None and not any(_wide_source(v) for v in inputs):
             return None
         narrow = inputs or [v for v in node.outputs if not stay and _is_narrow(v, op)]
         return Match(view, node) if narrow and _fits(node, op) else None
@@ -90,18 +90,20 @@ def _with_dtype(op: Op, node: Node) -> Op:
 
 def _stay(node: Node, op: Op) -> set[Value | None]:
     """Inputs that kernels read as they lie."""
-    if not op.narrow_inputs or node.arg(0).dtype is not DType.FLOAT32:
+    if not op.half_storage_inputs or node.arg(0).dtype is not DType.FLOAT32:
         return set()
     given = range(len(node.inputs))
     return {
-        v for i in op.narrow_inputs if i in given and (v := node.inputs[i]) and v.dtype in HALVES
+        v
+        for i in op.half_storage_inputs
+        if i in given and (v := node.inputs[i]) and v.dtype in HALVES
     }
 
 
 def _is_narrow(value: Value, op: Op) -> bool:
     if value.dtype in HALVES:
         return True
-    unread = op.storages is not None and value.dtype.storage not in op.storages
+    unread = op.supported_storages is not None and value.dtype.storage not in op.supported_storages
     return value.dtype.is_float and unread
 
 

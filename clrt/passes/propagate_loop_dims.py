@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from clrt.errors import ClrtError
-from clrt.ir.dims import Dim, Shape, is_symbol, is_unknown, same
+from clrt.ir.dims import Dim, Shape, is_symbol, is_unknown, provably_equal
 from clrt.ir.graph import Graph, Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.checks import normalize_axis
@@ -23,7 +23,7 @@ class CarryShapes(Pass):
 
     name = "carry_shapes"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (Loop, Scan))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -32,19 +32,19 @@ class CarryShapes(Pass):
             body = _body(node)
         except ClrtError:  # sizes or axes that do not fit each other, which a run says
             return None
-        return None if body is None else Match(view, node, facts=body)
+        return None if body is None else Match(view, node, payload=body)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
         assert isinstance(node.op, (Loop, Scan))
-        outputs = build.add_all(replace(node.op, body=match.facts), *node.inputs)
+        outputs = build.add_all(replace(node.op, body=match.payload), *node.inputs)
         return build.patch(dict(zip(node.outputs, outputs, strict=True)))
 
 
 def _body(node: Node) -> Graph | None:
     """The graph of a loop that knows more sizes; None where it knows them, or they change."""
     assert isinstance(node.op, (Loop, Scan))
-    told = _told(node)
+    told = _resolved_dims(node)
     while told:
         body = node.op.body.copy(told)
         infer_types(body)
@@ -55,7 +55,7 @@ def _body(node: Node) -> Graph | None:
     return None
 
 
-def _told(node: Node) -> dict[str, Dim]:
+def _resolved_dims(node: Node) -> dict[str, Dim]:
     """What the unknown sizes of the inputs of a loop's graph are in its first turn."""
     found: dict[str, Dim] = {}
     for formal, shape in _given(node):
@@ -64,7 +64,7 @@ def _told(node: Node) -> dict[str, Dim]:
             plain = isinstance(size, int) or (is_symbol(size) and not is_unknown(size))
             if not (is_symbol(dim) and is_unknown(dim)):
                 continue
-            if not plain or not same(found.setdefault(str(dim), size), size):
+            if not plain or not provably_equal(found.setdefault(str(dim), size), size):
                 found[str(dim)] = dim
     return {name: size for name, size in found.items() if str(size) != name}
 
@@ -99,7 +99,11 @@ def _changed(node: Node, body: Graph, told: dict[str, Dim]) -> set[str]:
         shape = result.shape or ()
         for axis, dim in enumerate(formal.shape or ()):
             size = told.get(str(dim))
-            kept = len(shape) == formal.type.rank and size is not None and same(shape[axis], size)
+            kept = (
+                len(shape) == formal.type.rank
+                and size is not None
+                and provably_equal(shape[axis], size)
+            )
             if size is not None and not kept:
                 wrong.add(str(dim))
     return wrong

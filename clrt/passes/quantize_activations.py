@@ -23,7 +23,7 @@ class RoundActivations(Pass):
 
     name = "round_activations"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (MatMulNBits, QuantizedMatMul))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:

@@ -33,7 +33,7 @@ class RemoveIdentity(Pass):
 
     name = "remove_identity"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return class_name(op) in _RULES
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -43,14 +43,16 @@ class RemoveIdentity(Pass):
         if source.dtype is not node.output.dtype:
             return None
         if keeps_shape(source, node.output):
-            return Match(view, node, facts=source)
+            return Match(view, node, payload=source)
         if op_name(node) in ("Identity", "Dropout"):
             return Miss(f"input {source.type} and output {node.output.type} differ", node)
         broadcasts = isinstance(node.op, Pointwise) and has_known_shape(node.output)
-        return Match(view, node, facts=source) if broadcasts and source.shape is not None else None
+        return (
+            Match(view, node, payload=source) if broadcasts and source.shape is not None else None
+        )
 
     def rewrite(self, match: Match) -> Patch:
-        source, node, build = match.facts, match.root, match.builder(self.name)
+        source, node, build = match.payload, match.root, match.builder(self.name)
         if keeps_shape(source, node.output):
             return build.patch({node.output: source})
         assert node.output.shape is not None

@@ -18,7 +18,7 @@ class KeepScales(Pass):
 
     name = "keep_scales"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, QuantizedGather)
 
     def match(self, view: GraphView, node: Node) -> Match | None:

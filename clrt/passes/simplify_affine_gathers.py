@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
+from clrt.ir.dims import Dim, Expr, Shape, UndecidableDim, product, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, IrOp
@@ -43,7 +43,7 @@ class SimplifyIndexGrids(Pass):
 
     name = "simplify_index_grids"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return class_name(op) in _KINDS
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -136,12 +136,12 @@ def _moved(source: Grid | None, shape: Shape) -> Grid | None:
     if source is None:
         return None
     pairs = zip(source.shape, source.steps, strict=True)
-    pending = [(d, s) for d, s in pairs if not same(d, 1)]
+    pending = [(d, s) for d, s in pairs if not provably_equal(d, 1)]
     steps: list[Dim] = []
     for dim in shape:
-        if same(dim, 1):
+        if provably_equal(dim, 1):
             steps.append(0)
-        elif pending and same(pending[0][0], dim):
+        elif pending and provably_equal(pending[0][0], dim):
             steps.append(pending.pop(0)[1])
         else:
             return None
@@ -154,9 +154,9 @@ def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
     lead = len(shape) - len(source.shape)
     steps: list[Dim] = [0] * lead
     for dim, own, step in zip(shape[lead:], source.shape, source.steps, strict=True):
-        if not same(dim, own) and not same(own, 1):
+        if not provably_equal(dim, own) and not provably_equal(own, 1):
             return None
-        steps.append(0 if same(own, 1) else step)
+        steps.append(0 if provably_equal(own, 1) else step)
     return Grid(shape, tuple(steps), source.offset)
 
 
@@ -166,9 +166,9 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
     if a is None or b is None:
         return None
     if op_name(node) == "Mul":
-        if any(not same(s, 0) for s in a.steps):
+        if any(not provably_equal(s, 0) for s in a.steps):
             a, b = b, a
-        if any(not same(s, 0) for s in a.steps):
+        if any(not provably_equal(s, 0) for s in a.steps):
             return None
         return Grid(shape, tuple(a.offset * s for s in b.steps), a.offset * b.offset)
     sign = 1 if op_name(node) == "Add" else -1
@@ -179,11 +179,11 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
 def _is_always(node: Node) -> bool:
     """Whether left >= right for every element, because left starts there and only grows."""
     left, right = grid(node.arg(0)), grid(node.arg(1))
-    if left is None or right is None or any(not same(s, 0) for s in right.steps):
+    if left is None or right is None or any(not provably_equal(s, 0) for s in right.steps):
         return False
     try:
         return bool(all(s >= 0 for s in left.steps) and left.offset >= right.offset)
-    except Undecidable:
+    except UndecidableDim:
         return False
 
 
@@ -195,10 +195,12 @@ def _gathers_all(node: Node) -> str | None:
         return None
     stride: Dim = 1
     for dim, step in zip(reversed(positions.shape), reversed(positions.steps), strict=True):
-        if not same(dim, 1) and not same(step, stride):
+        if not provably_equal(dim, 1) and not provably_equal(step, stride):
             return f"its indices step by {step} where rows in order would step by {stride}"
         stride = stride * dim
-    if not same(positions.offset, 0) or not same(product(positions.shape), x.shape[0]):
+    if not provably_equal(positions.offset, 0) or not provably_equal(
+        product(positions.shape), x.shape[0]
+    ):
         return "its indices count, but not over all rows"
     return ""
 
@@ -209,22 +211,22 @@ def _gathers_all_nd(node: Node) -> str | None:
     columns = _columns(node.arg(1))
     if columns is None or x.shape is None or y.shape is None:
         return None
-    if any(c is None or not same(c.shape[-1], 1) for c in columns):
+    if any(c is None or not provably_equal(c.shape[-1], 1) for c in columns):
         return None
     if len(columns) != len(x.shape) or int_attribute(node.op, "batch_dims", 0):
         return "it gathers slices or batches, not elements"
-    free = [k for k, d in enumerate(y.shape) if not same(d, 1)]
+    free = [k for k, d in enumerate(y.shape) if not provably_equal(d, 1)]
     for column, dim in zip(columns, x.shape, strict=True):
         assert column is not None
-        moving = [k for k, s in enumerate(column.steps) if not same(s, 0)]
-        if not same(column.offset, 0):
+        moving = [k for k, s in enumerate(column.steps) if not provably_equal(s, 0)]
+        if not provably_equal(column.offset, 0):
             return "its indices do not start at 0"
-        if same(dim, 1) and not moving:
+        if provably_equal(dim, 1) and not moving:
             continue
         if len(moving) != 1 or not free or free[0] != moving[0]:
             return "its indices are not one axis of the result each, in order"
         axis = free.pop(0)
-        if not same(column.steps[axis], 1) or not same(y.shape[axis], dim):
+        if not provably_equal(column.steps[axis], 1) or not provably_equal(y.shape[axis], dim):
             return f"its indices along axis {axis} are not 0, 1, … up to {dim}"
     return "it repeats elements" if free else ""
 

@@ -42,7 +42,7 @@ class SimplifyAlgebra(Pass):
 
     name = "simplify_algebra"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return class_name(op) in _RULES
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -51,11 +51,11 @@ class SimplifyAlgebra(Pass):
         value = _RULES[op_name(node)](view, node, build)
         if value is None or not keeps_shape(value, node.output):
             return None
-        match.facts = (build, value)
+        match.payload = (build, value)
         return match
 
     def rewrite(self, match: Match) -> Patch:
-        build, value = match.facts
+        build, value = match.payload
         assert isinstance(build, Builder)
         return build.patch({match.root.output: value})
 

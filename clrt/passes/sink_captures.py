@@ -17,15 +17,15 @@ class SinkConstants(Pass):
 
     name = "sink_constants"
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (If, Loop, Scan))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = sink_constants(node)
-        return None if found is None else Match(view, node, facts=found)
+        return None if found is None else Match(view, node, payload=found)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
-        op, inputs = match.facts
+        op, inputs = match.payload
         build.add(op, *inputs)
         return build.patch(dict(zip(node.outputs, build.nodes[0].outputs, strict=True)))

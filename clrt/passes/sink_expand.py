@@ -20,9 +20,9 @@ class SinkExpand(Pass):
     """
 
     name = "sink_expand"
-    needs = (Expand,)
+    required_op_classes = (Expand,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Pointwise)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -37,16 +37,16 @@ class SinkExpand(Pass):
             inputs = list(node.inputs)
             inputs[index] = expand.arg(0)
             if same_shape(_broadcast(node, inputs), node.output.shape):
-                return Match(view, node, through=[expand], facts=(inputs, None))
+                return Match(view, node, traversed_nodes=[expand], payload=(inputs, None))
             others = [v for k, v in enumerate(node.inputs) if k != index and v is not None]
             if all(has_one_element(v) for v in others):
                 target = node.output.shape
                 if target is not None and same_shape(expand.output.shape, target):
-                    return Match(view, node, through=[expand], facts=(inputs, expand))
+                    return Match(view, node, traversed_nodes=[expand], payload=(inputs, expand))
         return Miss("the other operands neither have its shape nor one element", node)
 
     def rewrite(self, match: Match) -> Patch:
-        inputs, expand = match.facts
+        inputs, expand = match.payload
         build = match.builder(self.name)
         value = build.add(match.root.op, *inputs)
         if expand is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.ir.dims import product, same
+from clrt.ir.dims import product, provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -20,9 +20,9 @@ class SinkReshape(Pass):
     """
 
     name = "sink_reshape"
-    needs = (Reshape,)
+    required_op_classes = (Reshape,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, (FusedMatMul, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -40,11 +40,11 @@ class SinkReshape(Pass):
             return None
         inputs = list(node.inputs)
         inputs[views[0]] = x
-        return Match(view, node, through=[inner], facts=inputs)
+        return Match(view, node, traversed_nodes=[inner], payload=inputs)
 
     def rewrite(self, match: Match) -> Patch:
-        build, (inner,), output = match.builder(self.name), match.through, match.root.output
-        value = build.add(match.root.op, *match.facts)
+        build, (inner,), output = match.builder(self.name), match.traversed_nodes, match.root.output
+        value = build.add(match.root.op, *match.payload)
         if isinstance(match.root.op, FusedMatMul):
             return build.patch({output: reshape(build, value, output)})
         # Nothing but the target may tell the dims.
@@ -67,16 +67,18 @@ def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
         return None
     if len(a.shape) != 2 or len(x.shape) < 3 or len(b.shape) != 2:
         return None
-    if node.op.trans_a or not same(x.shape[-1], a.shape[1]):
+    if node.op.trans_a or not provably_equal(x.shape[-1], a.shape[1]):
         return Miss("the view before it changes the axis that is summed over", node)
-    if not same(product(x.shape[:-1]), a.shape[0]):
+    if not provably_equal(product(x.shape[:-1]), a.shape[0]):
         return None
     extras = [v for v in node.inputs[2:] if v is not None]
     if not all(_per_column(v) for v in extras):
         return Miss("an operand of its epilogue differs by row", node)
-    return Match(view, node, through=[inner], facts=[x, b, *extras])
+    return Match(view, node, traversed_nodes=[inner], payload=[x, b, *extras])
 
 
 def _per_column(value: Value) -> bool:
     shape = value.shape
-    return shape is not None and (len(shape) < 2 or (len(shape) == 2 and same(shape[0], 1)))
+    return shape is not None and (
+        len(shape) < 2 or (len(shape) == 2 and provably_equal(shape[0], 1))
+    )

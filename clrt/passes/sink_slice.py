@@ -20,9 +20,9 @@ class SinkSlice(Pass):
     """
 
     name = "sink_slice"
-    needs = (Slice,)
+    required_op_classes = (Slice,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Gather)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -40,10 +40,10 @@ class SinkSlice(Pass):
         axes = part.input(3)
         if axes is not None and (not axes.is_constant or axes.numbers is None):
             return Miss("the axes of the slice are not constant", node)
-        return Match(view, node, through=[part])
+        return Match(view, node, traversed_nodes=[part])
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, (part,) = match.builder(self.name), match.root, match.through
+        build, node, (part,) = match.builder(self.name), match.root, match.traversed_nodes
         rows, axes = part.arg(0), part.input(3)
         looked_up = build.add(node.op, node.arg(0), rows)
         inputs = [looked_up, *part.inputs[1:]]

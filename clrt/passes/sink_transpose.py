@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clrt.ir.dims import Shape, TooComplex, product, same
+from clrt.ir.dims import Shape, TooComplex, product, provably_equal
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
@@ -21,9 +21,9 @@ class SinkTranspose(Pass):
     """
 
     name = "sink_transpose"
-    needs = (Transpose, Reshape)
+    required_op_classes = (Transpose, Reshape)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, Reshape)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -38,10 +38,10 @@ class SinkTranspose(Pass):
             return Miss(found, node)
         if view.only_user(turn.output) is None:
             return Miss("others read what is transposed", node)
-        return Match(view, node, through=[turn], facts=found)
+        return Match(view, node, traversed_nodes=[turn], payload=found)
 
     def rewrite(self, match: Match) -> Patch:
-        build, (turn,), found = match.builder(self.name), match.through, match.facts
+        build, (turn,), found = match.builder(self.name), match.traversed_nodes, match.payload
         value = build.add(Reshape(allowzero=1), turn.arg(0), build.dims(found.shape))
         return build.patch({match.root.output: build.add(Transpose(found.perm), value)})
 
@@ -84,7 +84,11 @@ def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
             ((m, n) for m in range(i, len(before)) for n in range(j, len(after))), key=sum
         )
         found = next(
-            (e for e in ends if same(product(before[i : e[0] + 1]), product(after[j : e[1] + 1]))),
+            (
+                e
+                for e in ends
+                if provably_equal(product(before[i : e[0] + 1]), product(after[j : e[1] + 1]))
+            ),
             None,
         )
         if found is None:
@@ -92,7 +96,7 @@ def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
         groups.append((range(i, found[0] + 1), range(j, found[1] + 1)))
         i, j = found[0] + 1, found[1] + 1
     rest = (*before[i:], *after[j:])
-    if not groups or not all(same(d, 1) for d in rest):
+    if not groups or not all(provably_equal(d, 1) for d in rest):
         return None
     first, last = groups.pop()
     return [*groups, (range(first.start, len(before)), range(last.start, len(after)))]

@@ -18,9 +18,9 @@ class RestoreRounded(Pass):
     """RoundedMatMul -> MatMul(RoundToScale(A), DequantizeLinear(B)), as the model had it."""
 
     name = "restore_rounded"
-    needs = (RoundedMatMul,)
+    required_op_classes = (RoundedMatMul,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return issubclass(op, RoundedMatMul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:

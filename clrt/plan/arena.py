@@ -9,23 +9,23 @@ from typing import NamedTuple
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import INDEXED_BYTES
-from clrt.plan.slab_occupancy import Lifetime, Slab
+from clrt.plan.slab_occupancy import LifetimeNodes, SlabOccupancy
 
 
 @dataclass(frozen=True)
-class Interval:
+class LiveInterval:
     """A buffer to place: its size and the first and last step that touch it."""
 
     nbytes: int
     first: int
     last: int
 
-    def meets(self, other: Interval) -> bool:
+    def meets(self, other: LiveInterval) -> bool:
         """Whether both are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
-class Place(NamedTuple):
+class Allocation(NamedTuple):
     """Where a buffer lies."""
 
     slab: int
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 class Arena:
     """Places in the order of the intervals, and the size of each slab."""
 
-    places: tuple[Place, ...]
+    places: tuple[Allocation, ...]
     slab_bytes: tuple[int, ...]
 
     @property
@@ -49,7 +49,7 @@ def align(nbytes: int) -> int:
     return max(-(-nbytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
 
 
-def live_bytes(intervals: Sequence[Interval]) -> int:
+def live_bytes(intervals: Sequence[LiveInterval]) -> int:
     """The largest sum of aligned sizes alive at one step: no arena can be smaller."""
     change: dict[int, int] = {}
     for interval in intervals:
@@ -63,7 +63,7 @@ def live_bytes(intervals: Sequence[Interval]) -> int:
     return peak
 
 
-def separate(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
+def separate(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
     """Each buffer in a slab of its own, to the byte: what a simulator needs.
 
     It then sees each access outside a tensor, and takes no tensor for uninitialised: Oclgrind
@@ -73,11 +73,11 @@ def separate(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
         OutOfMemoryError: One buffer is larger than a slab may be.
     """
     _check_sizes(intervals, max_slab_bytes)
-    places = tuple(Place(slab, 0) for slab in range(len(intervals)))
+    places = tuple(Allocation(slab, 0) for slab in range(len(intervals)))
     return Arena(places, tuple(i.nbytes for i in intervals))
 
 
-def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
+def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
     """Greedy by size: the largest first, each at the lowest offset that is free all its life.
 
     The order by size alone loses where many equal buffers chain. So where it takes more than is
@@ -90,7 +90,7 @@ def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     indices = range(len(intervals))
     begin = min((i.first for i in intervals), default=0)
     ticks = 1 << max((i.last - begin for i in intervals), default=0).bit_length()
-    spans = [Lifetime.of(i.first - begin, i.last - begin, ticks) for i in intervals]
+    spans = [LifetimeNodes.of(i.first - begin, i.last - begin, ticks) for i in intervals]
     by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
     arena = _place(intervals, spans, by_size, max_slab_bytes)
     if arena.nbytes == live_bytes(intervals):
@@ -100,7 +100,7 @@ def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     return min(arena, other, key=lambda a: a.nbytes)
 
 
-def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
+def _check_sizes(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> None:
     largest = max((align(i.nbytes) for i in intervals), default=0)
     if largest > max_slab_bytes:
         raise OutOfMemoryError(
@@ -112,25 +112,25 @@ def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
 
 
 def _place(
-    intervals: Sequence[Interval],
-    spans: Sequence[Lifetime],
+    intervals: Sequence[LiveInterval],
+    spans: Sequence[LifetimeNodes],
     order: Sequence[int],
     max_slab_bytes: int,
 ) -> Arena:
     largest = min(max_slab_bytes, INDEXED_BYTES)
-    slabs: list[Slab] = []
+    slabs: list[SlabOccupancy] = []
     sizes: list[int] = []
-    places: dict[int, Place] = {}
+    places: dict[int, Allocation] = {}
     for index in order:
         size, span = align(intervals[index].nbytes), spans[index]
         for slab in range(len(slabs) + 1):
             if slab == len(slabs):
-                slabs.append(Slab())
+                slabs.append(SlabOccupancy())
                 sizes.append(0)
             offset = slabs[slab].room(span, size)
             if not offset or offset + size <= largest:
                 slabs[slab].take(span, offset, size)
-                places[index] = Place(slab, offset)
+                places[index] = Allocation(slab, offset)
                 sizes[slab] = max(sizes[slab], offset + size)
                 break
     return Arena(tuple(places[i] for i in range(len(intervals))), tuple(sizes))

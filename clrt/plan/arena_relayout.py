@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clrt.plan.arena import Arena, Interval, Place
+from clrt.plan.arena import Allocation, Arena, LiveInterval
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackingOrder:
     """Which buffer lies on which others.
 
     A buffer starts where the highest of those ends that lie below it and are alive with it. So at
@@ -27,7 +27,7 @@ class Stack:
     slabs: tuple[int, ...]
 
     @classmethod
-    def of(cls, intervals: Sequence[Interval], arena: Arena) -> Stack:
+    def of(cls, intervals: Sequence[LiveInterval], arena: Arena) -> StackingOrder:
         """The stack that an arena is."""
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
@@ -60,4 +60,4 @@ class Stack:
         for slab, end in zip(self.slabs, ends, strict=True):
             if end > slab_bytes[slab]:
                 slab_bytes[slab] = end
-        return Arena(tuple(map(Place, self.slabs, starts)), tuple(slab_bytes))
+        return Arena(tuple(map(Allocation, self.slabs, starts)), tuple(slab_bytes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Contract:
+class DeviceIo:
     """Inputs and outputs that a plan binds where they lie, without a copy.
 
     Attributes:
@@ -21,4 +21,4 @@ class Contract:
     device_outputs: frozenset[str] = frozenset()
 
 
-HOST_ONLY = Contract()
+HOST_ONLY = DeviceIo()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.fusion import FusionMiss, LaunchFusion, Makers, launch_fusions
+from clrt.kernels.fusion import FusionMiss, LaunchFusionRule, ProducerMap, launch_fusions
 from clrt.kernels.variant import Lowering
 from clrt.plan.lifetimes import is_view
 from clrt.plan.steps import Region
@@ -54,7 +54,7 @@ def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
         ShapeError: A kernel would count past 32 bits.
     """
     nodes = [n for n in graph.nodes if not is_view(n)]
-    edges, makers = _Edges(graph), Makers(graph, nodes)
+    edges, makers = _Edges(graph), ProducerMap(graph, nodes)
     refused: dict[tuple[str, Node], str] = {}
     while True:
         search = _Search(makers, ctx, refused)
@@ -164,7 +164,7 @@ class _Search:
     """The regions so far, by their last nodes."""
 
     def __init__(
-        self, makers: Makers, ctx: Lowering, refused: Mapping[tuple[str, Node], str]
+        self, makers: ProducerMap, ctx: Lowering, refused: Mapping[tuple[str, Node], str]
     ) -> None:
         self.regions: dict[Node, Region] = {}
         self.misses: list[MissedRegion] = []
@@ -185,7 +185,7 @@ class _Search:
             if found is not None:
                 self.misses.append(MissedRegion(rule.name, node, found.reason))
 
-    def _region(self, rule: LaunchFusion, node: Node) -> Region | FusionMiss | None:
+    def _region(self, rule: LaunchFusionRule, node: Node) -> Region | FusionMiss | None:
         if (rule.name, node) in self._refused:
             return FusionMiss(self._refused[rule.name, node])
         try:

@@ -60,7 +60,7 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
 
 
 def _moves(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.moves
+    return isinstance(node.op, Op) and node.op.is_data_movement
 
 
 def _read(node: Node) -> list[Value]:

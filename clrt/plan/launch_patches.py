@@ -8,15 +8,22 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from clrt.ir.symbolic_trace import Trace, is_traced
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Status, numbered_arguments
+from clrt.ir.symbolic_trace import ShapeTrace, is_traced
+from clrt.kernels.spec import (
+    Buffer,
+    BufferArg,
+    Launch,
+    PackedWeight,
+    StatusWord,
+    numbered_arguments,
+)
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 @dataclass(frozen=True)
-class Words:
+class VariableArguments:
     """The arguments of launches that may differ from size to size, all of 32 bits.
 
     An argument is the number of a formula, and for the offset of a buffer in the arena the elements
@@ -36,8 +43,8 @@ class Words:
 
     @classmethod
     def of(
-        cls, launches: Sequence[Launch], trace: Trace, tenant_of: Callable[[Buffer], int]
-    ) -> Words:
+        cls, launches: Sequence[Launch], trace: ShapeTrace, tenant_of: Callable[[Buffer], int]
+    ) -> VariableArguments:
         """Those of traced launches.
 
         Args:
@@ -52,12 +59,16 @@ class Words:
                     continue
                 buffer, tenant = arg.buffer, tenant_of(arg.buffer)
                 if tenant >= 0 or is_traced(arg.offset):
-                    itemsize = 1 if isinstance(buffer, (Packed, Status)) else buffer.dtype.itemsize
+                    itemsize = (
+                        1
+                        if isinstance(buffer, (PackedWeight, StatusWord))
+                        else buffer.dtype.itemsize
+                    )
                     formula = trace.formula(arg.offset)
                     rows.append((number, tenant, index + 1, formula, itemsize))
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 
-    def at(self, numbers: Ints, offsets: Sequence[int]) -> Int32s:
+    def evaluate(self, numbers: Ints, offsets: Sequence[int]) -> Int32s:
         """The words.
 
         Args:
@@ -69,14 +80,14 @@ class Words:
         return words.astype(np.int32)
 
 
-class Grids:
+class VariableGlobalSizes:
     """The global sizes that may differ from size to size.
 
     Attributes:
         launches: Whose they are, counted through the plan.
     """
 
-    def __init__(self, launches: Sequence[Launch], trace: Trace) -> None:
+    def __init__(self, launches: Sequence[Launch], trace: ShapeTrace) -> None:
         varying = [i for i, x in enumerate(launches) if any(map(is_traced, x.global_size))]
         formulas = [tuple(map(trace.formula, launches[i].global_size)) for i in varying]
         self.launches = tuple(varying)

@@ -8,16 +8,16 @@ from types import MappingProxyType
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.ir.symbolic_trace import plain
-from clrt.kernels.spec import Buffer, Packed, Status
+from clrt.ir.symbolic_trace import untraced
+from clrt.kernels.spec import Buffer, PackedWeight, StatusWord
 from clrt.ops.base import Op
 from clrt.ops.pointwise.fused import symbolic_shape
-from clrt.plan.arena import Interval
+from clrt.plan.arena import LiveInterval
 from clrt.plan.steps import HostStep, Placed, PlanStep, Region
 
 
 @dataclass(frozen=True)
-class Tick:
+class MemoryEvent:
     """What runs at once, as far as memory goes: a step, or one launch of a region.
 
     Attributes:
@@ -33,35 +33,35 @@ class Tick:
     on_host: bool = False
 
 
-def ticks(steps: Sequence[PlanStep]) -> list[Tick]:
+def ticks(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
     """The times at which memory is touched, in order."""
-    found: list[Tick] = []
+    found: list[MemoryEvent] = []
     for index, step in enumerate(steps):
         if isinstance(step, Region):
             found += _region_ticks(index, step)
         elif isinstance(step, HostStep):
             values = (*step.node.inputs, *step.node.outputs)
             held = tuple(v for v in values if v is not None)
-            found.append(Tick(index, step.nodes, held, on_host=True))
+            found.append(MemoryEvent(index, step.nodes, held, on_host=True))
         else:
             named = (b for x in step.launches for b in x.buffers)
-            found.append(Tick(index, step.nodes, tuple(dict.fromkeys(named))))
+            found.append(MemoryEvent(index, step.nodes, tuple(dict.fromkeys(named))))
     return found
 
 
-def _region_ticks(index: int, region: Region) -> Iterator[Tick]:
-    """A node has read its inputs once the launch that makes it ends (`LaunchFusion.emit`)."""
+def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
+    """A node has read its inputs once the launch that makes it ends (`LaunchFusionRule.emit`)."""
     left = list(region.nodes)
     for launch, _, made in region.work():
         left = [n for n in left if n not in made]
-        yield Tick(index, made, tuple(launch.buffers))
+        yield MemoryEvent(index, made, tuple(launch.buffers))
     if left:
-        yield Tick(index, tuple(left), ())
+        yield MemoryEvent(index, tuple(left), ())
 
 
 def share(
     graph: Graph,
-    times: Sequence[Tick],
+    times: Sequence[MemoryEvent],
     read_only: Collection[Value] = (),
     inside: Mapping[Value, Value] = MappingProxyType({}),
 ) -> dict[Value, Value]:
@@ -89,7 +89,7 @@ def share(
     for now, tick in enumerate(times):
         for node in tick.nodes:
             assert isinstance(node.op, Op)
-            for index, places in node.op.takes_over(node):
+            for index, places in node.op.inplace_candidates(node):
                 output = node.outputs[index]
                 if tick.on_host or output not in tick.buffers or output in apart:
                     continue
@@ -101,7 +101,7 @@ def share(
 
 
 def _last_uses(
-    graph: Graph, times: Sequence[Tick], root: Callable[[Value], Value]
+    graph: Graph, times: Sequence[MemoryEvent], root: Callable[[Value], Value]
 ) -> dict[Value, int]:
     last: dict[Value, int] = {}
     for now, tick in enumerate(times):
@@ -117,7 +117,7 @@ def _taken_over(
     node: Node,
     output: Value,
     places: Sequence[int],
-    tick: Tick,
+    tick: MemoryEvent,
     last: Mapping[Value, int],
     now: int,
     root: Callable[[Value], Value],
@@ -144,10 +144,10 @@ def _taken_over(
 
 def buffer_lifetimes(
     graph: Graph,
-    times: Sequence[Tick],
+    times: Sequence[MemoryEvent],
     roots: Mapping[Value, Value],
     external: Collection[Value] = (),
-) -> tuple[list[Placed], list[Interval]]:
+) -> tuple[list[Placed], list[LiveInterval]]:
     """The arena's tenants with their sizes, first and last tick.
 
     Where they lie is no formula of the sizes of a call (see `restack`): sizes are plain numbers.
@@ -168,12 +168,12 @@ def buffer_lifetimes(
         touch(value, -1)
     for now, tick in enumerate(times):
         for buffer in tick.buffers:
-            if not isinstance(buffer, (Packed, Status)):
+            if not isinstance(buffer, (PackedWeight, StatusWord)):
                 touch(buffer, now)
     for value in graph.outputs:
         touch(value, len(times))
     owners = list(spans)
-    return owners, [Interval(plain(o.nbytes), *spans[o]) for o in owners]
+    return owners, [LiveInterval(untraced(o.nbytes), *spans[o]) for o in owners]
 
 
 def is_view(node: Node) -> bool:

@@ -7,7 +7,7 @@ from clrt.ir.graph import Node
 from clrt.kernels.variant import Lowering, by_cost
 from clrt.ops.base import Op
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 
 
 def lower(node: Node, ctx: Lowering) -> PlanStep:
@@ -15,7 +15,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
     assert isinstance(node.op, Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
-    unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
+    unread = [d for d in dtypes if d.storage not in (node.op.supported_storages or (d.storage,))]
     if unread:
         return _host(node, f"no kernel for {unread[0]}")
     for variant, reason in by_cost(node.op.variants, node, ctx.caps):
@@ -35,5 +35,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
 
 
 def _host(node: Node, reason: str) -> HostStep:
-    check_host(sum(v.nbytes for v in node.outputs), f"The result of {node}, made on the host,")
+    check_host_bytes(
+        sum(v.nbytes for v in node.outputs), f"The result of {node}, made on the host,"
+    )
     return HostStep(node, reason)

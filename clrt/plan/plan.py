@@ -12,17 +12,17 @@ from clrt.errors import ShapeError, reworded
 from clrt.ir.graph import Graph, Value
 from clrt.ir.symbolic_trace import is_traced
 from clrt.kernels.index_range import check_index_range
-from clrt.kernels.spec import KernelSpec, Launch, Packed, Status
+from clrt.kernels.spec import KernelSpec, Launch, PackedWeight, StatusWord
 from clrt.kernels.variant import Lowering
-from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
-from clrt.plan.device_io import HOST_ONLY, Contract
+from clrt.plan.arena import Allocation, Arena, LiveInterval, assign_offsets, live_bytes, separate
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
 from clrt.plan.lifetimes import buffer_lifetimes, is_view_by_sizes, share, ticks
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
-from clrt.plan.subview_placement import PartNote, place_parts
+from clrt.plan.subview_placement import SubviewNote, place_parts
 from clrt.plan.traffic import traffic
-from clrt.util.gc_control import without_collector
+from clrt.util.gc_control import gc_disabled
 
 # The smallest buffer that is made.
 LEAST_BUFFER_BYTES = 4
@@ -49,15 +49,15 @@ class Plan:
     graph: Graph
     steps: tuple[PlanStep, ...]
     arena: Arena
-    places: Mapping[Placed, Place]
+    places: Mapping[Placed, Allocation]
     roots: Mapping[Value, Value]
     live_bytes: int
     external: tuple[Value, ...] = ()
-    contract: Contract = HOST_ONLY
-    statuses: tuple[Status, ...] = field(default=())
+    contract: DeviceIo = HOST_ONLY
+    statuses: tuple[StatusWord, ...] = field(default=())
     missed_regions: tuple[MissedRegion, ...] = ()
     also: tuple[KernelSpec, ...] = ()
-    parts: tuple[PartNote, ...] = ()
+    parts: tuple[SubviewNote, ...] = ()
 
     def root(self, value: Value) -> Value:
         """The value whose memory `value` lies in."""
@@ -96,7 +96,7 @@ class Plan:
         buffers = (b for x in launches_of(self.steps) for b in x.buffers)
         found: dict[tuple[Value, str], int] = {}
         for buffer in (*buffers, *self.graph.outputs):
-            if isinstance(buffer, Packed):
+            if isinstance(buffer, PackedWeight):
                 found[buffer.value, buffer.layout] = max(buffer.nbytes, LEAST_BUFFER_BYTES)
             elif isinstance(buffer, Value) and (root := self.root(buffer)).is_constant:
                 found[root, ""] = max(root.nbytes, LEAST_BUFFER_BYTES)
@@ -107,12 +107,12 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, HostStep))
 
 
-@without_collector
+@gc_disabled
 def make_plan(
     graph: Graph,
     caps: DeviceCaps,
     record: Callable[[str], Mapping[str, int]],
-    contract: Contract = HOST_ONLY,
+    contract: DeviceIo = HOST_ONLY,
 ) -> Plan:
     """Plans a specialised graph for a device.
 
@@ -136,10 +136,10 @@ def make_plan(
     also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
     external = _external(graph, roots, contract)
     owners, intervals = buffer_lifetimes(graph, times, roots, external)
-    arrange = separate if caps.simulator else place
+    arrange = separate if caps.simulator else assign_offsets
     arena = arrange(intervals, caps.max_alloc_bytes)
     places = dict(zip(owners, arena.places, strict=True))
-    statuses = {b: None for t in times for b in t.buffers if isinstance(b, Status)}
+    statuses = {b: None for t in times for b in t.buffers if isinstance(b, StatusWord)}
     live = live_bytes(intervals)
     made_for = (tuple(external), contract, tuple(statuses), fused.misses, also, parts.notes)
     return Plan(graph, steps, arena, places, roots, live, *made_for)
@@ -180,7 +180,7 @@ def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
     return frozenset(v for v in graph.inputs if v.name in names)
 
 
-def _external(graph: Graph, roots: Mapping[Value, Value], contract: Contract) -> dict[Value, None]:
+def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
     """The root values that lie in memory of the caller.
 
     Inputs on the device do, and what outputs that stay there are computed in.
@@ -208,16 +208,16 @@ def _without_copies(
     return replace(step, launches=tuple(filter(moves, step.launches)))
 
 
-def tenants(plan: Plan) -> list[tuple[Placed, Interval]]:
+def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
     """What lies in the arena, its size, and the first and last tick that touch it."""
     owners, intervals = buffer_lifetimes(plan.graph, ticks(plan.steps), plan.roots, plan.external)
     return list(zip(owners, intervals, strict=True))
 
 
-def lifetimes(plan: Plan) -> list[tuple[Placed, Interval]]:
+def step_lifetimes(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
     """What lies in the arena, its size, and the first and last step that touch it."""
     step_of = [-1, *(t.step for t in ticks(plan.steps)), len(plan.steps)]  # by 1 + tick
     return [
-        (owner, Interval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
-        for owner, i in tenants(plan)
+        (owner, LiveInterval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
+        for owner, i in arena_buffers(plan)
     ]

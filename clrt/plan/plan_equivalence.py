@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.plan.plan import Plan
 from clrt.plan.steps import launches_of
 
 
-def do_alike(left: Plan, right: Plan) -> bool:
+def plans_equivalent(left: Plan, right: Plan) -> bool:
     """Whether the launches of two plans are the same, and what they read of the host."""
     ours, theirs = launches_of(left.steps), launches_of(right.steps)
     if len(ours) != len(theirs) or len(left.statuses) != len(right.statuses):
@@ -51,11 +51,11 @@ def _same_buffer(left: Buffer, right: Buffer) -> bool:
         return alike and (not left.is_constant or _same_elements(left.numbers, right.numbers))
     if isinstance(left, Scratch) and isinstance(right, Scratch):
         return (left.elems, left.dtype) == (right.elems, right.dtype)
-    if isinstance(left, Packed) and isinstance(right, Packed):
+    if isinstance(left, PackedWeight) and isinstance(right, PackedWeight):
         alike = (left.layout, left.nbytes) == (right.layout, right.nbytes)
         # A plan that folds a constant has one of its own.
         return alike and _same_buffer(left.value, right.value)
-    if isinstance(left, Status) and isinstance(right, Status):
+    if isinstance(left, StatusWord) and isinstance(right, StatusWord):
         return (left.operand, left.allowed) == (right.operand, right.allowed)
     return False
 

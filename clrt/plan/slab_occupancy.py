@@ -11,7 +11,7 @@ _Ranges = list[int]
 
 
 @dataclass(frozen=True)
-class Lifetime:
+class LifetimeNodes:
     """A lifetime as nodes of a segment tree over ticks: node n has the children 2n and 2n + 1.
 
     Attributes:
@@ -23,7 +23,7 @@ class Lifetime:
     above: tuple[int, ...]
 
     @classmethod
-    def of(cls, first: int, last: int, ticks: int) -> Lifetime:
+    def of(cls, first: int, last: int, ticks: int) -> LifetimeNodes:
         """The ticks from `first` to `last` of a tree over so many."""
         low, high = first + ticks, last + ticks + 1
         parts: list[int] = []
@@ -44,7 +44,7 @@ class Lifetime:
         return cls(tuple(parts), tuple(above))
 
 
-class Slab:
+class SlabOccupancy:
     """Buffers with a lifetime and a place in one piece of memory."""
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class Slab:
         self._somewhere: dict[int, _Ranges] = {}
         self._throughout: dict[int, _Ranges] = {}
 
-    def room(self, lifetime: Lifetime, nbytes: int) -> int:
+    def room(self, lifetime: LifetimeNodes, nbytes: int) -> int:
         """The lowest offset from which on so many bytes are free all the time."""
         taken = [self._somewhere[n] for n in lifetime.parts if n in self._somewhere]
         taken += [self._throughout[n] for n in lifetime.above if n in self._throughout]
         return _lowest_gap(taken, nbytes)
 
-    def take(self, lifetime: Lifetime, offset: int, nbytes: int) -> None:
+    def take(self, lifetime: LifetimeNodes, offset: int, nbytes: int) -> None:
         """Takes bytes for that time."""
         _add(self._throughout, lifetime.parts, offset, offset + nbytes)
         _add(self._somewhere, (*lifetime.parts, *lifetime.above), offset, offset + nbytes)

@@ -15,15 +15,15 @@ from math import prod
 import numpy as np
 
 from clrt.errors import PlanError, ShapeError
-from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
+from clrt.ir.dims import Bindings, Shape, match_symbols, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.index_range import MAX_ELEMS
 from clrt.ops.base import Op
 from clrt.ops.control.control_flow import sink_constants
-from clrt.ops.decompositions.registry import Audience, decompose
-from clrt.ops.node_errors import Blaming
+from clrt.ops.decompositions.registry import DecompositionStage, decompose
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.lifetimes import is_view
 from clrt.plan.traced_constants import derive, trace_of
 from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
@@ -32,7 +32,7 @@ from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
 MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
 # Who asks what a node stands for.
-_AUDIENCES = Audience.PLANNING, Audience.LOWERING
+_AUDIENCES = DecompositionStage.PLANNING, DecompositionStage.LOWERING
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
@@ -123,7 +123,7 @@ def specialise_to_break(
     names = Names(())
     budget = FoldBudget.of(0)
     todo = deque(copy.nodes)
-    audiences = (*_AUDIENCES, Audience.REPEATED) if repeated else _AUDIENCES
+    audiences = (*_AUDIENCES, DecompositionStage.REPEATED) if repeated else _AUDIENCES
     while todo:
         node = todo.popleft()
         node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
@@ -199,7 +199,7 @@ def _lies_in(node: Node, owned: Collection[Value]) -> bool:
 def _unread(node: Node) -> bool:
     """Whether an input that must be known when the plan is made is not."""
     assert isinstance(node.op, Op)
-    wanted = (node.input(i) for i in node.op.host_inputs)
+    wanted = (node.input(i) for i in node.op.plan_time_inputs)
     return any(v is not None and not v.has_numbers for v in wanted)
 
 
@@ -237,21 +237,21 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
         _tell(value, type_, sizes)
-        if value.symbolic is not None and not _fits(type_, value.symbolic, sizes):
-            value.symbolic = None  # what the file declares is wrong
+        if value.symbolic_shape is not None and not _fits(type_, value.symbolic_shape, sizes):
+            value.symbolic_shape = None  # what the file declares is wrong
         value.type = type_
     return True
 
 
 def _tell(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
     """Adds the dims of a value that its type now tells."""
-    for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
+    for name, size in match_symbols(value.shape or (), type_.shape or ()).items():
         sizes.setdefault(name, size)
 
 
 def _types(node: Node) -> list[TensorType]:
     assert isinstance(node.op, Op)
-    with Blaming(node):
+    with NodeErrorContext(node):
         return node.op.infer_with_data(node.input_types)
 
 
@@ -275,7 +275,7 @@ def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
     one symbol.
     """
     bound = tuple(substitute(d, sizes) for d in dims)
-    return type_.agrees(TensorType(type_.dtype, bound))
+    return type_.is_compatible(TensorType(type_.dtype, bound))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
@@ -307,8 +307,8 @@ def _break_graph(
     for node in waiting:
         assert isinstance(node.op, Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-        missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-        drives = any(node.input(i) in missing for i in node.op.drives_unread)
+        missing = [v for v in inputs if v in (node.input(i) for i in node.op.plan_time_inputs)]
+        drives = any(node.input(i) in missing for i in node.op.host_driven_inputs)
         if missing and not (_is_driven(node) or drives):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
@@ -349,7 +349,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
             return False
         assert isinstance(node.op, Op)
         given = sum(v.nbytes for v in node.inputs if v is not None)
-        if node.op.stepwise and given > MAX_STEPWISE_BYTES:
+        if node.op.has_slow_reference and given > MAX_STEPWISE_BYTES:
             return False
         made = sum(v.nbytes for v in node.outputs)
         work = given + node.op.flops(node.input_types, [v.type for v in node.outputs])
@@ -360,8 +360,8 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
             derive(node, trace)
             return True
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        with Blaming(node):
-            arrays = list(node.op.compute(*inputs))
+        with NodeErrorContext(node):
+            arrays = list(node.op.run_reference(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
         data = array
         if array is None or array.dtype != object:

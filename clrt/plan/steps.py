@@ -57,7 +57,7 @@ class Region(DeviceStep):
 
     Attributes:
         nodes: Each behind those that it reads.
-        variant: Name of the rule (`LaunchFusion`).
+        variant: Name of the rule (`LaunchFusionRule`).
     """
 
 

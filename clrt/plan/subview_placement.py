@@ -1,7 +1,7 @@
 """Parts that lie where they belong: values in the memory of others, so that nothing copies them.
 
-Which op has parts only the op knows (`Op.parts`), and which launch can go through a tensor whose
-rows lie apart only the launch (`TensorRows`). Here the two meet: a part is placed where every
+Which op has parts only the op knows (`Op.subviews`), and which launch can go through a tensor whose
+rows lie apart only the launch (`RowPitchSupport`). Here the two meet: a part is placed where every
 launch that touches it can do with the place.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.parts import TensorPart
-from clrt.kernels.spec import OCTET, BufferArg, Launch, i32
+from clrt.kernels.parts import Subview
+from clrt.kernels.spec import VEC8, BufferArg, Launch, i32
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
 from clrt.plan.fuse_launches import by_edges
@@ -34,7 +34,7 @@ _MOST_NESTED = 32
 
 
 @dataclass(frozen=True)
-class PartNote:
+class SubviewNote:
     """What became of a part of a node.
 
     Attributes:
@@ -48,7 +48,7 @@ class PartNote:
 
 
 @dataclass(frozen=True)
-class PlacedParts:
+class SubviewPlacement:
     """A plan's steps once parts are placed.
 
     Attributes:
@@ -58,19 +58,19 @@ class PlacedParts:
 
     steps: tuple[PlanStep, ...]
     inside: Mapping[Value, Value]
-    notes: tuple[PartNote, ...]
+    notes: tuple[SubviewNote, ...]
 
 
-def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> PlacedParts:
+def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
     """Places as many parts of the nodes as launches can do with.
 
     Outputs come first, then the inputs, node by node as the edges of the graph lead: a value that
     two nodes want to have goes to the first.
     """
     copying = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
-    parts = {n: found for n in copying if (found := _op(n).parts(n))}
+    parts = {n: found for n in copying if (found := _op(n).subviews(n))}
     if not parts:
-        return PlacedParts(tuple(steps), {}, ())
+        return SubviewPlacement(tuple(steps), {}, ())
     search = _PartSearch(graph, list(steps), ctx)
     owners = [n for n in by_edges(graph) if n in parts]
     for outputs in (True, False):
@@ -123,8 +123,8 @@ class _PartSearch:
     graph: Graph
     steps: list[PlanStep]
     ctx: Lowering
-    inside: dict[Value, TensorPart] = field(default_factory=dict)
-    notes: list[PartNote] = field(default_factory=list)
+    inside: dict[Value, Subview] = field(default_factory=dict)
+    notes: list[SubviewNote] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._views = {n.output: n.arg(0) for n in self.graph.nodes if is_view(n)}
@@ -144,7 +144,7 @@ class _PartSearch:
             value = self._views[value]
         return value
 
-    def visit(self, node: Node, number: int, part: TensorPart, alone: bool) -> None:
+    def visit(self, node: Node, number: int, part: Subview, alone: bool) -> None:
         """Places a part, if that is possible.
 
         Args:
@@ -153,26 +153,26 @@ class _PartSearch:
         if not prod(part.value.dims):
             return
         reason = self._reject_reason(part) or self._try(node, number, part, alone)
-        self.notes.append(PartNote(node, part.value, part.whole, reason or ""))
+        self.notes.append(SubviewNote(node, part.value, part.parent, reason or ""))
 
-    def _reject_reason(self, part: TensorPart) -> str | None:
+    def _reject_reason(self, part: Subview) -> str | None:
         """Why a part cannot lie elsewhere, whatever launches can do."""
         value = self.base(part.value)
-        if value.is_constant or self.base(part.whole).is_constant:
-            return f"%{(value if value.is_constant else part.whole).name} is a constant"
+        if value.is_constant or self.base(part.parent).is_constant:
+            return f"%{(value if value.is_constant else part.parent).name} is a constant"
         if value.producer is None:
             return f"%{value.name} is an input of the model"
         if value in self._outputs:
             return f"%{value.name} is an output of the model"
         if value in self.inside:
-            return f"%{value.name} lies in %{self.inside[value].whole.name}"
+            return f"%{value.name} lies in %{self.inside[value].parent.name}"
         if any(isinstance(self.steps[i], HostStep) for i in self._uses.get(value, ())):
             return f"the host works on %{value.name}"
         return None
 
-    def _try(self, node: Node, number: int, part: TensorPart, alone: bool) -> str | None:
+    def _try(self, node: Node, number: int, part: Subview, alone: bool) -> str | None:
         """Places a part; or says why not, and leaves everything as it was."""
-        index, value, whole = self._step_of[node], self.base(part.value), self.base(part.whole)
+        index, value, whole = self._step_of[node], self.base(part.value), self.base(part.parent)
         held = list(islice(self._within(value), _MOST_NESTED))
         holders = list(islice(self._chain(whole), _MOST_NESTED))
         if len(held) + len(holders) > _MOST_NESTED:
@@ -204,14 +204,14 @@ class _PartSearch:
         if index in self._outdated:
             self._outdated.remove(index)
             before = self.steps[index]
-            step = lower(before.node, replace(self.ctx, placed=self._placed))
+            step = lower(before.node, replace(self.ctx, aliased_subviews=self._placed))
             assert isinstance(step, DeviceStep) and isinstance(before, DeviceStep)
             # Parts may be placed at some sizes only: the kernels are the same at all of them.
             specs = (*before.also, *(x.kernel for x in before.launches))
             self.steps[index] = replace(step, also=tuple(dict.fromkeys(specs)))
         return self.steps[index]
 
-    def _copied_bytes(self, node: Node, part: TensorPart) -> int:
+    def _copied_bytes(self, node: Node, part: Subview) -> int:
         """What a copy moves of the whole; the part is a tensor of its launch."""
         moved = part.value.nbytes
         return moved * part.pitch // part.width if part.value.producer is node else moved
@@ -256,19 +256,19 @@ class _PartSearch:
         """A value, what it lies in, what that lies in, and so on."""
         yield value
         while value in self.inside:
-            value = self.base(self.inside[value].whole)
+            value = self.base(self.inside[value].parent)
             yield value
 
     def _place_of(self, value: Value) -> _PartPlace | None:
         """Where a value lies in what holds it at last."""
         part = self.inside[value]
         place: _PartPlace | None = _PartPlace(part.offset, part.width, part.pitch)
-        holder = self.base(part.whole)
+        holder = self.base(part.parent)
         while holder in self.inside and place is not None:
             outer = self.inside[holder]
             held = _PartPlace(outer.offset, outer.width, outer.pitch)
             place = place.within(held, prod(value.dims), prod(holder.dims))
-            holder = self.base(outer.whole)
+            holder = self.base(outer.parent)
         return place
 
     def _launches(
@@ -289,7 +289,7 @@ class _PartSearch:
         buffer = arg.buffer
         return isinstance(buffer, Value) and arg.elems != 0 and self.base(buffer) is value
 
-    def result(self) -> PlacedParts:
+    def result(self) -> SubviewPlacement:
         """The steps, with arguments that lead to where parts lie."""
         places = {v: self._place_of(v) for v in self.inside}
         moved = {i for v in places for i in self._uses.get(v, ())}
@@ -297,8 +297,8 @@ class _PartSearch:
             self._moved(s, places) if i in moved and isinstance(s, DeviceStep) else s
             for i, s in enumerate(map(self._step, range(len(self.steps))))
         ]
-        inside = {v: self.base(p.whole) for v, p in self.inside.items()}
-        return PlacedParts(tuple(steps), inside, tuple(self.notes))
+        inside = {v: self.base(p.parent) for v, p in self.inside.items()}
+        return SubviewPlacement(tuple(steps), inside, tuple(self.notes))
 
     def _moved(self, step: DeviceStep, places: Mapping[Value, _PartPlace | None]) -> DeviceStep:
         launches = tuple(self._moved_launch(x, places) for x in step.launches)
@@ -336,8 +336,8 @@ def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
     if (
         rows is not None
-        and rows.octets
-        and (place.offset % OCTET or (wide != step and step % OCTET))
+        and rows.requires_vec8
+        and (place.offset % VEC8 or (wide != step and step % VEC8))
     ):
         return "needs aligned"
     if wide != step and rows is not None and rows.width == wide:

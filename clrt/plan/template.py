@@ -12,18 +12,25 @@ import numpy as np
 from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, DerivedElements
-from clrt.ir.symbolic_trace import Evaluation, Trace, is_traced, plain
-from clrt.kernels.spec import INDEXED_BYTES, Buffer, BufferArg, Packed, Status, numbered_arguments
-from clrt.plan.arena import Arena, Interval, place
-from clrt.plan.arena_relayout import Stack
+from clrt.ir.op import Array, TracedConstant
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced, untraced
+from clrt.kernels.spec import (
+    INDEXED_BYTES,
+    Buffer,
+    BufferArg,
+    PackedWeight,
+    StatusWord,
+    numbered_arguments,
+)
+from clrt.plan.arena import Arena, LiveInterval, assign_offsets
+from clrt.plan.arena_relayout import StackingOrder
 from clrt.plan.fuse_launches import MissedRegion
-from clrt.plan.launch_patches import Grids, Int32s, Ints, Words
-from clrt.plan.plan import Plan, tenants
+from clrt.plan.launch_patches import Int32s, Ints, VariableArguments, VariableGlobalSizes
+from clrt.plan.plan import Plan, arena_buffers
 from clrt.plan.specialise import specialise_to_break
 from clrt.plan.steps import HostStep, PlanStep, launches_of
-from clrt.plan.subview_placement import PartNote
-from clrt.plan.template_instantiation import Replay
+from clrt.plan.subview_placement import SubviewNote
+from clrt.plan.template_instantiation import TemplateInstantiator
 
 _LOG = logging.getLogger(__name__)
 # By how much of its live bytes an arena may be larger than the one that a search found, before
@@ -61,7 +68,7 @@ def trace_plan(
     """
     if not bindings or any(not v.type.bind(bindings).is_static for v in graph.inputs):
         return None
-    trace = Trace(bindings)
+    trace = ShapeTrace(bindings)
     try:
         first, graph_break = specialise_to_break(graph, trace.start(), shapes, known, donated)
         if graph_break is not None:
@@ -79,16 +86,16 @@ def _follows(plan: Plan) -> bool:
     if plan.host_steps:
         return False
     buffers = (b for x in launches_of(plan.steps) for b in x.buffers)
-    packed = (b for b in buffers if isinstance(b, Packed))
+    packed = (b for b in buffers if isinstance(b, PackedWeight))
     return not any(is_traced(b.nbytes) or _varies(b.value) for b in packed)
 
 
 def _varies(value: Value) -> bool:
     """Whether the elements of a constant depend on the sizes."""
-    known = value.type.known
+    known = value.type.known_elements
     if isinstance(known, np.ndarray) and known.dtype == object:
         return any(is_traced(x) for x in known.flat)
-    return isinstance(known, DerivedElements)
+    return isinstance(known, TracedConstant)
 
 
 class PlanTemplate:
@@ -110,30 +117,30 @@ class PlanTemplate:
         flops: Formulas of the floating-point operations of each launch.
     """
 
-    def __init__(self, trace: Trace, plan: Plan) -> None:
+    def __init__(self, trace: ShapeTrace, plan: Plan) -> None:
         self.trace, self.plan = trace, plan
         self.launches = tuple(launches_of(plan.steps))
         self.costs: tuple[int, ...] | None = None
-        found = tenants(plan)
+        found = arena_buffers(plan)
         intervals = [interval for _, interval in found]
         self.tenants = {owner: number for number, (owner, _) in enumerate(found)}
-        self.words = Words.of(self.launches, trace, self._tenant_of)
-        self.grids = Grids(self.launches, trace)
+        self.words = VariableArguments.of(self.launches, trace, self._tenant_of)
+        self.grids = VariableGlobalSizes(self.launches, trace)
         self.derived = tuple(self._derived())
         uploads = plan.uploads.items()
-        self.uploads = {(v, at): plain(n) for (v, at), n in uploads if not _varies(v)}
+        self.uploads = {(v, at): untraced(n) for (v, at), n in uploads if not _varies(v)}
         self.derived_uploads = [(v, trace.formula(n)) for (v, _), n in uploads if _varies(v)]
         self.flops = [trace.formula(x.flops) for x in self.launches]
         self._sizes = np.array([trace.formula(owner.nbytes) for owner in self.tenants], np.int64)
         self._spans = [(i.first, i.last) for i in intervals]
         self._events = _Events(self._spans)
         places = tuple(plan.places[owner] for owner in self.tenants)
-        self._stack = Stack.of(intervals, Arena(places, plan.arena.slab_bytes))
+        self._stack = StackingOrder.of(intervals, Arena(places, plan.arena.slab_bytes))
         self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
         for launch in self.launches:  # fixed per kernel, so that no size compiles
             tuple(int(n) for n in launch.local_size or ())
 
-    def at(self, bindings: Bindings, max_slab_bytes: int) -> SizedPlan | None:
+    def at(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
         """The plan at other sizes; None where it has to be planned anew.
 
         Args:
@@ -152,7 +159,7 @@ class PlanTemplate:
         arena = self._arena(nbytes, aligned, live, max_slab_bytes)
         if arena is None:
             return None
-        return SizedPlan(self, evaluation, arena, live)
+        return InstantiatedPlan(self, evaluation, arena, live)
 
     def _arena(self, nbytes: Ints, aligned: Ints, live: int, max_slab_bytes: int) -> Arena | None:
         if not len(nbytes):
@@ -165,18 +172,18 @@ class PlanTemplate:
         if fits and arena.nbytes <= _MORE_WASTE * self._waste * live:
             return arena
         sized = zip(nbytes.tolist(), self._spans, strict=True)
-        intervals = [Interval(n, first, last) for n, (first, last) in sized]
-        anew = place(intervals, max_slab_bytes)
+        intervals = [LiveInterval(n, first, last) for n, (first, last) in sized]
+        anew = assign_offsets(intervals, max_slab_bytes)
         if fits and arena.nbytes <= anew.nbytes:
             return arena
-        self._stack = Stack.of(intervals, anew)
+        self._stack = StackingOrder.of(intervals, anew)
         self._waste = min(self._waste, anew.nbytes / max(live, 1))
         return anew
 
     def _tenant_of(self, buffer: Buffer) -> int:
         """The number of the tenant that a buffer lies in; -1 for none."""
         root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
-        return -1 if isinstance(root, (Packed, Status)) else self.tenants.get(root, -1)
+        return -1 if isinstance(root, (PackedWeight, StatusWord)) else self.tenants.get(root, -1)
 
     def _derived(self) -> Iterator[tuple[int, int, Value]]:
         for number, launch in enumerate(self.launches):
@@ -203,7 +210,7 @@ class _Events:
         return int(np.cumsum(nbytes[self._tenants] * self._signs).max(initial=0))
 
 
-class SizedPlan(Plan):
+class InstantiatedPlan(Plan):
     """A plan that a template gives for some sizes; its graph and steps are made when asked for.
 
     Attributes:
@@ -211,7 +218,7 @@ class SizedPlan(Plan):
     """
 
     template: PlanTemplate
-    _replay: Replay
+    _replay: TemplateInstantiator
     _numbers: list[int]
 
     def __init__(
@@ -221,7 +228,7 @@ class SizedPlan(Plan):
         arena: Arena,
         live_bytes: int,
     ) -> None:
-        replay = Replay(template.trace, evaluation)
+        replay = TemplateInstantiator(template.trace, evaluation)
         tenants, roots = template.tenants, template.plan.roots
         # The fields of a frozen dataclass; the others are properties here.
         vars(self).update(
@@ -248,7 +255,7 @@ class SizedPlan(Plan):
         return self._replay(self.template.plan.external)
 
     @cached_property
-    def statuses(self) -> tuple[Status, ...]:
+    def statuses(self) -> tuple[StatusWord, ...]:
         """The words in which kernels report numbers out of range, in their order."""
         return self._with_nodes(self.template.plan.statuses)
 
@@ -258,7 +265,7 @@ class SizedPlan(Plan):
         return self._with_nodes(self.template.plan.missed_regions)
 
     @cached_property
-    def parts(self) -> tuple[PartNote, ...]:
+    def parts(self) -> tuple[SubviewNote, ...]:
         """Values that are parts of others, and which of them lie there."""
         return self._with_nodes(self.template.plan.parts)
 
@@ -305,7 +312,7 @@ class SizedPlan(Plan):
     def words(self) -> Int32s:
         """What differs in the arguments of launches, in the order of the template's `words`."""
         offsets = [p.offset_bytes for p in self.arena.places]
-        return self.template.words.at(np.array(self._numbers, np.int64), offsets)
+        return self.template.words.evaluate(np.array(self._numbers, np.int64), offsets)
 
     @cached_property
     def slabs(self) -> tuple[int, ...]:
@@ -325,7 +332,7 @@ class SizedPlan(Plan):
 class _SizedGraph(Graph):
     """A graph whose nodes are made when asked for."""
 
-    def __init__(self, traced: Graph, replay: Replay) -> None:
+    def __init__(self, traced: Graph, replay: TemplateInstantiator) -> None:
         self.name, self.output_names = traced.name, list(traced.output_names)
         self.inputs = [replay(v) for v in traced.inputs]
         self.outputs = [replay(v) for v in traced.outputs]
@@ -341,7 +348,10 @@ class _Replayed(Mapping[_Key, _Thing]):
     """A mapping of traced values by their copies."""
 
     def __init__(
-        self, replay: Replay, traced: Mapping[_Key, _Given], convert: Callable[[_Given], _Thing]
+        self,
+        replay: TemplateInstantiator,
+        traced: Mapping[_Key, _Given],
+        convert: Callable[[_Given], _Thing],
     ) -> None:
         self._replay, self._traced, self._convert = replay, traced, convert
 

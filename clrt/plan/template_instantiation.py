@@ -10,24 +10,24 @@ import numpy as np
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import (
     Array,
-    DerivedElements,
-    StackedElements,
-    StoredElements,
+    ConcatenatedRows,
+    PackedConstant,
     TensorType,
+    TracedConstant,
 )
-from clrt.ir.symbolic_trace import Evaluation, Trace, is_traced
+from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced
 from clrt.kernels.spec import Launch, Scratch, i32
 
 _Thing = TypeVar("_Thing")
 
 
-class Replay:
+class TemplateInstantiator:
     """Copies of what a trace made, at other sizes, each made once.
 
     What is the same at all sizes stays the object that it is: weights, kernels, ops.
     """
 
-    def __init__(self, trace: Trace, evaluation: Evaluation) -> None:
+    def __init__(self, trace: ShapeTrace, evaluation: Evaluation) -> None:
         self._trace, self._evaluation = trace, evaluation
         self._made: dict[int, Any] = {}
         self._sources: dict[int, Any] = {}
@@ -47,7 +47,7 @@ class Replay:
             copies = [self._copy(x) for x in thing]
             same = all(a is b for a, b in zip(copies, thing, strict=True))
             return thing if same else type(thing)(copies)
-        if isinstance(thing, (type, StoredElements, StackedElements)) or not is_dataclass(thing):
+        if isinstance(thing, (type, PackedConstant, ConcatenatedRows)) or not is_dataclass(thing):
             return thing
         if id(thing) not in self._made:
             self._made[id(thing)] = copy = self._record(thing)
@@ -79,7 +79,7 @@ class Replay:
             type_ = TensorType(
                 value.dtype, tuple([number(d) if is_traced(d) else d for d in shape])
             )
-        return Value(value.name, type_, None, value.symbolic, value.aliases)
+        return Value(value.name, type_, None, value.symbolic_shape, value.aliases)
 
     def _copies(self, things: list[_Thing]) -> list[_Thing]:
         return [self._copy(x) for x in things]
@@ -89,7 +89,7 @@ class Replay:
         old = {f.name: getattr(thing, f.name) for f in fields(thing) if f.init}
         new = {name: self._copy(x) for name, x in old.items()}
         if isinstance(thing, TensorType):
-            new["known"] = self._elements(thing)
+            new["known_elements"] = self._elements(thing)
         elif isinstance(thing, Launch):
             pairs = zip(new["args"], thing.args, strict=True)
             new["args"] = tuple(i32(a) if is_traced(b) else a for a, b in pairs)
@@ -97,9 +97,9 @@ class Replay:
 
     def _elements(
         self, type_: TensorType
-    ) -> Array | StoredElements | StackedElements | DerivedElements | None:
-        known = type_.known
-        if isinstance(known, DerivedElements):
+    ) -> Array | PackedConstant | ConcatenatedRows | TracedConstant | None:
+        known = type_.known_elements
+        if isinstance(known, TracedConstant):
             return known.derive(self._evaluation)
         if (
             isinstance(known, np.ndarray)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch, StatusWord
 from clrt.ops.base import Op
 
 
@@ -35,7 +35,7 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
     """What a launch of a step with some nodes moves."""
     op = nodes[0].op
     assert isinstance(op, Op)
-    picked = None if op.reads_part is None else nodes[0].inputs[op.reads_part]
+    picked = None if op.partially_read_input is None else nodes[0].inputs[op.partially_read_input]
     read = written = scratch = part = 0
     for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
@@ -47,14 +47,14 @@ def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
         else:
             read += nbytes
     read += min(part, written)
-    if op.writes_part:
+    if op.partially_writes_output:
         written = min(written, read)
     return Traffic(read, written, scratch)
 
 
 def _held(buffer: Buffer) -> Buffer:
     """What a buffer was made from."""
-    return buffer.value if isinstance(buffer, Packed) else buffer
+    return buffer.value if isinstance(buffer, PackedWeight) else buffer
 
 
 def touched(launch: Launch) -> dict[Buffer, int]:
@@ -67,8 +67,8 @@ def touched(launch: Launch) -> dict[Buffer, int]:
             parts[arg.buffer] = None if whole else (before or 0) + (arg.elems or 0)
     found: dict[Buffer, int] = {}
     for buffer in launch.buffers:
-        if not isinstance(buffer, Status):
+        if not isinstance(buffer, StatusWord):
             found[buffer], elems = buffer.nbytes, parts[buffer]
-            if elems is not None and not isinstance(buffer, Packed):
+            if elems is not None and not isinstance(buffer, PackedWeight):
                 found[buffer] = min(elems * buffer.dtype.itemsize, buffer.nbytes)
     return found

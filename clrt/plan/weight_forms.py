@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from clrt.ir.graph import Value
-from clrt.kernels.spec import BufferArg, Packed
+from clrt.kernels.spec import BufferArg, PackedWeight
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 
 
-def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
+def packed_weights(plans: Sequence[Plan]) -> list[PackedWeight]:
     """The packed weights that all plans read in the same one form."""
-    forms: dict[Any, dict[str, Packed | None]] = {}
+    forms: dict[Any, dict[str, PackedWeight | None]] = {}
     for plan in plans:
         for step in plan.steps:
             for launch in step.launches if isinstance(step, DeviceStep) else ():
                 for arg in launch.args:
                     buffer = arg.buffer if isinstance(arg, BufferArg) else None
-                    if isinstance(buffer, Packed):
+                    if isinstance(buffer, PackedWeight):
                         forms.setdefault(buffer.value, {})[buffer.layout] = buffer
                     elif isinstance(buffer, Value) and buffer.is_constant:
                         forms.setdefault(plan.root(buffer), {})[""] = None

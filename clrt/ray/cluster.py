@@ -14,7 +14,7 @@ from clrt.ray.resources import device_for_actor
 from clrt.text.jobs.extras import need
 from clrt.text.jobs.job import EmbedJob
 from clrt.text.jobs.options import EmbedOptions, model_digest
-from clrt.text.jobs.shards import PartMaker
+from clrt.text.jobs.shards import ShardWriter
 from clrt.util.env_vars import whole_number
 
 _MOST_BLOCKS = 5000
@@ -38,7 +38,7 @@ class PartActor:
         if model_digest(options.model) != job.settings["model"]:
             raise InputError(f"'{options.model}' is another model here than where the job began.")
         device = device_for_actor(options.device)
-        self._maker = PartMaker(job, replace(options, device=device))
+        self._maker = ShardWriter(job, replace(options, device=device))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[int]]:
         """Makes the parts that a batch numbers; gives the rows of each."""
@@ -59,7 +59,7 @@ def make_parts_on_ray(
 
     Raises:
         DeviceError: There is no cluster, or it fails.
-        ClrtError: As `PartMaker`, of an actor.
+        ClrtError: As `ShardWriter`, of an actor.
     """
     ray, data = need("ray"), need("ray.data")
     _connect(ray, address)

@@ -16,9 +16,9 @@ from clrt.text.config import PairConfig, read_pair_config
 from clrt.text.sentence_transformers_compat import (
     CALL_OPTIONS,
     LOAD_OPTIONS,
+    accepts_old_names,
     hub_cache,
     ignore,
-    renamed,
 )
 from clrt.text.text_model import LoadOptions, Progress, TextModel, TextRequest, converted, last_size
 from clrt.text.tokenize import Text
@@ -46,7 +46,7 @@ class CrossEncoder(TextModel):
     _pairs = True
     _config: PairConfig
 
-    @renamed(
+    @accepts_old_names(
         model_name="model_name_or_path",
         default_activation_function="activation_fn",
         max_seq_length="max_length",
@@ -92,7 +92,7 @@ class CrossEncoder(TextModel):
             self._labels = self._scores([("", "")], TextRequest(1, "")).shape[1]
         return self._labels
 
-    @renamed(sentences="inputs", activation_fct="activation_fn")
+    @accepts_old_names(sentences="inputs", activation_fct="activation_fn")
     def predict(
         self,
         inputs: Any,
@@ -145,7 +145,7 @@ class CrossEncoder(TextModel):
         found = converted(scores, convert_to_numpy, convert_to_tensor)
         return found[0] if single else found
 
-    @renamed(activation_fct="activation_fn")
+    @accepts_old_names(activation_fct="activation_fn")
     def rank(
         self,
         query: str,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from clrt.text.config import EncoderConfig, SparseConfig
-from clrt.text.sentence_transformers_compat import renamed
+from clrt.text.sentence_transformers_compat import accepts_old_names
 from clrt.text.similarity import SIMILARITIES, Vectors, similarity_name
 from clrt.text.text_model import LoadOptions, TextModel
 from clrt.text.torch_interop import SimilarityArray
@@ -31,7 +31,7 @@ class Embedder(TextModel):
         """The vectors of texts."""
         raise NotImplementedError
 
-    @renamed(sentences="inputs")
+    @accepts_old_names(sentences="inputs")
     def encode_query(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
@@ -39,7 +39,7 @@ class Embedder(TextModel):
         name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
-    @renamed(sentences="inputs")
+    @accepts_old_names(sentences="inputs")
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.op_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import OpBuilder, floats, ints
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
 from clrt.text.stages import VectorStage, unit
@@ -131,7 +131,7 @@ def pooling_graph(
 
     Source: sentence-transformers' Pooling and Normalize, torch.nn.functional.normalize.
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     hidden = tokens.shape[-1] if tokens.shape else "hidden"
     batch, sequence = symbol("batch"), symbol("sequence")
     width = hidden if isinstance(hidden, int) else symbol("hidden")
@@ -158,13 +158,13 @@ def pooling_graph(
     return build.graph("pooling", build.inputs, [pooled], [RESULT])
 
 
-def _select(build: NamedBuilder, x: Value, first: Value) -> Value:
+def _select(build: OpBuilder, x: Value, first: Value) -> Value:
     """The token of each row at which `first` is 1. Infinities and NaN elsewhere do not matter."""
     chosen = build("Cast", build("Unsqueeze", first, ints(2)), to=DType.BOOL)
     return build("ReduceSum", build("Where", chosen, x, floats(0.0)), ints(1), keepdims=0)
 
 
-def _pool(build: NamedBuilder, x: Value, mask: Value, mode: str) -> Value:
+def _pool(build: OpBuilder, x: Value, mask: Value, mode: str) -> Value:
     wide = build("Unsqueeze", mask, ints(2))
     if mode == "max":
         kept = build("Cast", wide, to=DType.BOOL)

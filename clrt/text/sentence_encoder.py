@@ -20,9 +20,9 @@ from clrt.text.quantize import check_precision, quantize_embeddings
 from clrt.text.sentence_transformers_compat import (
     CALL_OPTIONS,
     LOAD_OPTIONS,
+    accepts_old_names,
     hub_cache,
     ignore,
-    renamed,
 )
 from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, last_size, positive
 from clrt.text.tokenize import Text
@@ -77,7 +77,7 @@ class SentenceEncoder(Embedder):
     _settable = (*Embedder._settable, "truncate_dim")
     _config: EncoderConfig
 
-    @renamed(path="model_name_or_path")
+    @accepts_old_names(path="model_name_or_path")
     def __init__(
         self,
         model_name_or_path: str | Path,
@@ -158,7 +158,7 @@ class SentenceEncoder(Embedder):
     @overload
     def encode(self, inputs: str | Iterable[str], *args: Any, **options: Any) -> Any: ...
 
-    @renamed(sentences="inputs")
+    @accepts_old_names(sentences="inputs")
     def encode(
         self,
         inputs: str | Iterable[str],

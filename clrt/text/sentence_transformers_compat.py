@@ -67,7 +67,7 @@ def ignore(owner: str, given: Mapping[str, Any], known: Collection[str]) -> None
         )
 
 
-def renamed(**names: str) -> Callable[[F], F]:
+def accepts_old_names(**names: str) -> Callable[[F], F]:
     """Lets a function take arguments under the names that releases of that package gave them.
 
     Args:

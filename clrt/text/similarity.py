@@ -12,10 +12,10 @@ from clrt.errors import InputError
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.torch_interop import (
     SimilarityArray,
+    accepts_torch,
     as_array,
     rows_of,
     similarity_array,
-    speaks_torch,
 )
 
 Array = NDArray[Any]
@@ -26,19 +26,19 @@ _LEAST_LENGTH = 1e-12
 _CHUNK_ELEMS = 1 << 24
 
 
-@speaks_torch
+@accepts_torch
 def cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The cosine of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(normalize_vectors(a), normalize_vectors(b))
 
 
-@speaks_torch
+@accepts_torch
 def dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
     """The dot product of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(_vectors(a), _vectors(b))
 
 
-@speaks_torch
+@accepts_torch
 def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative Euclidean distance of each vector of `a` to each of `b`."""
     left, right = _vectors(a), _vectors(b)
@@ -49,33 +49,33 @@ def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     return _distances(left, right, lambda gap: np.sqrt((gap**2).sum(axis=-1)))
 
 
-@speaks_torch
+@accepts_torch
 def manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative sum of absolute differences of each vector of `a` to each of `b`."""
     left, right = _dense(_vectors(a)), _dense(_vectors(b))
     return _distances(left, right, lambda gap: np.abs(gap).sum(axis=-1))
 
 
-@speaks_torch
+@accepts_torch
 def pairwise_cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The cosine of each vector of `a` with that of `b` in its place, [len(a)]."""
     left, right = _dense(normalize_vectors(a)), _dense(normalize_vectors(b))
     return similarity_array((left * right).sum(axis=-1))
 
 
-@speaks_torch
+@accepts_torch
 def pairwise_dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
     """The dot product of each vector of `a` with that of `b` in its place, [len(a)]."""
     return similarity_array((_dense(a) * _dense(b)).sum(axis=-1))
 
 
-@speaks_torch
+@accepts_torch
 def pairwise_euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative Euclidean distance of each vector of `a` to that of `b` in its place."""
     return similarity_array(-np.linalg.norm(_dense(a) - _dense(b), axis=-1))
 
 
-@speaks_torch
+@accepts_torch
 def pairwise_manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative sum of absolute differences of vectors in the same place."""
     return similarity_array(-np.abs(_dense(a) - _dense(b)).sum(axis=-1))
@@ -115,7 +115,7 @@ def normalize_vectors(vectors: Vectors) -> Array | SparseVectors:
     return np.asarray(found / np.maximum(lengths, _LEAST_LENGTH))
 
 
-@speaks_torch
+@accepts_torch
 def normalize_embeddings(embeddings: Vectors) -> Any:
     """Vectors scaled to unit length, in the shape they came in; one of zeros stays as it is."""
     if isinstance(embeddings, SparseVectors):

@@ -18,9 +18,9 @@ from clrt.text.pooling import MASK, RESULT
 from clrt.text.sentence_transformers_compat import (
     CALL_OPTIONS,
     LOAD_OPTIONS,
+    accepts_old_names,
     hub_cache,
     ignore,
-    renamed,
 )
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.splade import LOGITS, splade_graph
@@ -96,7 +96,7 @@ class SparseEncoder(Embedder):
 
     get_sentence_embedding_dimension = get_embedding_dimension
 
-    @renamed(sentences="inputs")
+    @accepts_old_names(sentences="inputs")
     def encode(
         self,
         inputs: str | Sequence[str],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ops.op_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import OpBuilder, floats, ints
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.text.pooling import MASK, RESULT
 
@@ -28,7 +28,7 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
 
     Source: sentence-transformers' SpladePooling.
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     size = logits.shape[-1] if logits.shape else "vocabulary"
     batch, sequence = symbol("batch"), symbol("sequence")
     width = size if isinstance(size, int) else symbol("vocabulary")
@@ -47,7 +47,7 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
     return build.graph("splade", build.inputs, [x], [RESULT])
 
 
-def _log1p(build: NamedBuilder, x: Value) -> Value:
+def _log1p(build: OpBuilder, x: Value) -> Value:
     """log(1 + x) of x >= 0: what rounding loses in 1 + x is a factor that is made good.
 
     Source: W. Kahan; Higham, Accuracy and Stability of Numerical Algorithms, problem 1.5.

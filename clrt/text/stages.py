@@ -18,7 +18,7 @@ from clrt.ir.op import Array
 from clrt.models.huggingface.checkpoint import Checkpoint
 from clrt.models.huggingface.json_values import positive_number
 from clrt.models.huggingface.model_files import read_optional
-from clrt.ops.op_builder import NamedBuilder, floats, ints
+from clrt.ops.op_builder import OpBuilder, floats, ints
 
 # Under the length of a vector that is divided by it: torch's `normalize`.
 _LEAST_LENGTH = 1e-12
@@ -66,7 +66,7 @@ class VectorStage:
         weight = self.tensors.get("linear.weight")
         return None if weight is None else weight.shape[0]
 
-    def apply(self, build: NamedBuilder, x: Value) -> Value:
+    def apply(self, build: OpBuilder, x: Value) -> Value:
         """What it makes of vectors `[batch, size]`."""
         if self.kind == "Normalize":
             return unit(build, x)
@@ -93,7 +93,7 @@ class VectorStage:
                 "tensors": tensors}  # fmt: skip
 
 
-def unit(build: NamedBuilder, vectors: Value) -> Value:
+def unit(build: OpBuilder, vectors: Value) -> Value:
     """Vectors divided by their length."""
     length = build("ReduceL2", vectors, ints(-1), keepdims=1)
     return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))

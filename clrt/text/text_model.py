@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clrt.errors import InputError, ModelError
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model, load
-from clrt.runtime.model.pickling import Rebuilt
+from clrt.runtime.model.pickling import PicklesByArguments
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.text.config import TextConfig
 from clrt.text.feeds import INPUTS, Feeds, fixed_dims, model_feeds
@@ -69,7 +69,7 @@ class LoadOptions:
     cache_dir: str | Path | None = None
 
 
-class TextModel(Rebuilt):
+class TextModel(PicklesByArguments):
     """A transformer with its tokenizer. Its subclasses say what becomes of the outputs.
 
     It pickles as its arguments and what was set since, and copies.

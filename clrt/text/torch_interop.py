@@ -89,7 +89,7 @@ def to_tensor(array: Array) -> Any:
     return torch.from_numpy(native(np.array(array)))
 
 
-def speaks_torch(function: F) -> F:
+def accepts_torch(function: F) -> F:
     """Lets a function of arrays answer in tensors where an argument is one."""
 
     @functools.wraps(function)

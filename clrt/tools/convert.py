@@ -20,9 +20,14 @@ from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.models.huggingface.model_files import read_text
 from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.ops.base import all_graphs
-from clrt.passes.compress_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
+from clrt.passes.compress_weights import (
+    CompressWeights,
+    WeightCompression,
+    most_changed,
+    quantisable_products,
+)
 from clrt.passes.demote_exact_weights import NarrowWeights
-from clrt.passes.driver import PassReport, PassRun, infer_types
+from clrt.passes.driver import PassReport, PassRunner, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
 from clrt.plan.weight_forms import packed_weights
@@ -31,7 +36,7 @@ from clrt.runtime.model.model import load
 from clrt.text.config import read_any_config
 from clrt.text.tokenize import tokenizer_file
 from clrt.tools.diff import independent_outputs
-from clrt.util.accuracy import difference
+from clrt.util.accuracy import max_difference
 from clrt.util.env_vars import whole_number
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -78,7 +83,7 @@ class Converted:
     nodes_before: int
     parameters: int
     report: PassReport
-    shrunk: Sequence[Shrunk]
+    shrunk: Sequence[WeightCompression]
     kept: Sequence[str]
 
 
@@ -98,15 +103,15 @@ def convert(source: Source, options: Options) -> Converted:
     report = optimize(graph, level, options.keep_quantized)
     if narrow and level == 2:
         for inner in all_graphs(graph):
-            PassRun(inner).run(NarrowWeights())
+            PassRunner(inner).run(NarrowWeights())
     parameters = sum(prod(v.dims) for v in graph.constants() if v.has_numbers)
     shrink = None
     if options.weights is not None:
         moments = calibrate(graph, options)
         few = options.weights is DType.INT4
         wider = most_changed(graph, moments) if few else frozenset[Value]()
-        shrink = ShrinkWeights(options.weights, wider, moments)
-        session = PassRun(graph)
+        shrink = CompressWeights(options.weights, wider, moments)
+        session = PassRunner(graph)
         session.run(shrink)
         if shrink.overflows and not options.keep_overflowing:
             raise InputError(
@@ -300,7 +305,7 @@ def apart(name: str, result: Any, expected: Any) -> Difference:
         result, expected = (np.array([d[k] for k in expected]) for d in (result, expected))
     if expected is None or result is None or expected.dtype.kind in "UO":
         return _equality(name, np.shape(expected), np.array_equal(result, expected))
-    largest, relative = difference(result, expected)
+    largest, relative = max_difference(result, expected)
     a, b = (x.astype(np.float64).reshape(-1) for x in (result, expected))
     cosine = 1.0 if largest == 0 else _cosine(a, b) if a.shape == b.shape else 0.0
     return Difference(name, result.shape, largest, relative, cosine)

@@ -20,7 +20,7 @@ from clrt.models.sources import Source, is_compiled, read_graph
 from clrt.runtime.model.model import load
 from clrt.runtime.opencl.devices import DeviceInfo, devices, no_device_text
 from clrt.util import env_vars
-from clrt.util.files import expanded, make_cache_folder, parse_json, read_regular, replacing
+from clrt.util.files import atomic_write, expanded, make_cache_folder, parse_json, read_regular
 
 # A run is measured so often, or for so long.
 _LEAST_RUNS, _MEASURED_S = 3, 0.3
@@ -171,5 +171,5 @@ def _remember(folder: Path, path: Path, times: Sequence[DeviceTime]) -> None:
     """Keeps what was measured, where the folder can be written: it can be measured again."""
     with suppress(OSError, InputError):
         make_cache_folder(folder)
-        with replacing(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(json.dumps([asdict(t) for t in times]).encode())

@@ -20,7 +20,7 @@ from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import find_record
 from clrt.runtime.opencl.compiler_probes import PROBES, compiled_probes, driver_facts
 from clrt.runtime.opencl.peaks import launch_times, peaks_of
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.selftest.runner import Outcome, check_device
 
 Record: TypeAlias = "dict[str, Any]"
@@ -32,7 +32,7 @@ _HIDDEN = "…"
 
 
 def report_device(
-    session: Session, progress: Callable[[str], None] = lambda what: None
+    session: DeviceSession, progress: Callable[[str], None] = lambda what: None
 ) -> dict[str, Any]:
     """The report on a device, as JSON takes it; some ten seconds.
 
@@ -79,7 +79,7 @@ def _deviations(
     yield from (f"does not run: {o.family}" for o in outcomes if o.note and not o.is_wrong)
 
 
-def _measured(session: Session) -> Record:
+def _measured(session: DeviceSession) -> Record:
     """Ceilings of the device: FLOP/s, bytes a second, and what launches take."""
     try:
         peaks, launches = peaks_of(session), launch_times(session)

@@ -21,15 +21,15 @@ from clrt.ir.op import ContainerType
 from clrt.models.as_onnx import onnx_model
 from clrt.models.onnx.export.outputs import node_outputs, with_outputs
 from clrt.models.sources import is_compiled, read_graph
-from clrt.ops.base import Held, Op, all_graphs
+from clrt.ops.base import Op, RuntimeValue, all_graphs
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.compress_weights import ShrinkWeights
+from clrt.passes.compress_weights import CompressWeights
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
 from clrt.runtime.model.model import Model, load
-from clrt.util.accuracy import difference
+from clrt.util.accuracy import max_difference
 
-Feeds: TypeAlias = "Mapping[str, Held]"
+Feeds: TypeAlias = "Mapping[str, RuntimeValue]"
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class OnnxRuntime(Other):
 
 
 def _draws(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.draws(
+    return isinstance(node.op, Op) and node.op.is_random(
         [None if v is None else v.type for v in node.inputs]
     )
 
@@ -225,7 +225,7 @@ class Diff:
         optimize(graph)
         self.overflows: list[str] = []
         if weights is not None:
-            shrink = ShrinkWeights(weights)
+            shrink = CompressWeights(weights)
             run_pass(graph, shrink)
             self.overflows = shrink.overflows
         self._other = other
@@ -248,7 +248,7 @@ class Diff:
         theirs = self._other.values(feeds, names)
         for probe in self.probes:
             array = np.asarray(theirs[probe.name]).astype(np.float64)
-            error, relative = difference(ours[probe.output], array)
+            error, relative = max_difference(ours[probe.output], array)
             largest = float(np.abs(array).max(initial=0, where=np.isfinite(array)))
             # A comparison with NaN is false: what is no number departs.
             step = Deviation(probe, error, relative, not relative <= tolerance, largest)

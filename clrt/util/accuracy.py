@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+def max_difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest finite element expected.
 
     Infinities and NaN at the same places are equal. Infinities and NaN elsewhere, and other shapes,

@@ -73,7 +73,7 @@ def bytes_of(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Knob(Generic[T]):
+class EnvVar(Generic[T]):
     """One environment variable, read afresh at each `get`."""
 
     name: str
@@ -96,25 +96,29 @@ class Knob(Generic[T]):
             raise ClrtError(f"{self.name}={text!r} is not valid: {error}. {self.help}") from error
 
 
-DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")
-STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
-EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
-CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
-SELF_TEST = Knob(
+DEVICE = EnvVar("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")
+STRICT = EnvVar("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
+EXPLAIN_PASSES = EnvVar(
+    "CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not."
+)
+CACHE_DIR = EnvVar("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
+SELF_TEST = EnvVar(
     "CLRT_SELF_TEST",
     _one_of("auto", "always", "never"),
     "auto",
     "always or never tests a device before it is used; auto: a GPU with a driver that is new.",
 )
-MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
-VERIFY = Knob("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
+MAX_PATCHES = EnvVar("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
+VERIFY = EnvVar("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
 # Bounds on what a model may ask for; see `clrt.util.host_limits`.
-HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
-FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")
-NODE_LIMIT = Knob(
+HOST_LIMIT = EnvVar(
+    "CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB."
+)
+FOLD_LIMIT = EnvVar("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")
+NODE_LIMIT = EnvVar(
     "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
 )
-ITERATION_LIMIT = Knob(
+ITERATION_LIMIT = EnvVar(
     "CLRT_ITERATION_LIMIT", _number, 4_000_000, "Iterations of loops in one run."
 )
 
@@ -134,7 +138,7 @@ def cache_dir() -> Path:
     return Path(tempfile.gettempdir(), f"clrt-{os.getuid() if hasattr(os, 'getuid') else 0}")
 
 
-ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
+ALL: tuple[EnvVar[str] | EnvVar[bool] | EnvVar[int], ...] = (
     DEVICE,
     STRICT,
     EXPLAIN_PASSES,

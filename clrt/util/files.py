@@ -31,7 +31,7 @@ SHIPPED = Path(__file__).parents[1] / "shipped"
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A stream to a file beside `path`, which replaces `path` once all is written.
 
     If the block raises or the process dies, `path` is unchanged. The next process to write `path`

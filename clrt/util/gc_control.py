@@ -67,7 +67,7 @@ class _Setting:
                 self._before = None
 
 
-def without_collector(function: Callable[P, T]) -> Callable[P, T]:
+def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator of what is short, as planning is: the collector rests while the function runs.
 
     What it made and dropped then never counts as old, and full collections are fewer.
@@ -75,7 +75,7 @@ def without_collector(function: Callable[P, T]) -> Callable[P, T]:
     return _STOPPED.around(function)
 
 
-def without_full_collections(function: Callable[P, T]) -> Callable[P, T]:
+def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator of what is long, as loading is: the collector visits young objects alone.
 
     It would visit all objects again each time that their number has grown by a quarter, which takes
@@ -119,7 +119,7 @@ def import_module(name: str) -> ModuleType:
     return _import_module(name, gc.isenabled())
 
 
-@without_collector
+@gc_disabled
 def _import_module(name: str, collects: bool) -> ModuleType:
     module = importlib.import_module(name)
     if collects:

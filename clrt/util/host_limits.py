@@ -57,7 +57,7 @@ class FoldBudget:
         self.work -= work
 
 
-def check_host(nbytes: int, what: str, share: int = 1) -> None:
+def check_host_bytes(nbytes: int, what: str, share: int = 1) -> None:
     """Refuses what would take more host memory than a model may have.
 
     Args:
@@ -101,13 +101,15 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
 
     Args:
         longest: Characters of the longest text; each takes memory for as many.
-        share: As `check_host`.
+        share: As `check_host_bytes`.
 
     Raises:
         OutOfMemoryError: They do.
     """
     # Users get Python strings, which take a pointer each besides.
-    check_host(count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share)
+    check_host_bytes(
+        count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share
+    )
 
 
 def allows_iterations(iterations: int) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clrt.errors import needing
+from clrt.errors import explain_missing_extra
 from clrt.ir.op import Array
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 from clrt.vision.detector import Detection
 from clrt.vision.segmenter import colour_of
 
@@ -19,7 +19,7 @@ def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
     Args:
         pixels: uint8 `[height, width, 3]`.
     """
-    with needing("Drawing boxes"):
+    with explain_missing_extra("Drawing boxes"):
         from PIL import Image, ImageDraw, ImageFont
     image = Image.fromarray(pixels)
     draw = ImageDraw.Draw(image)
@@ -42,8 +42,8 @@ def write_png(image: Any, path: Path) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    with needing("Writing a PNG"):
+    with explain_missing_extra("Writing a PNG"):
         from PIL import Image
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         picture.save(stream, "PNG")

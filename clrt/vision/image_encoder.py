@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.errors import InputError, needing
+from clrt.errors import InputError, explain_missing_extra
 from clrt.ir.op import Array
 from clrt.models.huggingface.model_files import file_exists, read_optional
 from clrt.runtime.model.model import Model, load
@@ -153,7 +153,7 @@ class ImageEncoder(ImageModel):
                     "with both, such as CLIP."
                 )
         if self._tokenizer is None:
-            with needing("Vectors of texts"):
+            with explain_missing_extra("Vectors of texts"):
                 from clrt.text.config import TextConfig
                 from clrt.text.tokenize import TextTokenizer
                 from clrt.text.tokenizer_files import tokenizer_steps

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ClrtError, InputError, needing
+from clrt.errors import ClrtError, InputError, explain_missing_extra
 from clrt.ir.op import Array
 from clrt.util import env_vars
 from clrt.util.files import expanded, read_regular
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 
 # A path, the bytes of a file, an image of Pillow, or uint8 [H, W], [H, W, 1], [H, W, 3] or
 # [H, W, 4], whose fourth channel is left out.
@@ -110,7 +110,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
     if isinstance(image, np.ndarray):
         _check_array(image, title)
         return Picture(title, image)
-    with needing("Decoding images"):
+    with explain_missing_extra("Decoding images"):
         from PIL import Image
     source: Any = image
     if isinstance(image, (str, os.PathLike)):
@@ -131,7 +131,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
         width, height = source.size
         if not width * height:
             raise InputError(f"{title} is {width} x {height} pixels; it has none.")
-        check_host(8 * width * height, f"{title}, of {width} x {height} pixels,")
+        check_host_bytes(8 * width * height, f"{title}, of {width} x {height} pixels,")
         source.load()
         if source.getexif().get(_ORIENTATION, 1) != 1:
             from PIL import ImageOps

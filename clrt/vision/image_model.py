@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.ir.op import Array
 from clrt.models.sources import onnx_file
 from clrt.runtime.execution.signature import TensorSpec
@@ -48,7 +48,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
         return path
     if path.suffix or path.is_absolute():
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
-    with needing("A model by its name"):
+    with explain_missing_extra("A model by its name"):
         from clrt.models.locate import find_model
 
     return find_model(str(source), organisation="")  # images have no usual one

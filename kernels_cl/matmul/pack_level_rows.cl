@@ -1,5 +1,5 @@
 // Packs rows of GGUF's blocks as the products of GPUs read them (common/level_rows.clh): what
-// `LevelRows` makes on the host.
+// `PackedQuantizedRows` makes on the host.
 // Work-item (block of places with one scale, row).
 #include "common/base.clh"
 #ifndef FORMAT

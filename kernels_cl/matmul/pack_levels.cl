@@ -1,5 +1,5 @@
 // Packs rows of GGUF's blocks as the products with 8-bit dots read them (common/dots.clh,
-// clrt/kernels/quantized_panels_cpu.py): what `DotWeights.pack` makes on the host.
+// clrt/kernels/quantized_panels_cpu.py): what `QuantizedPanels.pack` makes on the host.
 // Work-item (block of the file along K, panel of 32 rows).
 //   FORMAT  the number of the type in files
 #include "common/base.clh"

@@ -49,7 +49,7 @@ static inline void mirror_places(__global DATA_T *to, __global const DATA_T *fro
 }
 
 // Places along axis 5 have `inner` elements each. A work-item has `height` rows, through d0 to d4, and
-// of each up to `width` places.
+// of each up to `panel_width` places.
 __kernel SINGLE_ITEM
 void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b),
                      const IDX_T inner, const IDX_T height, const IDX_T width) {

@@ -34,7 +34,7 @@ def slaney_hertz(mel: float) -> float:
 
 
 def bank(count: int, bins: int, place: Any, edges: list[float]) -> Doubles:
-    """Triangles between edges, [bins, count]; `place` says where a bin lies."""
+    """Triangles between edges, [bins, count]; `assign_offsets` says where a bin lies."""
     made = np.zeros((bins, count))
     for k in range(count):
         left, centre, right = edges[k : k + 3]

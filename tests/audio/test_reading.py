@@ -167,7 +167,7 @@ def test_chunks_hold_a_file_in_order(samples: int, tmp_path: Path) -> None:
     whole = np.concatenate(found)
     np.testing.assert_array_equal(whole[:samples], read_audio(path, to=16_000))
     assert not whole[samples:].any()
-    assert chunks.taken == samples and len(found) == -(-samples // 512)
+    assert chunks.samples_read == samples and len(found) == -(-samples // 512)
 
 
 def test_chunks_are_resampled() -> None:

@@ -18,7 +18,7 @@ from clrt.audio.whisper.segments import split_window
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.speech import WhisperSpeech
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.generation.engine import Engine, StepPart
+from clrt.generation.engine import DecoderEngine, ScheduledSequence
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -64,7 +64,7 @@ def heard(made: Any) -> list[dict[str, Any]]:
     return [{"start": s.start, "end": s.end, "tokens": [*s.tokens]} for s in made.segments]
 
 
-def engine_of(transcriber: Transcriber) -> Engine:
+def engine_of(transcriber: Transcriber) -> DecoderEngine:
     assert isinstance(transcriber._speech, WhisperSpeech)
     return transcriber._speech._engine
 
@@ -89,7 +89,7 @@ def test_it_hears_what_transformers_hears(device: DeviceInfo, folder: Path) -> N
         source = engine.read(frames())
         text = engine.open(tokens, anew=True, source=source)
         sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
-        step = [StepPart(text, len(tokens), [sampler] * len(tokens))]
+        step = [ScheduledSequence(text, len(tokens), [sampler] * len(tokens))]
         logits = engine.step(step, ["logits"])["logits"]
         engine.close(text)
         engine.release(source)

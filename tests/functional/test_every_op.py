@@ -17,7 +17,7 @@ from clrt.functional.operators import DOMAINS, function_of, names_in
 from clrt.ir.graph import Graph
 from clrt.ir.op import IrOp, TensorType
 from clrt.models.onnx.functions import schema_of
-from clrt.models.onnx.op_schemas import OWN_DOMAIN, OpForm, op_forms
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, OpSchemaInfo, op_forms
 from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
@@ -55,14 +55,14 @@ def attributes_of(op: Op) -> dict[str, Any] | None:
     form = op_forms()[op.domain, op.name]
     if op.domain == OWN_DOMAIN:
         return op.attributes
-    lost = op.attributes.keys() - form.attributes.keys() - (op.implied - OLD)
+    lost = op.attributes.keys() - form.attributes.keys() - (op.non_attribute_fields - OLD)
     if (lost and type(op).to_onnx is Op.to_onnx) or lost & OLD:
         return None
     try:
         given = op.to_onnx()
     except UnsupportedError:
         return None
-    seeds = set() if type(op).draws is Op.draws else {"seed"}  # of these, samples have keys
+    seeds = set() if type(op).is_random is Op.is_random else {"seed"}  # of these, samples have keys
     wanted = form.attributes.keys() - seeds
     return {k: v for k, v in given.items() if k in wanted and not _is_nothing(v)}
 
@@ -77,7 +77,9 @@ def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
     for sample in samples(cls):
         assert isinstance(sample.op, Op)
         # No seed gives the key of a sample.
-        drawn = sample.op.draws([None if x is None else TensorType.of(x) for x in sample.inputs])
+        drawn = sample.op.is_random(
+            [None if x is None else TensorType.of(x) for x in sample.inputs]
+        )
         attributes = None if drawn else attributes_of(sample.op)
         if attributes is not None:
             found.append((sample, attributes))
@@ -86,7 +88,7 @@ def calls_of(cls: type[Op]) -> list[tuple[Sample, dict[str, Any]]]:
 
 def as_run(op: IrOp, device: DeviceInfo) -> IrOp:
     """The op that a device runs in the place of another: see RoundActivations."""
-    if isinstance(op, QuantizedMatMul) and device.caps.byte_dots:
+    if isinstance(op, QuantizedMatMul) and device.caps.int8_dot_isa:
         return replace(op, a_bits=ROUNDED_BITS)
     return op
 
@@ -95,7 +97,7 @@ def compare(sample: Sample, attributes: dict[str, Any], device: DeviceInfo) -> N
     """One call against the op's reference."""
     op = sample.op
     assert isinstance(op, Op)
-    expected = op.compute(*sample.inputs)
+    expected = op.run_reference(*sample.inputs)
     own = op.domain == OWN_DOMAIN
     found = function_of(op.domain, op.name)(
         *op.onnx_inputs(sample.inputs),  # type: ignore[arg-type]  (it only moves them)
@@ -146,7 +148,7 @@ def test_each_op_of_the_registry_is_a_function() -> None:
     assert set(REGISTRY.classes) - listed == {("", n) for n in CONTROL_FLOW}
     assert imported_ops() - listed == {k for k in imported_ops() if k[0] == NCHWC}
     with_samples = {c for c in CLASSES if next(iter(samples(c)), None) is not None}
-    assert with_samples - set(CALLED) <= {c for c in CLASSES if c.draws is not Op.draws}
+    assert with_samples - set(CALLED) <= {c for c in CLASSES if c.is_random is not Op.is_random}
     assert len(CALLED) > 150
 
 
@@ -170,7 +172,7 @@ def test_onnx_node_tests(on_host: None) -> None:
     ] == []
 
 
-def _is_newest(model: onnx.ModelProto, form: OpForm) -> bool:
+def _is_newest(model: onnx.ModelProto, form: OpSchemaInfo) -> bool:
     opset = next(o.version for o in model.opset_import if normal_domain(o.domain) == form.domain)
     if len(model.graph.node) > 1 or model.graph.initializer:
         return False
@@ -178,7 +180,7 @@ def _is_newest(model: onnx.ModelProto, form: OpForm) -> bool:
     return all(schemas) and schemas[0].since_version == schemas[1].since_version
 
 
-def _run_case(case: Any, node: onnx.NodeProto, form: OpForm) -> None:
+def _run_case(case: Any, node: onnx.NodeProto, form: OpSchemaInfo) -> None:
     names = [info.name for info in case.model.graph.input]
     for inputs, outputs in case.data_sets:
         feeds = dict(zip(names, map(suite._array, inputs), strict=True))

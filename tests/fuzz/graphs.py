@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from clrt.errors import ClrtError
-from clrt.ir.dims import Dim, Undecidable, same_shape, symbol
+from clrt.ir.dims import Dim, UndecidableDim, same_shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
@@ -86,7 +86,7 @@ class _Builder:
         try:
             types = op.infer_with_data(given)
             op.infer_with_data([None if t is None else t.bind(SIZES) for t in given])
-        except (ClrtError, Undecidable):
+        except (ClrtError, UndecidableDim):
             return None
         if not all(_fits(t) for t in types):
             return None
@@ -253,7 +253,7 @@ def _sample(b: _Builder) -> None:
         if array is None:
             inputs.append(None)
             continue
-        known = index in sample.op.host_inputs or array.dtype != np.float32
+        known = index in sample.op.plan_time_inputs or array.dtype != np.float32
         if known or not b.choose(2):
             inputs.append(b.constant(array, DType.of(array.dtype)))
         else:

@@ -14,11 +14,11 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from clrt.models.decoders.adapters.base import GGUF_NAMES
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
+from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
 from tests.generation.checkpoints import Array, load_json, write_folder
 
 # What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,
@@ -90,7 +90,7 @@ class RecordedWeights:
         self.read[name] = np.asarray(self.source.load(name, shape))
         return self.read[name]
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         return self.load(name, (rows, columns))
 
 
@@ -208,7 +208,9 @@ def write(
     writer.close()
 
 
-def _tensors(read: Mapping[str, Array], decoder: Decoder, architecture: str) -> dict[str, Array]:
+def _tensors(
+    read: Mapping[str, Array], decoder: DecoderConfig, architecture: str
+) -> dict[str, Array]:
     """Tensors as the converter names, permutes and shifts them."""
     made = {}
     two_norms = "blk.0.ffn_norm.weight" in read
@@ -229,7 +231,7 @@ def _tensors(read: Mapping[str, Array], decoder: Decoder, architecture: str) -> 
     return made
 
 
-def _sizes(decoder: Decoder) -> dict[str, Any]:
+def _sizes(decoder: DecoderConfig) -> dict[str, Any]:
     layer_norm = decoder.norm == "layer"
     epsilon = "layer_norm_epsilon" if layer_norm else "layer_norm_rms_epsilon"
     found = {
@@ -251,7 +253,7 @@ def _sizes(decoder: Decoder) -> dict[str, Any]:
     return found
 
 
-def _options(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
+def _options(decoder: DecoderConfig, config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if config.get("sliding_window"):
         found["attention.sliding_window"] = config["sliding_window"]
@@ -277,7 +279,9 @@ def _options(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rope(decoder: Decoder, config: Mapping[str, Any], tensors: dict[str, Array]) -> dict[str, Any]:
+def _rope(
+    decoder: DecoderConfig, config: Mapping[str, Any], tensors: dict[str, Array]
+) -> dict[str, Any]:
     """Values that describe rotary embeddings; tensors that do are added."""
     rope = config.get("rope_parameters", {"rope_theta": 10000.0})
     if "full_attention" in rope:

@@ -17,13 +17,13 @@ from clrt.formats.gguf.encode import pack_q8_0
 from clrt.formats.gguf.file import read_gguf
 from clrt.models.decoders.adapters.base import adapted_folder, adapted_gguf
 from clrt.models.decoders.adapters.merged_weights import AdaptedWeights, open_adapter
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.models.decoders.weight_source import QuantisedRows
+from clrt.models.decoders.weight_source import QuantizedMatrix
 from tests.generation.adapter_folders import (
     load_adapters,
     small_adapter,
@@ -45,7 +45,7 @@ LLAMA_CPP = np.load(DATA / "llama_cpp_adapters.npz")
 Named = Sequence[tuple[Path, float]]
 
 
-def opened(model: Path, adapters: Named) -> tuple[Decoder, AdaptedWeights]:
+def opened(model: Path, adapters: Named) -> tuple[DecoderConfig, AdaptedWeights]:
     """A model with adapters."""
     if model.suffix == ".gguf":
         file = read_gguf(model)
@@ -189,10 +189,10 @@ def test_quantised_matrices_become_q8_0(tmp_path: Path) -> None:
     _, source = opened(model, [(adapter, 1.0)])
     _, plain = opened(model, [])
     changed, kept = (source.matrix(f"blk.0.attn_{n}.weight", 256, 256) for n in "qk")
-    assert isinstance(changed, QuantisedRows) and changed.type == "Q8_0"
-    assert isinstance(kept, QuantisedRows) and kept.type == "Q4_0"
+    assert isinstance(changed, QuantizedMatrix) and changed.type == "Q8_0"
+    assert isinstance(kept, QuantizedMatrix) and kept.type == "Q4_0"
     before = plain.matrix("blk.0.attn_q.weight", 256, 256)
-    assert isinstance(before, QuantisedRows)
+    assert isinstance(before, QuantizedMatrix)
     tensors = read_gguf(adapter).tensors
     up, down = (tensors[f"blk.0.attn_q.weight.lora_{n}"].dequantise() for n in "ba")
     exact = BLOCK_TYPES_BY_NAME["Q4_0"].dequantise(before.raw) + 1.5 * up @ down

@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.generation.chat import Chat
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from tests.generation.chats import CALL, RESULT, WEATHER
 from tests.generation.text_folders import (
     END,
@@ -52,8 +52,8 @@ def test_a_turn_runs_only_what_is_new(chatting: TextGenerator) -> None:
         ran = computed(chatting) - before - (len(answer.tokens) - 1)
         between = "<|im_end|>\n<|im_start|>user\nQuestion 0?<|im_end|>\n<|im_start|>assistant\n"
         if turn:  # what is new, and what the last page has before it
-            assert ran <= len(chatting.tokenizer.encode(between).ids) + PAGE
-            assert answer.prompt_tokens > ran + turn * PAGE
+            assert ran <= len(chatting.tokenizer.encode(between).ids) + PAGE_TOKENS
+            assert answer.prompt_tokens > ran + turn * PAGE_TOKENS
         assert answer.timings is not None and answer.timings.prompt_tokens == ran
     assert [message["role"] for message in chat.messages[:3]] == ["system", "user", "assistant"]
     assert len(chat.messages) == 9 and "9 messages" in repr(chat)

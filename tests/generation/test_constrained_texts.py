@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import clrt
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.test_constraints import SCHEMA, Model
 from tests.generation.text_folders import make_generator, pages_in_use, write_texts
@@ -30,13 +30,13 @@ def test_schemas(chatting: TextGenerator) -> None:
 def test_what_must_follow_is_not_sampled(
     chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, steps = Engine.step, []
+    step, steps = DecoderEngine.step, []
 
-    def counted(engine: Engine, *args: Any) -> Any:
+    def counted(engine: DecoderEngine, *args: Any) -> Any:
         steps.append(1)
         return step(engine, *args)
 
-    monkeypatch.setattr(Engine, "step", counted)
+    monkeypatch.setattr(DecoderEngine, "step", counted)
     rule = r"The quick brown fox (jumps|sleeps)\. The lazy dog does, too\."
     found = chatting.generate("x", regex=rule, max_new_tokens=99)
     assert re.fullmatch(rule, found.text) and found.finish_reason in ("stop", "constraint")

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import clrt
 from clrt.cli.main import app
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import StepPart
+from clrt.generation.sequences import ScheduledSequence
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.oracle_sources import (
@@ -56,13 +56,13 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]:
         yield made
 
 
-def logits(engine: Engine) -> list[Array]:
+def logits(engine: DecoderEngine) -> list[Array]:
     """Of the texts of all sources, which run together: in part, then by token, then the rest."""
     sources = [engine.read(given) for given in READ]
     texts = [engine.open(text(n), source=s) for n, s in zip(SOURCES, sources, strict=True)]
     sampler, found = TokenSampler(Sampling(), VOCABULARY), []
     for count in (GIVEN, 1, 1, PLACES - GIVEN - 2):
-        parts = [StepPart(sequence, count, [sampler] * count) for sequence in texts]
+        parts = [ScheduledSequence(sequence, count, [sampler] * count) for sequence in texts]
         found.append(engine.step(parts, ["logits"])["logits"].reshape(len(texts), count, -1))
     for sequence, read in zip(texts, sources, strict=True):
         engine.close(sequence)
@@ -160,7 +160,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
     """A source of 5 pages and its text of 2 have room in 8 pages; others wait, and begin again."""
     prompts = [source(130), source(131), source(20), source(132)]
     monkeypatch.setattr(
-        Engine, "_room", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
+        DecoderEngine, "_room", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
     )
     with make_generator(write_encoder_decoder(tmp_path)) as small:
         found = small.generate(prompts, max_new_tokens=40)

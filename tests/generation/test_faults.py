@@ -11,10 +11,10 @@ import pytest
 
 import clrt
 from clrt.generation import forced_decoding, scoring
-from clrt.generation.engine import CHUNK, Engine
-from clrt.generation.kv_cache import CachePages
+from clrt.generation.engine import CHUNK, DecoderEngine
+from clrt.generation.kv_cache import KvCache
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,
@@ -29,13 +29,13 @@ from tests.generation.text_folders import (
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGenerator]:
     """Its cache has room for 8 pages."""
-    monkeypatch.setattr(Engine, "_room", property(lambda self: self._left_bytes(8)))
-    monkeypatch.setattr(Engine, "_left_bytes", _left_bytes, raising=False)
+    monkeypatch.setattr(DecoderEngine, "_room", property(lambda self: self._left_bytes(8)))
+    monkeypatch.setattr(DecoderEngine, "_left_bytes", _left_bytes, raising=False)
     with make_generator(write_texts(tmp_path)) as made:
         yield made
 
 
-def _left_bytes(engine: Engine, pages: int) -> int:
+def _left_bytes(engine: DecoderEngine, pages: int) -> int:
     return pages * engine.cache.page_bytes - engine.cache.nbytes
 
 
@@ -53,7 +53,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
 def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None:
     streams = [
         small.stream(prompt, max_new_tokens=60)
-        for prompt in (PROMPTS["short"], [9] * (9 * PAGE), PROMPTS["one"])
+        for prompt in (PROMPTS["short"], [9] * (9 * PAGE_TOKENS), PROMPTS["one"])
     ]
     with pytest.raises(clrt.OutOfMemoryError, match="no room for more than 256 tokens"):
         streams[1].result  # noqa: B018
@@ -62,7 +62,7 @@ def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None
     assert pages_in_use(small) == 0
     for call in (small.embed, small.score):
         with pytest.raises(clrt.OutOfMemoryError):
-            call([9] * (9 * PAGE))
+            call([9] * (9 * PAGE_TOKENS))
         assert pages_in_use(small) == 0
     with pytest.raises(clrt.OutOfMemoryError):
         small.generate(PROMPTS["long"], num_beams=8, max_new_tokens=50)
@@ -105,7 +105,7 @@ def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
         assert engine._model_bytes is not None and engine._model_bytes + held <= 3 << 20
 
 
-def failing(engine: Engine, error: BaseException, at: int, monkeypatch: Any) -> None:
+def failing(engine: DecoderEngine, error: BaseException, at: int, monkeypatch: Any) -> None:
     """Lets the step after so many others fail behind its run."""
     run, left = engine.model.run, [at]
 
@@ -158,7 +158,7 @@ def test_scores_survive_the_failure_of_others(
     monkeypatch.setattr(scoring, "_MOST_LOGITS", 1)
     next_parts, steps = forced_decoding._next_parts, []
 
-    def resetting(engine: Engine, *args: Any) -> Any:
+    def resetting(engine: DecoderEngine, *args: Any) -> Any:
         steps.append(1)
         if len(steps) == 3:
             engine.reset()
@@ -195,15 +195,15 @@ def test_the_device_has_no_room_while_the_cache_grows(
     with make_generator(write_texts(tmp_path)) as generator:
         cache = generator._scheduler.engine.cache
         expected = generator.generate(PROMPTS["long"], max_new_tokens=20)
-        tensor = CachePages._tensor
+        tensor = KvCache._tensor
 
-        def full(self: CachePages, shape: tuple[int, ...]) -> Any:
+        def full(self: KvCache, shape: tuple[int, ...]) -> Any:
             if shape[0]:
                 raise clrt.OutOfMemoryError("The device has no room.")
             return tensor(self, shape)
 
         with monkeypatch.context() as patched:
-            patched.setattr(CachePages, "_tensor", full)
+            patched.setattr(KvCache, "_tensor", full)
             held = cache.pool._count
             with pytest.raises(clrt.OutOfMemoryError, match=r"no room for more than .* tokens"):
                 generator.generate([9] * (CONTEXT - 9), max_new_tokens=4)
@@ -245,7 +245,7 @@ def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPa
     assert pages_in_use(endless) == 0
     before = computed(endless)
     endless.generate(PROMPTS["long"], max_new_tokens=1)
-    assert computed(endless) - before < PAGE + 1
+    assert computed(endless) - before < PAGE_TOKENS + 1
 
 
 def test_cancel_within_a_step_and_a_character(

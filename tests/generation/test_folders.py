@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.models.decoders.config import read_decoder
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
@@ -40,7 +40,7 @@ def edit(folder: Path, change: Callable[[Tensors], Tensors]) -> Path:
     return folder
 
 
-def constants(folder: Path) -> tuple[Decoder, dict[str, Array]]:
+def constants(folder: Path) -> tuple[DecoderConfig, dict[str, Array]]:
     """What a folder describes, and the large constants of its graph by name."""
     decoder, source = read_folder(folder)
     graph = decoder_graph(decoder, source)

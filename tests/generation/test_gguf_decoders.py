@@ -13,17 +13,17 @@ import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.formats.gguf.file import read_gguf
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import StepPart
+from clrt.generation.sequences import ScheduledSequence
 from clrt.ir.dtypes import DType
 from clrt.kernels.tuned import TUNED
 from clrt.kernels.tuning_records import record_for
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.gguf import read_gguf_decoder
 from clrt.models.decoders.graph import decoder_graph
-from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
+from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
 from clrt.runtime.execution import planner
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.generation.checkpoints import DATA, Array
@@ -47,12 +47,14 @@ ROUNDED, LARGEST = 0.04, 7
 BESIDE_LLAMA_CPP = 1.25
 
 
-def loaded(decoder: Decoder, source: WeightSource, device: DeviceInfo | None = None) -> clrt.Model:
+def loaded(
+    decoder: DecoderConfig, source: WeightSource, device: DeviceInfo | None = None
+) -> clrt.Model:
     return clrt.load(decoder_graph(decoder, source), device=device or quick_device())
 
 
 def all_logits(
-    decoder: Decoder, source: WeightSource, device: DeviceInfo | None = None
+    decoder: DecoderConfig, source: WeightSource, device: DeviceInfo | None = None
 ) -> list[Array]:
     """Of both texts, at once."""
     run = Run(decoder, loaded(decoder, source, device))
@@ -93,9 +95,9 @@ class DequantisedWeights:
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
         return self.source.load(name, shape)
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         found = self.source.matrix(name, rows, columns)
-        if isinstance(found, QuantisedRows):
+        if isinstance(found, QuantizedMatrix):
             return BLOCK_TYPES_BY_NAME[found.type].dequantise(found.raw)
         return found
 
@@ -143,10 +145,10 @@ def test_gpus_read_few_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
     """However many tokens a step runs: so draws by the same seed are the same, too."""
     device = quick_device()
-    if not device.caps.byte_dots:
+    if not device.caps.int8_dot_isa:
         pytest.skip("products are of floats here")
     decoder, source = read_gguf_decoder(read_gguf(case_file("mixed", tmp_path)))
-    engine = Engine(decoder_graph(decoder, source), 64, sequences=1, device=device)
+    engine = DecoderEngine(decoder_graph(decoder, source), 64, sequences=1, device=device)
     sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
     tokens = [(5 * k + 1) % VOCABULARY for k in range(48)]
     found = []
@@ -155,7 +157,9 @@ def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
         while sequence.left:
             count = min(size, sequence.left)
             rows += list(
-                engine.step([StepPart(sequence, count, [sampler] * count)], ["logits"])["logits"]
+                engine.step([ScheduledSequence(sequence, count, [sampler] * count)], ["logits"])[
+                    "logits"
+                ]
             )
         engine.close(sequence)
         found.append(np.array(rows).view(np.uint32))

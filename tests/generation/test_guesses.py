@@ -10,10 +10,10 @@ import pytest
 from clrt.generation.prompt_lookup import LookupIndex
 from clrt.generation.speculation_policy import (
     MOST_GUESSES,
-    StepCosts,
-    StepGuesses,
-    Trust,
-    round_size,
+    AcceptanceRate,
+    DraftBudget,
+    StepTimeModel,
+    bucket_size,
 )
 
 
@@ -75,8 +75,8 @@ def test_the_time_of_a_lookup_does_not_grow_with_the_text() -> None:
     assert min(seconds(40_000) for _ in range(3)) < 10 * min(seconds(1_000) for _ in range(3))
 
 
-def measured(**seconds: float) -> StepCosts:
-    made = StepCosts()
+def measured(**seconds: float) -> StepTimeModel:
+    made = StepTimeModel()
     for size, value in seconds.items():
         for _ in range(60):
             made.note(int(size[1:]), value)
@@ -84,7 +84,7 @@ def measured(**seconds: float) -> StepCosts:
 
 
 def test_costs_lie_between_those_that_were_measured() -> None:
-    assert StepCosts().of(3) == 0
+    assert StepTimeModel().of(3) == 0
     costs = measured(n1=1.0, n4=1.3)
     assert [costs.of(n) for n in (1, 2, 4)] == pytest.approx([1.0, 1.1, 1.3])
     assert costs.of(4) < costs.of(8) < 2.3
@@ -106,7 +106,7 @@ def test_the_first_step_of_a_size_does_not_count() -> None:
 
 
 def test_trust_follows_what_was_right() -> None:
-    trust = Trust()
+    trust = AcceptanceRate()
     first = trust.worth(7)
     trust.note(7, 7)
     assert first < trust.worth(7) <= 7
@@ -116,15 +116,15 @@ def test_trust_follows_what_was_right() -> None:
     for _ in range(300):
         trust.pass_over()
     assert trust.worth(7) == pytest.approx(first, rel=0.1)
-    other = Trust()
+    other = AcceptanceRate()
     for _ in range(30):
         other.note(4, 2)
     assert other.share == pytest.approx(2 / 3, rel=0.05)
 
 
 def test_what_was_right_in_other_texts_counts_at_first() -> None:
-    usual = Trust.of_all()
-    wrong, new = Trust(usual), Trust(usual)
+    usual = AcceptanceRate.of_all()
+    wrong, new = AcceptanceRate(usual), AcceptanceRate(usual)
     for _ in range(8):
         wrong.note(3, 0)
     assert new.share == usual.share < 0.1
@@ -132,20 +132,20 @@ def test_what_was_right_in_other_texts_counts_at_first() -> None:
     assert wrong.share < 0.1 < 0.5 < new.share
 
 
-def sure(right: int) -> Trust:
-    made = Trust()
+def sure(right: int) -> AcceptanceRate:
+    made = AcceptanceRate()
     for _ in range(20):
         made.note(8, right)
     return made
 
 
 def count_of(
-    trust: Trust, most: int, costs: StepCosts, texts: int = 1, draft_s: float = 0.0
+    trust: AcceptanceRate, most: int, costs: StepTimeModel, texts: int = 1, draft_s: float = 0.0
 ) -> int:
-    return StepGuesses(costs, texts, texts).add(trust, most, draft_s)
+    return DraftBudget(costs, texts, texts).add(trust, most, draft_s)
 
 
-def cpu() -> StepCosts:
+def cpu() -> StepTimeModel:
     """Of a model of 135 million numbers in Q4_0 on two cores of a CPU."""
     return measured(n1=1.0, n2=1.2, n4=1.3, n8=2.0, n16=3.3, n32=7.0, n64=14.0)
 
@@ -160,14 +160,14 @@ def test_as_many_are_guessed_as_pay() -> None:
     assert count_of(sure(8), 100, cpu()) == 15
     assert count_of(sure(2), 100, cpu()) == 3
     assert count_of(sure(0), 100, cpu()) == 0
-    assert count_of(Trust(), 100, StepCosts()) == 0  # nothing is known yet
+    assert count_of(AcceptanceRate(), 100, StepTimeModel()) == 0  # nothing is known yet
 
 
 def test_guesses_have_to_pay_for_their_draft_and_for_other_texts() -> None:
     assert count_of(sure(8), 100, cpu(), draft_s=0.1) >= 7
     assert count_of(sure(8), 100, cpu(), draft_s=1.0) == 0
     assert count_of(sure(2), 100, cpu(), texts=8) < count_of(sure(2), 100, cpu())
-    step = StepGuesses(cpu(), 2, 2)
+    step = DraftBudget(cpu(), 2, 2)
     first = step.add(sure(8), 100, 0.1)
     assert first == 7 and (step.tokens, step.draft_s) == (9, pytest.approx(0.7))
     assert 7 < step.expected < 9
@@ -181,10 +181,10 @@ def test_what_does_not_pay_is_tried_again() -> None:
     trust, costs = sure(8), measured(n1=1.0, n2=2.0, n3=3.0, n8=8.0)
     tries = [k for k in range(2000) if count_of(trust, 8, costs)]
     assert tries[0] > 10 and 4 < len(tries) < 100
-    assert costs.ease > 0.5
+    assert costs.cost_discount > 0.5
 
 
 def test_sizes_are_round() -> None:
-    assert [round_size(n) for n in (0, 1, 15, 16, 17, 32, 33)] == [0, 1, 15, 16, 32, 32, 48]
+    assert [bucket_size(n) for n in (0, 1, 15, 16, 17, 32, 33)] == [0, 1, 15, 16, 32, 32, 48]
     costs = measured(n1=1.0, n16=2.0, n32=4.0)
     assert costs.of(17) == costs.of(30) == 4.0

@@ -13,12 +13,12 @@ import onnxruntime
 import pytest
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.onnx_decoder import read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import CachedSequence, StepPart
+from clrt.generation.sequences import KvSequence, ScheduledSequence
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import Array
 from tests.generation.onnx_folders import load_configs, write_multi_head, write_onnx
@@ -75,14 +75,14 @@ class Texts:
 
     def __init__(self, source: Path) -> None:
         graph, self.facts = read_onnx_decoder(source)
-        self.engine = Engine(graph, self.facts.context, device=quick_device())
+        self.engine = DecoderEngine(graph, self.facts.context, device=quick_device())
         self.other = self.engine.open([3, 5, 7])
         self.text = self.engine.open(TOKENS[:GIVEN].tolist())
 
-    def part(self, sequence: CachedSequence, count: int) -> StepPart:
+    def part(self, sequence: KvSequence, count: int) -> ScheduledSequence:
         whole = count == sequence.left
         samplers = [TokenSampler(Sampling(), self.facts.vocabulary)] if whole else ()
-        return StepPart(sequence, count, samplers)
+        return ScheduledSequence(sequence, count, samplers)
 
     def logits(self) -> Array:
         """As `expected`. The text is given in two parts, the other one's tokens between.

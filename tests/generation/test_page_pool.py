@@ -7,50 +7,50 @@ import random
 import pytest
 
 from clrt.errors import OutOfMemoryError
-from clrt.generation.page_pool import NOTHING, PagePool
-from clrt.ops.attention.page_layout import PAGE
+from clrt.generation.page_pool import NOTHING, KvPagePool
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 
-def pool_of(*sizes: int) -> PagePool:
+def pool_of(*sizes: int) -> KvPagePool:
     left = list(sizes)
-    return PagePool(lambda: left.pop(0) if left else 0)
+    return KvPagePool(lambda: left.pop(0) if left else 0)
 
 
-def filled(pool: PagePool, tokens: list[int]) -> list[int]:
+def filled(pool: KvPagePool, tokens: list[int]) -> list[int]:
     """The pages of a sequence that ran through its tokens."""
-    pages, content = pool.beginning(tokens)
-    for first in range(len(pages) * PAGE, len(tokens), PAGE):
-        part = tokens[first : first + PAGE]
+    pages, content = pool.match_prefix(tokens)
+    for first in range(len(pages) * PAGE_TOKENS, len(tokens), PAGE_TOKENS):
+        part = tokens[first : first + PAGE_TOKENS]
         pages.append(pool.take())
-        if len(part) == PAGE:
-            content = pool.fill(pages[-1], content, part)
+        if len(part) == PAGE_TOKENS:
+            content = pool.register(pages[-1], content, part)
     return pages
 
 
 def test_beginnings_are_shared() -> None:
     pool = pool_of(8)
-    common = list(range(2 * PAGE))
+    common = list(range(2 * PAGE_TOKENS))
     first = filled(pool, [*common, 7, 8])
     second = filled(pool, [*common, 9])
     assert first[:2] == second[:2] and first[2] != second[2]
     pool.release(first)
     pool.release(second)
     assert pool.in_use == 0
-    assert pool.beginning([*common, 1])[0] == first[:2]
+    assert pool.match_prefix([*common, 1])[0] == first[:2]
 
 
 def test_unused_content_goes_first_and_the_end_before_the_beginning() -> None:
     pool = pool_of(4)
-    tokens = list(range(3 * PAGE))
+    tokens = list(range(3 * PAGE_TOKENS))
     pages = filled(pool, tokens)
     pool.release(pages)
     assert {pool.take(), pool.take()} == {3, pages[2]}
-    assert pool.beginning(tokens)[0] == pages[:2]
+    assert pool.match_prefix(tokens)[0] == pages[:2]
 
 
 def test_a_page_in_use_is_never_taken() -> None:
     pool = pool_of(2, 1)
-    pages = filled(pool, list(range(2 * PAGE)))
+    pages = filled(pool, list(range(2 * PAGE_TOKENS)))
     assert pool.take() not in pages
     with pytest.raises(OutOfMemoryError, match="no room for more than 96 tokens"):
         pool.take()
@@ -67,20 +67,22 @@ def test_what_is_found_holds_the_tokens() -> None:
             pool.release(running.pop(rng.randrange(len(running))))
             continue
         tokens = [rng.randrange(2) for _ in range(4) for _ in range(1)]
-        tokens = [t for t in tokens for _ in range(PAGE)][: rng.randrange(1, 4 * PAGE)]
-        pages, content = pool.beginning(tokens)
+        tokens = [t for t in tokens for _ in range(PAGE_TOKENS)][
+            : rng.randrange(1, 4 * PAGE_TOKENS)
+        ]
+        pages, content = pool.match_prefix(tokens)
         for index, page in enumerate(pages):
-            assert holds[page] == tuple(tokens[: (index + 1) * PAGE])
-        for first in range(len(pages) * PAGE, len(tokens), PAGE):
-            part = tokens[first : first + PAGE]
+            assert holds[page] == tuple(tokens[: (index + 1) * PAGE_TOKENS])
+        for first in range(len(pages) * PAGE_TOKENS, len(tokens), PAGE_TOKENS):
+            part = tokens[first : first + PAGE_TOKENS]
             page = pool.take()
             assert all(page not in other for other in running) and page not in pages
             pages.append(page)
             holds[page] = tuple(tokens[: first + len(part)])
-            if len(part) == PAGE:
-                content = pool.fill(page, content, part)
+            if len(part) == PAGE_TOKENS:
+                content = pool.register(page, content, part)
         running.append(pages)
     for pages in running:
         pool.release(pages)
     pool.clear()
-    assert pool.in_use == 0 and pool.beginning([0] * PAGE) == ([], NOTHING)
+    assert pool.in_use == 0 and pool.match_prefix([0] * PAGE_TOKENS) == ([], NOTHING)

@@ -10,18 +10,18 @@ from safetensors.numpy import load_file, save_file
 import clrt
 from clrt.generation.model_reader import read_language_model
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from tests.generation.checkpoints import load_json, write_folder
 from tests.generation.text_folders import computed, make_generator, pages_in_use, write_texts
 
-SYSTEM = [(13 * k) % 450 for k in range(5 * PAGE + 7)]
+SYSTEM = [(13 * k) % 450 for k in range(5 * PAGE_TOKENS + 7)]
 
 
 def test_beginnings_are_computed_once(endless: TextGenerator) -> None:
     first = endless.generate([*SYSTEM, 5], max_new_tokens=4)
     before = computed(endless)
     second = endless.generate([*SYSTEM, 6], max_new_tokens=4)
-    assert computed(endless) - before == len(SYSTEM) + 1 - 5 * PAGE + 3
+    assert computed(endless) - before == len(SYSTEM) + 1 - 5 * PAGE_TOKENS + 3
     assert second.timings is not None and second.timings.prompt_tokens == 8
     endless._scheduler.engine.reset()
     assert endless.generate([*SYSTEM, 6], max_new_tokens=4) == second != first
@@ -32,27 +32,27 @@ def test_beginnings_of_one_call_are_computed_once(endless: TextGenerator) -> Non
     engine.reset()
     before = computed(endless)
     drawn = endless.generate(
-        [SYSTEM, [*SYSTEM[: 2 * PAGE], 5]],
+        [SYSTEM, [*SYSTEM[: 2 * PAGE_TOKENS], 5]],
         num_return_sequences=3,
         temperature=1.0,
         max_new_tokens=2,
     )
     assert len(drawn) == 6
-    assert computed(endless) - before == len(SYSTEM) + 2 * (len(SYSTEM) - 5 * PAGE) + 3 + 6
+    assert computed(endless) - before == len(SYSTEM) + 2 * (len(SYSTEM) - 5 * PAGE_TOKENS) + 3 + 6
 
 
 @pytest.mark.parametrize("cache", ["float32", "float16", "int8"])
 def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
     folder, file = write_texts(tmp_path / "model"), tmp_path / "system.safetensors"
     with make_generator(folder, cache=cache) as generator:
-        assert generator.save_cache(file, SYSTEM) == 5 * PAGE
+        assert generator.save_cache(file, SYSTEM) == 5 * PAGE_TOKENS
         expected = generator.generate([*SYSTEM, 5], max_new_tokens=8)
         assert pages_in_use(generator) == 0
     with make_generator(folder, cache=cache) as generator:
         for _ in range(2):
-            assert generator.load_cache(file) == 5 * PAGE
+            assert generator.load_cache(file) == 5 * PAGE_TOKENS
         found = generator.generate([*SYSTEM, 5], max_new_tokens=8)
-        assert computed(generator) == len(SYSTEM) + 1 - 5 * PAGE + 7
+        assert computed(generator) == len(SYSTEM) + 1 - 5 * PAGE_TOKENS + 7
         assert found == expected and pages_in_use(generator) == 0
 
 

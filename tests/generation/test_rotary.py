@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.models.decoders.decoder import FULL, SLIDING, Rotary
+from clrt.models.decoders.decoder import FULL, SLIDING, RopeConfig
 from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import ConfigValues
 from tests.generation.checkpoints import DATA
@@ -18,7 +18,7 @@ from tests.generation.oracle_decoders import ROTARIES, ROTARY_HEAD, ROTARY_PLACE
 EXPECTED = np.load(DATA / "rotaries.npz")
 
 
-def read(values: dict[str, Any], context: int = ROTARY_PLACES, kind: str = FULL) -> Rotary:
+def read(values: dict[str, Any], context: int = ROTARY_PLACES, kind: str = FULL) -> RopeConfig:
     file = Path("config.json")
     config = ConfigValues(file, {"max_position_embeddings": ROTARY_PLACES, **values})
     return read_rotary(config, ROTARY_HEAD, context, kind)

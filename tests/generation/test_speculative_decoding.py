@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 import clrt
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -275,10 +275,10 @@ def test_runs_that_fail(guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGenerator]:
     """Its caches have room for 8 pages each."""
 
-    def room(engine: Engine) -> int:
+    def room(engine: DecoderEngine) -> int:
         return 8 * engine.cache.page_bytes - engine.cache.nbytes
 
-    monkeypatch.setattr(Engine, "_room", property(room))
+    monkeypatch.setattr(DecoderEngine, "_room", property(room))
     draft = draft_folder(tmp_path / "draft")
     with make_generator(write_texts(tmp_path / "texts"), draft=draft) as made:
         yield pay_always(made)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.plan.steps import HostStep, Region
 from tests.generation.gguf_decoders import case_file
 from tests.generation.test_gguf_models import TOKENS
@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TextGenera
         yield made
 
 
-def engine_of(model: TextGenerator) -> Engine:
+def engine_of(model: TextGenerator) -> DecoderEngine:
     return model._scheduler.engine
 
 
@@ -53,7 +53,7 @@ def test_a_layer_has_six_launches(model: TextGenerator) -> None:
 def test_a_token_plans_compiles_and_allocates_nothing(model: TextGenerator) -> None:
     engine = engine_of(model)
     planner, session = engine.model._runner.planner, engine.model._session
-    options: dict[str, Any] = {"max_new_tokens": 3 * PAGE, "logit_bias": {1: float("-inf")}}
+    options: dict[str, Any] = {"max_new_tokens": 3 * PAGE_TOKENS, "logit_bias": {1: float("-inf")}}
     model.generate([4, 4, 4], **options)  # the cache is as large as it will be
     stream = model.stream([5, 9, 2], **options)
     for _ in range(4):
@@ -66,7 +66,7 @@ def test_a_token_plans_compiles_and_allocates_nothing(model: TextGenerator) -> N
         return (*made, len(planner.kept), *slabs)
 
     before, done = counted(), engine.computed
-    while engine.computed < done + PAGE - 6:
+    while engine.computed < done + PAGE_TOKENS - 6:
         next(stream)
         assert counted() == before
     stream.close()

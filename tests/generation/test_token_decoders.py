@@ -12,10 +12,10 @@ import clrt
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.huggingface import read_folder
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.passes.pipeline import optimize
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, GIVEN, LENGTHS
@@ -35,12 +35,14 @@ HALF_TOLERANCE = 2e-2
 class Run:
     """A decoder with both texts in its cache."""
 
-    def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType = DType.FLOAT32) -> None:
+    def __init__(
+        self, decoder: DecoderConfig, model: clrt.Model, cache: DType = DType.FLOAT32
+    ) -> None:
         self.model, self.vocabulary = model, decoder.vocabulary
         self.long_beyond = decoder.long_beyond
-        counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
+        counts = [*PAGES, *[0] * (MAX_SLABS - len(PAGES))]
         shapes = {f"slab{s}": (n, decoder.page_elements(cache)) for s, n in enumerate(counts)}
-        self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
+        self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(MAX_SLABS)}, shapes)
 
     def step(self, parts: dict[int, range]) -> dict[int, Array]:
         """The logits of some places of texts, whose tokens lie between each other.

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 import clrt
 from clrt.generation.call_formats import FORMATS, find_format
 from clrt.generation.chat_template import ChatTemplate
-from clrt.generation.generation_state import Answer
+from clrt.generation.generation_state import GenerationState
 from clrt.generation.options import Sampling
 from clrt.generation.result import GeneratedText, ToolCall
 from clrt.generation.tool_calls import CallReader, ExpectedCalls, with_calls
@@ -225,7 +225,9 @@ def test_special_tokens_of_calls_are_text() -> None:
     texts = []
     for calls in (expected, None):
         sampling = Sampling(max_new_tokens=99)
-        answer = Answer.of([1], sampling, 999, frozenset([END]), tokenizer, 99, calls=calls)
+        answer = GenerationState.of(
+            [1], sampling, 999, frozenset([END]), tokenizer, 99, calls=calls
+        )
         for token in (*tokens, END):
             answer.take(token, 0.0, None, 99)
         texts.append(answer.result())

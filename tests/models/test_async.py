@@ -156,13 +156,13 @@ def test_a_state_outlives_a_timeout(
         model.run(rows(1.0, 0), state=state)
         monkeypatch.setattr(bound_plan, "LONG_S", long_s)
         monkeypatch.setattr(launch_throttle, "_PART_S", 0.0)
-        real = launch_throttle.Pace.make_room
+        real = launch_throttle.LaunchThrottle.make_room
 
-        def late(self: launch_throttle.Pace, cost: int) -> None:
+        def late(self: launch_throttle.LaunchThrottle, cost: int) -> None:
             time.sleep(0.05)
             real(self, cost)
 
-        monkeypatch.setattr(launch_throttle.Pace, "make_room", late)
+        monkeypatch.setattr(launch_throttle.LaunchThrottle, "make_room", late)
         ended = False
         try:
             found = model.run(rows(2.0, 1), state=state, timeout=0)

@@ -72,7 +72,7 @@ class Checked:
         runner, connection = self.model._runner, self.session.connection
         runner.room.await_detached()  # runs that were on their way alone
         assert not runner._calls and not runner.room._in_use
-        assert not connection.in_flight and not connection.unfinished
+        assert not connection.in_flight and not connection.undrained_queues
         assert gc.isenabled() and gc.get_threshold()[2] < 1 << 30
         assert self.settled_bytes() == self.allocated
 

@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.ops.control import chunks, kernel_loop, unroll
 from clrt.ops.control.control_flow import Loop
-from clrt.runtime.execution.graph_run import Task
+from clrt.runtime.execution.graph_run import GraphRun
 from clrt.runtime.opencl.devices import DeviceInfo
 from tests.models.onnx_text import DEVICES, agree, normal, parsed
 
@@ -104,16 +104,16 @@ def test_iterations_of_a_computed_condition_run_in_chunks(device: DeviceInfo) ->
 def test_counted_iterations_run_in_chunks(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, run = [0], Task.run
+    runs, run = [0], GraphRun.run
 
-    def counting(self: Task, *args: Any) -> Any:
+    def counting(self: GraphRun, *args: Any) -> Any:
         runs[0] += 1
         return run(self, *args)
 
     feeds = [_feeds(n, 0) for n in (77, 77, 3, 77, 77, 77, 77)]
     ours = agree(parsed(COUNTED), device, *feeds)
     assert _made(ours)[-1] == 64
-    monkeypatch.setattr(Task, "run", counting)
+    monkeypatch.setattr(GraphRun, "run", counting)
     ours.run(feeds[0])
     assert runs[0] == 1 and _made(ours)[-1] == 77  # since it came again and again
 

@@ -25,7 +25,7 @@ from clrt.cli.random_inputs import sample_inputs
 from clrt.errors import InputError, ModelError
 from clrt.ir.op import Array
 from clrt.models.sources import onnx_file
-from clrt.passes.compress_weights import Shrunk
+from clrt.passes.compress_weights import WeightCompression
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.opencl.devices import DeviceInfo, devices
 from clrt.tools.convert import Difference, read_encoder
@@ -343,7 +343,9 @@ def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
 
 
 def test_names_are_whole_where_the_terminal_is_narrow() -> None:
-    shrunk = Shrunk("a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2)
+    shrunk = WeightCompression(
+        "a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2
+    )
     difference = Difference("an_output_with_a_name_of_its_own", (1, 128, 384), 0.1, 0.2, 0.9)
     for table in (
         convert_report.weight_table([shrunk]),

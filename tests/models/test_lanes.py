@@ -14,8 +14,8 @@ import pytest
 import clrt
 from clrt.runtime.execution import bound_plan, launch_throttle
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.execution.graph_run import Task
-from clrt.runtime.opencl.device_context import Connection
+from clrt.runtime.execution.graph_run import GraphRun
+from clrt.runtime.opencl.device_context import DeviceContext
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from tests.models.onnx_text import DEVICES, parsed
@@ -95,7 +95,7 @@ def test_what_is_donated_waits_for_runs_in_threads_of_their_own(
     """A first run is handed to a thread, and has not read its inputs when `submit` returns."""
     begins, goes_on = threading.Event(), threading.Event()
 
-    def late(self: Task, *args: Any) -> Any:
+    def late(self: GraphRun, *args: Any) -> Any:
         begins.set()
         assert goes_on.wait(100)
         return real(self, *args)
@@ -103,9 +103,9 @@ def test_what_is_donated_waits_for_runs_in_threads_of_their_own(
     with cache_model(device) as reader, cache_model(device) as writer:
         start = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 2)}
         tensor = writer.run(start, ["next"], device_outputs=True)["next"]
-        real = Task.outputs
+        real = GraphRun.outputs
         with monkeypatch.context() as patch:
-            patch.setattr(Task, "outputs", late)
+            patch.setattr(GraphRun, "outputs", late)
             reading = reader.submit({"cache": tensor, **rows(2.0, 1)}, ["next"])
             assert begins.wait(100)
         threading.Timer(0.1, goes_on.set).start()
@@ -157,13 +157,13 @@ def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch)
         short.run(x)
         monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
         gave: list[bool] = []
-        real = Connection.give_way
+        real = DeviceContext.give_way
 
-        def give_way(self: Connection, *args: object) -> bool:
+        def give_way(self: DeviceContext, *args: object) -> bool:
             gave.append(real(self, *args))  # type: ignore[arg-type]
             return gave[-1]
 
-        monkeypatch.setattr(Connection, "give_way", give_way)
+        monkeypatch.setattr(DeviceContext, "give_way", give_way)
         with held(short):
             with monkeypatch.context() as patch:
                 patch.setattr(bound_plan, "LONG_S", 1e9)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import clrt
 from clrt.ir.op import Array
 from clrt.runtime.opencl.ledger import Ledger
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from tests.models.fixtures import load_family
 from tests.models.oracle import text_feeds
 
@@ -156,15 +156,15 @@ def test_a_model_survives_what_the_device_refuses(
     model: clrt.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = model.run(_feeds(SMALL))["last_hidden_state"]
-    session, allocate = model._session, Session.allocate
+    session, allocate = model._session, DeviceSession.allocate
     room = session.allocated_bytes + 4096
 
-    def refuse(self: Session, nbytes: int, account: Ledger | None = None) -> object:
+    def refuse(self: DeviceSession, nbytes: int, account: Ledger | None = None) -> object:
         if self.allocated_bytes + nbytes > room:
             raise self.guard.translated(MemoryError(), nbytes)
         return allocate(self, nbytes, account)
 
-    monkeypatch.setattr(Session, "allocate", refuse)
+    monkeypatch.setattr(DeviceSession, "allocate", refuse)
     for _ in range(2):
         with pytest.raises(clrt.OutOfMemoryError, match="Running input_ids=64x64") as info:
             model.run(_feeds(LARGE))

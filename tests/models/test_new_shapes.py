@@ -11,7 +11,7 @@ import pytest
 
 import clrt
 from clrt.ir.op import Array
-from clrt.plan.template import SizedPlan
+from clrt.plan.template import InstantiatedPlan
 from tests.models.decoders import HEAD, KV_HEADS, VOCABULARY, decoder
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import DEVICES
@@ -22,7 +22,7 @@ LAYERS = 2
 
 def sized(model: clrt.Model) -> int:
     """How many of the kept plans a template gave."""
-    return sum(isinstance(s.plan, SizedPlan) for s in model._runner.planner.kept.values())
+    return sum(isinstance(s.plan, InstantiatedPlan) for s in model._runner.planner.kept.values())
 
 
 def decoder_feeds(past: int, length: int, batch: int = 1) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.ir.dims import numbers_of
+from clrt.ir.dims import match_symbols
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import BufferArg
 from clrt.kernels.tuning_records import record_for
@@ -51,7 +51,7 @@ def launches(graph: Graph) -> list[Counter[Hashable]]:
     for shape in SHAPES:
         sizes: dict[str, int] = {}
         for value in graph.inputs:
-            sizes.update(numbers_of(value.shape or (), shape))
+            sizes.update(match_symbols(value.shape or (), shape))
         plan = make_plan(specialise(graph, sizes), CPU, lambda kernel: record_for(kernel, CPU))
         assert any(isinstance(s, Region) for s in plan.steps)
         every = [x for s in plan.steps for x in getattr(s, "launches", ())]

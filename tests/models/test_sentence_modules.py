@@ -18,7 +18,7 @@ import clrt
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.models.decoders.sequence import sequence_graph
-from clrt.ops.op_builder import NamedBuilder
+from clrt.ops.op_builder import OpBuilder
 from clrt.runtime.model.model import load
 from clrt.text.stages import VectorStage, read_stages, stages_of
 from clrt.tools.convert import Options, convert, read_encoder, write
@@ -151,7 +151,7 @@ def test_activations_are_those_of_torch(tmp_path: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config))
         save_file(tensors, folder / "model.safetensors")
         (stage,) = read_stages(tmp_path, [("Dense", str(number))])
-        build = NamedBuilder()
+        build = OpBuilder()
         y = stage.apply(build, build.feed("x", DType.FLOAT32, 5, 4))
         found = evaluate(build.graph("stage", build.inputs, [y], ["y"]), {"x": x})["y"]
         wanted = function(x @ tensors["linear.weight"].T + tensors["linear.bias"])

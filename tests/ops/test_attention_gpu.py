@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clrt.kernels.attention_gpu import parts_of, takes_few
+from clrt.kernels.attention_gpu import split_count, takes_few
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
@@ -25,7 +25,7 @@ UNITS = 32
 )
 def test_tiles_leave_no_unit_idle(rows: int, pairs: int, few: int, parts: int) -> None:
     assert takes_few(rows, pairs, UNITS, 8, 4) == few
-    assert not few or parts_of(rows, pairs, UNITS, 8, 1024, 64) == parts
+    assert not few or split_count(rows, pairs, UNITS, 8, 1024, 64) == parts
 
 
 def test_a_new_shape_compiles_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

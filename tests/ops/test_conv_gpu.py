@@ -12,7 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Step, TensorType
+from clrt.ir.op import ElementwiseStep, TensorType
 from clrt.kernels.conv_gpu import (
     BY_CHANNEL,
     BY_TAP,
@@ -21,7 +21,7 @@ from clrt.kernels.conv_gpu import (
     best_split,
     conv_tiles,
 )
-from clrt.kernels.spec import Packed
+from clrt.kernels.spec import PackedWeight
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.pointwise.table import Add, Relu
 from clrt.plan.plan import Plan, make_plan
@@ -72,7 +72,7 @@ def test_order_of_slices() -> None:
     assert ImageWindows(0, 9, 9, {"in0": 1}).order(16) == IN_PLACE
 
 
-RESIDUAL = (Step(Add(), (0, 1)), Step(Relu(), (2,)))
+RESIDUAL = (ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Relu(), (2,)))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_windows_are_read_from_the_images(
     entries = [n.kernel.entry for n in launches]
     assert entries == (["conv_gpu"] if parts == 1 else ["conv_gpu", "join_parts"])
     assert launches[0].global_size[2] == parts * op.group
-    assert any(isinstance(b, Packed) for b in launches[0].buffers)
+    assert any(isinstance(b, PackedWeight) for b in launches[0].buffers)
     results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, quick_device())
     for value in build.graph.outputs:
         expected = build.known[value]

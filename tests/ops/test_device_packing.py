@@ -9,16 +9,16 @@ import pytest
 
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, StackedElements, TensorType
+from clrt.ir.op import Array, ConcatenatedRows, TensorType
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.quantized_panels_cpu import PACKED_TYPES, DotWeights
-from clrt.kernels.quantized_rows_gpu import LevelRows
-from clrt.kernels.spec import Packed
+from clrt.kernels.quantized_panels_cpu import PACKED_TYPES, QuantizedPanels
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
+from clrt.kernels.spec import PackedWeight
 from clrt.ops.matmul.gguf_weights import dot_weights, level_rows
 from clrt.runtime.opencl import device_packing
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.session import session_for
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.weight_store import WeightStore
 from tests.ops.test_split_product import DEVICES
 
 rng = np.random.default_rng(23)
@@ -30,11 +30,11 @@ def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_packing, "_CHUNK_BYTES", 20_000)
 
 
-def packed_there(source: Packed, device: DeviceInfo) -> Array:
+def packed_there(source: PackedWeight, device: DeviceInfo) -> Array:
     """What the device makes."""
     session = session_for(device)
     assert device_packing.packs(source, session) is not device.caps.simulator
-    buffer = device_packing.pack(source, session, Weights(session).kernel)
+    buffer = device_packing.pack(source, session, WeightStore(session).kernel)
     made = np.empty(source.nbytes, np.uint8)
     if buffer.host is None:
         from clrt.runtime.opencl.driver import cl
@@ -45,10 +45,10 @@ def packed_there(source: Packed, device: DeviceInfo) -> Array:
     return made
 
 
-def parts_of(array: Array, *borders: int) -> Value:
+def split_count(array: Array, *borders: int) -> Value:
     """A constant whose rows lie apart."""
     parts = tuple(np.split(array, borders))
-    return Value("w", TensorType.of(StackedElements(parts, array.dtype)))
+    return Value("w", TensorType.of(ConcatenatedRows(parts, array.dtype)))
 
 
 def assert_same(made: Array, expected: Array) -> None:
@@ -67,12 +67,16 @@ def test_blocks_of_gguf(device: DeviceInfo, name: str) -> None:
 
 
 def check_blocks(
-    read: Callable[..., DotWeights | LevelRows], name: str, n: int, k: int, device: DeviceInfo
+    read: Callable[..., QuantizedPanels | PackedQuantizedRows],
+    name: str,
+    n: int,
+    k: int,
+    device: DeviceInfo,
 ) -> None:
     """Rows of random bytes, in parts, are packed by a device as by NumPy."""
     found = BLOCK_TYPES_BY_NAME[name]
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
-    source = read(name, n, k, parts_of(raw, n // 3, n // 2)).packed
+    source = read(name, n, k, split_count(raw, n // 3, n // 2)).packed
     assert_same(packed_there(source, device), source.pack(raw).reshape(-1))
 
 
@@ -90,7 +94,7 @@ def test_panels(device: DeviceInfo, dtype: str) -> None:
     for n, k, width in ((100, 70, 24), (24, 1, 24), (5, 129, 16)):
         weight = rng.standard_normal((n, k)).astype(dtype)
         whole = Value("w", TensorType.of(weight[None]))  # of one direction
-        for value in (parts_of(weight, n // 3), whole):
+        for value in (split_count(weight, n // 3), whole):
             source = Panels(k, n, width, transposed=True).of(value)
             expected = source.pack(weight).reshape(-1).view(np.uint8)
             assert np.array_equal(packed_there(source, device), expected)

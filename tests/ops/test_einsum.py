@@ -113,7 +113,7 @@ def test_an_attention_of_einsums_is_fused() -> None:
     made = helper.make_graph(nodes, "g", infos, [result])
     graph = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)]))
     optimize(graph)
-    assert [n.op.name for n in graph.nodes if not n.op.view] == ["FusedAttention"]  # type: ignore[attr-defined]
+    assert [n.op.name for n in graph.nodes if not n.op.always_view] == ["FusedAttention"]  # type: ignore[attr-defined]
 
 
 def _reshaped_squared(equation: str) -> onnx.ModelProto:

@@ -10,7 +10,7 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.norm.group_normalization import GroupNormalization
@@ -52,15 +52,24 @@ POINTWISE = sorted(
 )
 PROGRAMS = {
     "waves": (
-        Step(Sin(), (0,)), Step(Cos(), (1,)), Step(Literal(2.5), ()), Step(Mul(), (2, 3)),
-        Step(Tan(), (4,)), Step(Add(), (5, 0)),
+        ElementwiseStep(Sin(), (0,)),
+        ElementwiseStep(Cos(), (1,)),
+        ElementwiseStep(Literal(2.5), ()),
+        ElementwiseStep(Mul(), (2, 3)),
+        ElementwiseStep(Tan(), (4,)), ElementwiseStep(Add(), (5, 0)),
     ),
     "powers": (
-        Step(Abs(), (0,)), Step(Literal(0.3), ()), Step(Pow(), (1, 2)), Step(Exp(), (3,)),
-        Step(Sqrt(), (4,)), Step(Div(), (0, 5)),
+        ElementwiseStep(Abs(), (0,)),
+        ElementwiseStep(Literal(0.3), ()),
+        ElementwiseStep(Pow(), (1, 2)),
+        ElementwiseStep(Exp(), (3,)),
+        ElementwiseStep(Sqrt(), (4,)), ElementwiseStep(Div(), (0, 5)),
     ),
     "activations": (
-        Step(Gelu(), (0,)), Step(Tanh(), (1,)), Step(Elu(), (2,)), Step(Sin(), (3,)),
+        ElementwiseStep(Gelu(), (0,)),
+        ElementwiseStep(Tanh(), (1,)),
+        ElementwiseStep(Elu(), (2,)),
+        ElementwiseStep(Sin(), (3,)),
     ),
 }  # fmt: skip
 
@@ -312,7 +321,7 @@ def test_integers_that_c_leaves_open(device: DeviceInfo) -> None:
         )
         assert not plan.host_steps
         np.testing.assert_array_equal(results["y0"], [wanted], str(op))
-        steps = (Step(Literal(b, DType.INT8), ()), Step(op, (0, 1)))
+        steps = (ElementwiseStep(Literal(b, DType.INT8), ()), ElementwiseStep(op, (0, 1)))
         results, _ = run_graph(
             sample_graph(Sample(Fused(steps), arrays[:1])), {"x0": arrays[0]}, device
         )

@@ -10,7 +10,7 @@ import pytest
 from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import StoredElements, TensorType
+from clrt.ir.op import PackedConstant, TensorType
 from clrt.kernels.packed_layouts import packed_shape, restoring
 from clrt.models.compiled import CompiledModel, read_compiled, write_compiled
 from clrt.ops.matmul.gguf_weights import dot_weights
@@ -81,6 +81,6 @@ def test_compiled_models_keep_records(tmp_path: Path, name: str) -> None:
     packed = dot_weights(name, n, k, weight).packed
     write_compiled(CompiledModel(graph), path, "a test", [packed])
     stored = read_compiled(path).graph.nodes[0].arg(1)
-    assert isinstance(stored.type.known, StoredElements)
-    assert stored.type.known.layout == packed.layout
+    assert isinstance(stored.type.known_elements, PackedConstant)
+    assert stored.type.known_elements.layout == packed.layout
     np.testing.assert_array_equal(stored.numbers, weight.numbers)

@@ -7,7 +7,7 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Step
+from clrt.ir.op import ElementwiseStep
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.matmul.norm_gemm_fusion import MOST_ROWS
@@ -19,8 +19,8 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from tests.ops.samples.matmul.quantized_matmul import quantised
 from tests.ops.test_split_product import DEVICES, Build, check, floats
 
-GATE = (Step(Swish(), (0,)), Step(Mul(), (2, 1)))
-RESIDUAL = (Step(Add(), (0, 1)),)
+GATE = (ElementwiseStep(Swish(), (0,)), ElementwiseStep(Mul(), (2, 1)))
+RESIDUAL = (ElementwiseStep(Add(), (0, 1)),)
 rng = np.random.default_rng(17)
 ROWS = (1, 2, 5, MOST_ROWS, MOST_ROWS + 1, 40)
 
@@ -60,7 +60,7 @@ def layer(rows: int, k: int, n: int, form: str, lead: tuple[int, ...] = ()) -> B
 
 def check_dots(device: DeviceInfo, form: str) -> None:
     """Skips weights of few bits where no kernel of 8-bit dot products runs."""
-    if not (form.startswith("float") or device.caps.byte_dots or device.caps.simulator):
+    if not (form.startswith("float") or device.caps.int8_dot_isa or device.caps.simulator):
         pytest.skip("its products take A as it is")
 
 

@@ -16,7 +16,7 @@ from _pytest.mark import ParameterSet
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import CPU
 from clrt.errors import ClrtError
-from clrt.ir.dims import same, symbol
+from clrt.ir.dims import provably_equal, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
@@ -53,7 +53,7 @@ from tests.ops.samples import Sample, error_samples, samples
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
-ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
+ON_DEVICE = [c for c in CLASSES if c.variants and not c.always_view]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 
 # Tiles so small that the samples have whole ones, several of them, and a rest.
@@ -135,7 +135,7 @@ def feeds_of(sample: Sample) -> dict[str, Array]:
     return {
         f"x{i}": np.asarray(a, order="C")
         for i, a in enumerate(sample.inputs)
-        if a is not None and i not in sample.op.host_inputs
+        if a is not None and i not in sample.op.plan_time_inputs
     }
 
 
@@ -268,7 +268,7 @@ def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyP
 
 def test_implied_attributes_are_fields() -> None:
     for cls in CLASSES:
-        assert cls.implied <= {f.name for f in fields(cls)}, cls.name
+        assert cls.non_attribute_fields <= {f.name for f in fields(cls)}, cls.name
 
 
 def test_declared_attributes_are_fields() -> None:
@@ -304,7 +304,7 @@ def test_symbolic_shapes_are_those_of_numbers(cls: type[Op], alike: bool) -> Non
         assert isinstance(op, cls)
         sizes: dict[str, int] = {}
         for index, type_ in enumerate(types):
-            if type_ is not None and type_.known is None:
+            if type_ is not None and type_.known_elements is None:
                 shape = type_.static_shape or ()
                 names = [f"n{d}" if alike else f"n{index}_{axis}" for axis, d in enumerate(shape)]
                 sizes.update(zip(names, shape, strict=True))
@@ -317,7 +317,7 @@ def test_symbolic_shapes_are_those_of_numbers(cls: type[Op], alike: bool) -> Non
             except ClrtError:
                 continue
             for found, expected in zip(symbolic, numbers, strict=True):
-                assert found.bind(bindings).agrees(expected), (op, found, expected)
+                assert found.bind(bindings).is_compatible(expected), (op, found, expected)
 
 
 def test_sizes_that_are_refused_below_0_are_known_not_to_be() -> None:
@@ -343,7 +343,7 @@ def test_sizes_that_are_refused_below_0_are_known_not_to_be() -> None:
 def test_texts_of_which_there_may_be_several_rows() -> None:
     n = symbol("n")
     (found,) = StringNormalizer().infer([TensorType(DType.STRING, (n, n))])
-    assert found.shape is not None and same(found.shape[0], n)
+    assert found.shape is not None and provably_equal(found.shape[0], n)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)

@@ -7,9 +7,9 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.page_layout import PAGE, page_form
+from clrt.ops.attention.page_layout import PAGE_TOKENS, page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 
 KV_HEADS, GROUP = 2, 3
 
@@ -17,9 +17,9 @@ KV_HEADS, GROUP = 2, 3
 def pages_of(keys: Array, values: Array, dtype: DType) -> Array:
     """Keys and values `[places, KV_HEADS, D]` in pages `[pages, …]`."""
     form = page_form(keys.shape[2], dtype)
-    pages = np.zeros((len(keys) // PAGE, KV_HEADS, form.head_elements), dtype.numpy)
+    pages = np.zeros((len(keys) // PAGE_TOKENS, KV_HEADS, form.head_elements), dtype.numpy)
     for place, (key, value) in enumerate(zip(keys, values, strict=True)):
-        form.keep(pages[place // PAGE], place % PAGE, key, value)
+        form.keep(pages[place // PAGE_TOKENS], place % PAGE_TOKENS, key, value)
     return pages.reshape(len(pages), -1)
 
 
@@ -27,7 +27,7 @@ def pages_of(keys: Array, values: Array, dtype: DType) -> Array:
 def test_bounds_of_8_bits(size: int) -> None:
     """Elements err by half a level, of the largest of a block; what attends to them by no more."""
     rng = np.random.default_rng(size)
-    places, scale = 3 * PAGE, size**-0.5
+    places, scale = 3 * PAGE_TOKENS, size**-0.5
     keys, values = rng.standard_normal((2, places, KV_HEADS, size))
     keys *= rng.uniform(0.1, 4, (places, 1, 1))
     form = page_form(size, DType.UINT8)
@@ -58,7 +58,7 @@ def test_bounds_of_8_bits(size: int) -> None:
 
     def attended(dtype: DType) -> Array:
         slab = pages_of(keys, values, dtype)
-        (y,) = op.reference(q, step, table, *(None,) * 3, slab, *[slab[:0]] * (SLABS - 1))
+        (y,) = op.reference(q, step, table, *(None,) * 3, slab, *[slab[:0]] * (MAX_SLABS - 1))
         return y.reshape(KV_HEADS, -1)
 
     # A score errs by e at most, so each weight by a factor of exp(2 e).

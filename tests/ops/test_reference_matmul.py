@@ -11,11 +11,11 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_problem
 from clrt.kernels.gemm_problem import epilogue_operand_fits
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import Packed, Scratch
+from clrt.kernels.spec import PackedWeight, Scratch
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.conv.conv_transpose import ConvTranspose
@@ -23,7 +23,7 @@ from clrt.ops.conv.deform_conv import DeformConv
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.table import Add, Gelu, Mul
-from clrt.plan.plan import Plan, lifetimes, make_plan
+from clrt.plan.plan import Plan, make_plan, step_lifetimes
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep, launches_of
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -98,7 +98,7 @@ def _linear(
     w = Value("w", TensorType(F32, weights.shape, weights))
     bias = Value("bias", TensorType(F32, weights.shape[1:], weights[0]))
     y = Value("y", TensorType(F32, (B, S, weights.shape[1])))
-    op = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+    op = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Gelu(), (2,))))
     graph = Graph("linear", [x], [y], [Node("linear", op, [x, w, bias], [y])])
     return make_plan(specialise(graph, bound), caps, lambda _: record or {})
 
@@ -119,7 +119,7 @@ def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
     (launch,) = step.launches
     assert launch.global_size == (4 * 3,)
     buffers = [getattr(a, "buffer", None) for a in launch.args]
-    assert sum(isinstance(b, Packed) for b in buffers) == 1
+    assert sum(isinstance(b, PackedWeight) for b in buffers) == 1
     assert launch.flops == 2 * 15 * 70 * 8
 
 
@@ -190,7 +190,7 @@ def test_product_may_not_overwrite_its_own_operand(device: DeviceInfo) -> None:
     x, w = (rng.standard_normal(s).astype(np.float32) for s in [(40, 40), (40, 40)])
     source, weight = Value("x", TensorType(F32, x.shape)), Value("w", TensorType(F32, w.shape, w))
     inner, y = Value("h", TensorType(F32, x.shape)), Value("y", TensorType(F32, x.shape))
-    op = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+    op = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
     nodes = [
         Node("add", Add(), [source, source], [inner]),
         Node("mm", op, [inner, weight, inner], [y]),
@@ -219,7 +219,11 @@ def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
     [
         (Conv((3, 3), group=2), [(5, 4, 6, 7), (6, 2, 3, 3), (6,)], 2 * 18 * 24),
         (
-            FusedConv((3, 3), group=2, steps=(Step(Mul(), (0, 1)), Step(Add(), (3, 2)))),
+            FusedConv(
+                (3, 3),
+                group=2,
+                steps=(ElementwiseStep(Mul(), (0, 1)), ElementwiseStep(Add(), (3, 2))),
+            ),
             [(5, 4, 6, 7), (6, 2, 3, 3), (6,), (5, 6, 1, 1), (5, 6, 4, 5)],
             2 * 18 * 24,
         ),
@@ -257,4 +261,4 @@ def test_images_in_parts(
 
 
 def _scratch_bytes(plan: Plan) -> int:
-    return sum(owner.nbytes for owner, _ in lifetimes(plan) if isinstance(owner, Scratch))
+    return sum(owner.nbytes for owner, _ in step_lifetimes(plan) if isinstance(owner, Scratch))

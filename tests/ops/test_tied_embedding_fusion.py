@@ -7,7 +7,7 @@ import pytest
 
 import clrt
 from clrt.ir.dtypes import DType
-from clrt.kernels.spec import BufferArg, Packed
+from clrt.kernels.spec import BufferArg, PackedWeight
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.gather import Gather
 from clrt.runtime.opencl.devices import DeviceInfo
@@ -37,7 +37,8 @@ def test_one_weight_serves_both(device: DeviceInfo, stored: DType) -> None:
             given = {a.buffer for la in launches for a in la.args if isinstance(a, BufferArg)}
             weight = build.graph.nodes[0].arg(0)
             assert (
-                weight not in given and len({b.layout for b in given if isinstance(b, Packed)}) == 1
+                weight not in given
+                and len({b.layout for b in given if isinstance(b, PackedWeight)}) == 1
             )
 
 

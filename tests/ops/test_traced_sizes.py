@@ -9,7 +9,7 @@ from clrt.errors import ClrtError
 from clrt.ir.dims import symbol
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
-from clrt.ir.symbolic_trace import Trace
+from clrt.ir.symbolic_trace import ShapeTrace
 from clrt.ops import REGISTRY
 from clrt.ops.movement.common import fresh_dims
 from clrt.plan.specialise import specialise_to_break
@@ -35,7 +35,7 @@ def sized_graph(sample: Sample) -> tuple[Graph, dict[str, int]] | None:
     sizes = {f"d{i}": int(n) for i, n in enumerate(first.dims)}
     first.type = TensorType(first.dtype, tuple(map(symbol, sizes)))
     for y in graph.outputs:
-        y.symbolic = fresh_dims(y.type.rank or 0)
+        y.symbolic_shape = fresh_dims(y.type.rank or 0)
         y.type = TensorType(y.dtype, None)
     return graph, sizes
 
@@ -52,7 +52,7 @@ def test_no_op_pins_its_sizes() -> None:
     pins: dict[str, set[str]] = {}
     traced = 0
     for name, graph, sizes in sized_graphs():
-        trace = Trace(sizes)
+        trace = ShapeTrace(sizes)
         try:
             first, graph_break = specialise_to_break(graph, trace.start(), {}, {}, ())
             if graph_break is None:
@@ -60,7 +60,7 @@ def test_no_op_pins_its_sizes() -> None:
         except ClrtError:
             continue
         traced += 1
-        if trace.pins:
-            pins.setdefault(name, set()).update(trace.pins)
+        if trace.pinned_at:
+            pins.setdefault(name, set()).update(trace.pinned_at)
     assert traced > 2000
     assert not {name: places for name, places in pins.items() if name not in PINNING}

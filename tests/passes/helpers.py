@@ -15,7 +15,7 @@ from clrt.ir.text import elided, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.driver import Pass, PassRecord, PassRun, infer_types
+from clrt.passes.driver import Pass, PassRecord, PassRunner, infer_types
 
 SIZES = {"B": 2, "S": 5, "T": 3}
 
@@ -95,7 +95,7 @@ def apply(passes: Pass | Sequence[Pass], graph: Graph) -> PassRecord:
     """Runs passes, checks numbers, invariants and idempotence; returns the last record."""
     feeds = random_inputs(graph)
     before = evaluate(graph, feeds)
-    session = PassRun(graph)
+    session = PassRunner(graph)
     record = PassRecord("")
     for pass_ in [passes] if isinstance(passes, Pass) else passes:
         record = session.run(pass_)

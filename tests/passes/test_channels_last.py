@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from clrt.device.caps import DeviceCaps
-from clrt.ir.dims import numbers_of
+from clrt.ir.dims import match_symbols
 from clrt.ir.graph import Graph
 from clrt.models.onnx.importer import import_model
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
@@ -209,7 +209,7 @@ def test_a_net_stays_in_one_layout_and_in_its_live_bytes(name: str) -> None:
     prepare(graph, CPU)
     assert not ops(graph)["Conv"]
     image = graph.inputs[0]
-    found = plan(specialise(graph, numbers_of(image.shape or (), (1, 3, 224, 224))))
+    found = plan(specialise(graph, match_symbols(image.shape or (), (1, 3, 224, 224))))
     assert all(n.op.name != "Transpose" for s in found.steps for n in s.nodes)
     assert found.arena.nbytes <= 1.10 * found.live_bytes
 

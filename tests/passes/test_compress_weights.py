@@ -12,7 +12,7 @@ from clrt.ops.reference_interpreter import evaluate
 from clrt.passes.block_quantization import round_blocks
 from clrt.passes.compress_weights import (
     MIN_ELEMS,
-    ShrinkWeights,
+    CompressWeights,
     most_changed,
     quantisable_products,
 )
@@ -43,7 +43,7 @@ def _graph() -> Graph:
 @pytest.mark.parametrize("to", BOUNDS, ids=str)
 def test_results_stay_near(to: DType) -> None:
     graph, small = _graph(), _graph()
-    shrink = ShrinkWeights(to)
+    shrink = CompressWeights(to)
     run_pass(small, shrink)
     feeds = random_inputs(graph)
     for before, after in zip(
@@ -57,7 +57,7 @@ def test_results_stay_near(to: DType) -> None:
     )
     whole = {v.name for v in small.constants() if v.dtype is DType.FLOAT32}
     assert not whole & shrunk
-    again = ShrinkWeights(to)
+    again = CompressWeights(to)
     run_pass(small, again)
     assert not again.shrunk
 
@@ -75,7 +75,7 @@ def test_constants_of_a_product_besides_its_weights(line: str) -> None:
     graph = graph_of(f"const %left: float32[64,64] = ...\n{line}", inputs, "%y")
     feeds = random_inputs(graph)
     (before,) = evaluate(graph, feeds).values()
-    run_pass(graph, ShrinkWeights(DType.FLOAT16))
+    run_pass(graph, CompressWeights(DType.FLOAT16))
     assert not [v for v in graph.constants() if v.dtype is DType.FLOAT32]
     (after,) = evaluate(graph, feeds).values()
     assert np.abs(after - before).max() <= 1e-3 * np.abs(before).max()
@@ -86,7 +86,7 @@ def test_a_shared_weight_stays_one() -> None:
     graph = graph_of(
         tied.replace("float32[B,64] = Gather", "float32[B,96] = Gather"), INPUTS, OUTPUTS
     )
-    run_pass(graph, ShrinkWeights(DType.FLOAT16))
+    run_pass(graph, CompressWeights(DType.FLOAT16))
     halves = [v for v in graph.constants() if v.dtype is DType.FLOAT16]
     assert len(halves) == 3
 
@@ -96,12 +96,12 @@ def test_numbers_past_the_range_stay() -> None:
     (weight,) = (v for v in graph.constants() if v.name == "w")
     assert weight.numbers is not None
     weight.type = TensorType(weight.dtype, weight.shape, weight.numbers * np.float32(1e6))
-    shrink = ShrinkWeights(DType.FLOAT16)
+    shrink = CompressWeights(DType.FLOAT16)
     record = run_pass(graph, shrink)
     assert shrink.overflows == ["w"]
     assert ("MatMul 'p'", "'w' holds numbers past float16") in record.misses
     assert graph.nodes[0].arg(1) is weight
-    whole = ShrinkWeights(DType.BFLOAT16)
+    whole = CompressWeights(DType.BFLOAT16)
     run_pass(graph, whole)
     assert not whole.overflows
 
@@ -118,7 +118,7 @@ def test_numbers_past_the_range_stay() -> None:
 def test_what_integers_do_not_serve(line: str, reason: str) -> None:
     inputs = "%t: float32[96,B], %u: float32[96], %ids: int64[B], %x3: float32[B,96,64]"
     graph = graph_of(f'const %w: float32[96,64] = ...\n{line} @"n"', inputs)
-    record = run_pass(graph, ShrinkWeights(DType.INT8))
+    record = run_pass(graph, CompressWeights(DType.INT8))
     ((_, found),) = record.misses
     assert found.startswith(reason)
     assert quantisable_products(graph) == []
@@ -127,7 +127,7 @@ def test_what_integers_do_not_serve(line: str, reason: str) -> None:
 def test_small_constants_stay() -> None:
     assert 96 * 64 > MIN_ELEMS > 64
     graph = _graph()
-    run_pass(graph, ShrinkWeights(DType.FLOAT16))
+    run_pass(graph, CompressWeights(DType.FLOAT16))
     assert any(v.name == "bias" and v.dtype is DType.FLOAT32 for v in graph.constants())
 
 
@@ -180,7 +180,7 @@ def test_a_quarter_keeps_eight_bits() -> None:
         value.type = TensorType(DType.FLOAT32, (64, 64), data)
     wider = most_changed(graph, {})
     assert [v.name for v in wider] == ["c"]
-    shrink = ShrinkWeights(DType.INT4, wider)
+    shrink = CompressWeights(DType.INT4, wider)
     run_pass(graph, shrink)
     assert {s.name: s.dtype for s in shrink.shrunk.values()} == {
         "a": "int4", "b": "int4", "c": "int8", "d": "int4",

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.models.onnx.export.exporter import save_model
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.device_pipeline import PREPARE, prepare
+from clrt.passes.device_pipeline import DEVICE_PASSES, prepare
 from clrt.passes.pipeline import optimize
 from tests.passes.helpers import assert_same_results, canonical, graph_of, random_inputs
 
@@ -42,7 +42,7 @@ def test_precision_is_chosen_for_the_device(kind: str) -> None:
     before = evaluate(graph, feeds)
     report = prepare(graph, caps)
     assert report.patches == 1 and len(report.records) == sum(
-        make(caps) is not None for make in PREPARE
+        make(caps) is not None for make in DEVICE_PASSES
     )
     assert [n.arg(1).dtype for n in graph.nodes] == [DType.FLOAT16, DType.FLOAT32]
     assert_same_results(before, evaluate(graph, feeds))

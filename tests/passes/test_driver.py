@@ -74,13 +74,13 @@ class ReplacesByLater(ReluToAbs):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         last = [n for n in view.graph.nodes if isinstance(n.op, Relu)][-1]
         return (
-            Match(view, node, facts=last)
+            Match(view, node, payload=last)
             if isinstance(node.op, Relu) and node is not last
             else None
         )
 
     def rewrite(self, match: Match) -> Patch:
-        return Patch({match.root.output: match.facts.output})
+        return Patch({match.root.output: match.payload.output})
 
 
 class LeavesWork(ReluToAbs):
@@ -92,11 +92,11 @@ class LeavesWork(ReluToAbs):
         producer = node.inputs[0].producer if node.inputs[0] else None
         if not isinstance(node.op, Relu) or producer is None:
             return None
-        return Match(view, node, nodes=[producer, node])
+        return Match(view, node, replaced_nodes=[producer, node])
 
     def rewrite(self, match: Match) -> Patch:
         build = match.builder(self.name)
-        value = build.add(Abs(), match.nodes[0].arg(0))
+        value = build.add(Abs(), match.replaced_nodes[0].arg(0))
         return build.patch({match.root.output: value})
 
 

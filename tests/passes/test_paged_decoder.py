@@ -13,8 +13,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.models.decoders.io_names import DecoderNames, PastPair
 from clrt.models.decoders.paging.rewrite import page_decoder
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.reference_interpreter import evaluate
 from tests.passes.helpers import graph_of
 
@@ -91,7 +91,7 @@ def found(graph: Graph) -> Any:
     pitch = next(v for v in graph.inputs if v.name == "slab0").shape
     assert pitch is not None
     slabs = {
-        f"slab{s}": np.zeros((2 - 2 * bool(s), int(pitch[1])), np.float32) for s in range(SLABS)
+        f"slab{s}": np.zeros((2 - 2 * bool(s), int(pitch[1])), np.float32) for s in range(MAX_SLABS)
     }
     table, logits, done = np.array([[1], [0]], np.int32), [], 0
     for count in (5, 1, 4, 1, 1):
@@ -105,7 +105,7 @@ def found(graph: Graph) -> Any:
         none["bias_ids"] = np.full((count, 1), -1, np.int32)
         none["bias_values"] = np.zeros((count, 1), np.float32)
         results = evaluate(graph, {**feeds, **none})
-        slabs = {f"slab{s}": results[f"kept{s}"] for s in range(SLABS)}
+        slabs = {f"slab{s}": results[f"kept{s}"] for s in range(MAX_SLABS)}
         logits.append(results["logits"])
         done += count
     return np.concatenate(logits)
@@ -121,7 +121,7 @@ def test_logits(mask: str, places: str) -> None:
     assert (paged.hidden, paged.vocabulary) == (8, 9)
     assert paged.places == (40 if places == PLACES else None)
     slab = next(v for v in paged.graph.inputs if v.name == "slab0")
-    assert slab.shape is not None and slab.shape[1] == 2 * 2 * PAGE * 4
+    assert slab.shape is not None and slab.shape[1] == 2 * 2 * PAGE_TOKENS * 4
     np.testing.assert_allclose(found(paged.graph), wanted, 1e-5, 1e-5)
 
 

@@ -9,7 +9,7 @@ import pytest
 from clrt.ir.graph import Graph
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.reference_interpreter import evaluate
-from clrt.passes.driver import PassRun
+from clrt.passes.driver import PassRunner
 from clrt.passes.sink_transpose import SinkTranspose
 from tests.passes.helpers import assert_same_results, graph_of, random_inputs
 
@@ -39,7 +39,7 @@ def sunk(shape: tuple[int, ...], perm: tuple[int, ...], view: tuple[int, ...]) -
     )
     feeds = random_inputs(graph, {})
     before = evaluate(graph, feeds)
-    hits = len(PassRun(graph).run(SinkTranspose()).hits)
+    hits = len(PassRunner(graph).run(SinkTranspose()).hits)
     assert_same_results(before, evaluate(graph, feeds))
     return graph, hits
 
@@ -62,7 +62,7 @@ def test_heads_of_attention_stay() -> None:
       %t: float32[N,S,4,8] = Transpose{perm=[0, 2, 1, 3]}(%x)
       %y: float32[N,S,32] = Reshape(%t, %s)"""
     graph = graph_of(body, "%x: float32[N,4,S,8]", "%y")
-    assert not PassRun(graph).run(SinkTranspose()).hits
+    assert not PassRunner(graph).run(SinkTranspose()).hits
 
 
 def test_what_others_read_stays() -> None:
@@ -70,4 +70,4 @@ def test_what_others_read_stays() -> None:
       %t: float32[N,8,H,W] = Transpose{perm=[0, 3, 1, 2]}(%x)
       %y: float32[N,8,H*W] = Reshape(%t, %s)"""
     graph = graph_of(body, "%x: float32[N,H,W,8]", "%y, %t")
-    assert not PassRun(graph).run(SinkTranspose()).hits
+    assert not PassRunner(graph).run(SinkTranspose()).hits

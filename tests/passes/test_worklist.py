@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.ir.graph import Node, Patch
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.table import Abs, Neg, Relu
-from clrt.passes.driver import GraphView, Match, Miss, Pass, PassRun
+from clrt.passes.driver import GraphView, Match, Miss, Pass, PassRunner
 from clrt.passes.pipeline import optimize
 from tests.passes.helpers import graph_of
 from tests.passes.test_driver import CHAIN, ReluToAbs, X
@@ -28,13 +28,13 @@ class Watch(Pass):
 
 
 class WatchLocal(Watch):
-    local = True
+    is_local = True
 
 
 class WatchAbs(Watch):
-    needs = (Neg,)
+    required_op_classes = (Neg,)
 
-    def wants(self, op: type[IrOp]) -> bool:
+    def may_match(self, op: type[IrOp]) -> bool:
         return op is Abs
 
 
@@ -47,7 +47,7 @@ class LastReluToAbs(ReluToAbs):
 
 
 def test_a_pass_does_not_look_twice_at_the_same_graph() -> None:
-    session, watch = PassRun(graph_of(CHAIN, X)), Watch()
+    session, watch = PassRunner(graph_of(CHAIN, X)), Watch()
     first = session.run(watch)
     again = session.run(watch)
     assert len(watch.seen) == len(first.misses) == 3
@@ -58,7 +58,7 @@ def test_a_pass_does_not_look_twice_at_the_same_graph() -> None:
 
 
 def test_a_local_pass_sees_what_a_patch_touched() -> None:
-    session, watch = PassRun(graph_of(CHAIN, X)), WatchLocal()
+    session, watch = PassRunner(graph_of(CHAIN, X)), WatchLocal()
     session.run(watch)
     watch.seen.clear()
     session.run(LastReluToAbs())
@@ -70,11 +70,11 @@ def test_a_local_pass_sees_what_a_patch_touched() -> None:
 
 def test_only_classes_that_a_pass_wants_and_that_it_needs_are_there() -> None:
     alone = WatchAbs()
-    PassRun(graph_of(CHAIN.replace("Relu(%b)", "Abs(%b)"), X)).run(alone)
+    PassRunner(graph_of(CHAIN.replace("Relu(%b)", "Abs(%b)"), X)).run(alone)
     assert not alone.seen
     beside = WatchAbs()
     text = CHAIN.replace("Relu(%b)", "Abs(%b)").replace("Relu(%x)", "Neg(%x)")
-    PassRun(graph_of(text, X)).run(beside)
+    PassRunner(graph_of(text, X)).run(beside)
     assert beside.seen == ["y"]
 
 

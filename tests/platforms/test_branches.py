@@ -67,7 +67,7 @@ def test_a_file_that_is_open_for_a_moment_is_replaced(
         really(source, target)
 
     monkeypatch.setattr(os, "replace", refuse)
-    with files.replacing(tmp_path / "m") as stream:
+    with files.atomic_write(tmp_path / "m") as stream:
         stream.write(b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
     assert (tmp_path / "m").read_bytes() == b"new"
@@ -85,7 +85,7 @@ def test_a_file_that_stays_open_is_kept(
         monkeypatch.setattr(os, name, refuse)
     with (
         pytest.raises(InputError, match=r"/m' cannot be replaced: .* name another file"),
-        files.replacing(tmp_path / "m") as stream,
+        files.atomic_write(tmp_path / "m") as stream,
     ):
         stream.write(b"new")
     with pytest.raises(InputError, match="cannot be replaced"):

@@ -15,7 +15,7 @@ from clrt.errors import ClrtError
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import Packed
+from clrt.kernels.spec import PackedWeight
 from clrt.models.compiled import CompiledModel, write_compiled
 from clrt.models.onnx.export.exporter import export_model
 from clrt.models.onnx.importer import import_model
@@ -23,7 +23,7 @@ from clrt.ops import REGISTRY
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.passes.demote_exact_weights import NarrowWeights
-from clrt.passes.driver import PassRun
+from clrt.passes.driver import PassRunner
 from clrt.passes.pipeline import optimize
 from tests.harness import sample_graph
 from tests.ops.samples import samples
@@ -300,7 +300,7 @@ def compiled_seed(name: str) -> bytes:
     model.CopyFrom(_text_model("transformer") if name == "external" else onnx_seeds()[name])
     graph = import_model(model)
     optimize(graph, 2)
-    PassRun(graph).run(NarrowWeights())
+    PassRunner(graph).run(NarrowWeights())
     return _written(graph)
 
 
@@ -332,7 +332,7 @@ def _written(graph: Graph) -> bytes:
         return path.read_bytes()
 
 
-def _packed(graph: Graph) -> list[Packed]:
+def _packed(graph: Graph) -> list[PackedWeight]:
     found = []
     for node in graph.nodes:
         if isinstance(node.op, (MatMul, FusedMatMul)):

@@ -14,7 +14,7 @@ from clrt.errors import ClrtError
 from clrt.ir.op import IrOp
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import DeviceStep
 from tests.harness import all_devices, plan_graph, sample_graph
 from tests.ops.samples import Sample, samples
@@ -46,7 +46,7 @@ def hostile_ops(op: IrOp) -> Iterator[IrOp]:
 
 def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
     """The kernels' sources for a sample under another op."""
-    with Blaming(op.name):  # as the importer and planning do
+    with NodeErrorContext(op.name):  # as the importer and planning do
         graph = sample_graph(Sample(op, sample.inputs))
     plan = plan_graph(graph, caps)
     steps = (s for s in plan.steps if isinstance(s, DeviceStep))

@@ -135,6 +135,6 @@ def test_a_search_from_lengths_far_below_1() -> None:
     assert isinstance(sample.op, Op)
     op = BifurcationDetector(3, -(1 << 63))
     for found, wanted in zip(
-        op.reference(*sample.inputs), sample.op.compute(*sample.inputs), strict=True
+        op.reference(*sample.inputs), sample.op.run_reference(*sample.inputs), strict=True
     ):
         np.testing.assert_array_equal(found, wanted)

@@ -13,7 +13,7 @@ from clrt.errors import ClrtError, KernelBuildError, PassError, PlanError
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.ml.decision_trees import DecisionTrees
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import DeviceStep
 from tests.harness import plan_graph, quick_device, sample_graph, session_for
 from tests.ops.samples import Sample, samples
@@ -51,10 +51,10 @@ def test_no_input_of_another_kind_reaches_a_kernel(cls: type[Op]) -> None:
             op = hostile.op
             assert isinstance(op, Op)
             try:
-                with Blaming(op.name):  # as the importer and planning do
+                with NodeErrorContext(op.name):  # as the importer and planning do
                     graph = sample_graph(hostile)
                     if cls is not DecisionTrees:  # follows its tables, which are checked before
-                        op.compute(*hostile.inputs)
+                        op.run_reference(*hostile.inputs)
             except (ClrtError, NotImplementedError) as error:
                 assert not isinstance(error, _BUGS)
                 continue

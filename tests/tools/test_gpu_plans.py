@@ -15,9 +15,9 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.sources import read_graph
-from clrt.ops.op_builder import NamedBuilder
+from clrt.ops.op_builder import OpBuilder
 from tests.models.oracle import model_folder
 from tools.gpus.compiling import refusals
 from tools.gpus.decoders import CONTRACT, DECODERS, KnownDecoder, step_shapes
@@ -29,7 +29,7 @@ LEAST = next(p for p in profiles() if p.caps.vendor == "Nobody")
 
 def _net() -> Graph:
     """What convolutional nets are made of."""
-    build, rng = NamedBuilder(), np.random.default_rng(0)
+    build, rng = OpBuilder(), np.random.default_rng(0)
 
     def conv(
         x: Value, maps: int, channels: int, window: int, stride: int = 1, group: int = 1
@@ -48,14 +48,14 @@ def _net() -> Graph:
     return build.graph("net", build.inputs, [build("MatMul", y, weights)], ["y"])
 
 
-def _cut(known: KnownDecoder, folder: Path) -> Decoder:
+def _cut(known: KnownDecoder, folder: Path) -> DecoderConfig:
     """A decoder with one layer, and its encoder likewise."""
     found = known.read(folder)
     encoder = None if found.encoder is None else _cut_part(found.encoder, known)
     return replace(_cut_part(found, known), encoder=encoder)
 
 
-def _cut_part(part: Decoder, known: KnownDecoder) -> Decoder:
+def _cut_part(part: DecoderConfig, known: KnownDecoder) -> DecoderConfig:
     cut = replace(part, layers=1, rotaries=part.rotaries[:1], windows=())
     if known.weights.dtype is not np.float32 or known.weights.blocks:
         return cut

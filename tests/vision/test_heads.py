@@ -181,8 +181,16 @@ REFUSED: list[tuple[BoxHead, Array, str]] = [
     (_head(None), np.zeros((3, 100)), "which is no head known here"),
     (_head(None, 2), np.full((300, 6), 0.4), "the class 0.4 in one, which is none"),
     (_head(None, 2), np.full((300, 6), 2.0), "has 2 to 2 where a detector has scores"),
-    (_head(_told("detect", end2end="True")), np.zeros((300, 38)), "has the task 'detect' and 2"),
-    (_head(_told("pose", kpt_shape="[17, 3]")), np.zeros((5, 90)), "and 51 more numbers per box"),
+    (
+        _head(_told("detect", end2end="True")),
+        np.zeros((300, 38)),
+        "has the task 'detect' and 2",
+    ),
+    (
+        _head(_told("pose", kpt_shape="[17, 3]")),
+        np.zeros((5, 90)),
+        "and 51 more numbers per box",
+    ),
 ]
 
 

@@ -81,9 +81,9 @@ def _rows(
 
 def largest_error(own: Arrays, peer: Arrays) -> float:
     """The largest difference of any output, over that output's largest element."""
-    from clrt.util.accuracy import difference
+    from clrt.util.accuracy import max_difference
 
-    return max((difference(a, b)[1] for a, b in zip(own, peer, strict=True)), default=0.0)
+    return max((max_difference(a, b)[1] for a, b in zip(own, peer, strict=True)), default=0.0)
 
 
 def _list_nets() -> list[tuple[str, Shape]]:

@@ -13,7 +13,7 @@ from benchmark.turns import time_turn
 from gpus.decoders import SOUND_PLACES, TEXT_PLACES
 from gpus.models import MODELS
 
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 from .state import Found, Item, Place
 from .torch_peer import time_model
@@ -76,7 +76,7 @@ def sample_feeds(model: Any, shapes: dict[str, tuple[int, ...]]) -> dict[str, An
         elif spec.name == "table":
             feeds[spec.name] = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
         elif spec.name == "step":
-            end = TEXT_PLACES if "cross" in shapes else PAGE * shapes["table"][1]
+            end = TEXT_PLACES if "cross" in shapes else PAGE_TOKENS * shapes["table"][1]
             feeds[spec.name] = np.zeros(shape, dtype)
             feeds[spec.name][:, 2] = np.arange(end - shape[0], end)
         elif spec.name in ("cross", "writes"):  # of the other row: its last place, and all

@@ -17,11 +17,11 @@ from clrt.ir.dims import substitute
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.models.decoders.config import read_decoder
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
-from clrt.models.decoders.weight_source import QuantisedRows
-from clrt.ops.attention.paged_cache import SLABS
-from clrt.plan.device_io import Contract
+from clrt.models.decoders.weight_source import QuantizedMatrix
+from clrt.ops.attention.paged_cache import MAX_SLABS
+from clrt.plan.device_io import DeviceIo
 
 _GPT2: dict[str, Any] = {
     "model_type": "gpt2",
@@ -53,9 +53,9 @@ _LLAMA_1B = _LLAMA | {
     "rope_theta": 500000.0,
     "vocab_size": 128256,
 }
-_KEPT = frozenset(f"slab{s}" for s in range(SLABS))
+_KEPT = frozenset(f"slab{s}" for s in range(MAX_SLABS))
 # The cache stays on the device, and is written in place.
-CONTRACT = Contract(_KEPT, _KEPT, frozenset(f"kept{s}" for s in range(SLABS)))
+CONTRACT = DeviceIo(_KEPT, _KEPT, frozenset(f"kept{s}" for s in range(MAX_SLABS)))
 # Pages of 32 tokens that a sequence has: those of 512, or of the places of Whisper's sound.
 _PAGES, _SOUND_PAGES = 16, 47
 # Of Whisper.
@@ -85,11 +85,11 @@ class MadeUpWeights:
         """A tensor of no matter which number, but neither of 0 nor of 1, which passes leave out."""
         return np.full(shape, 0.75, np.float32)
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         """Zeros."""
         if self.blocks:
             width = BLOCK_TYPES_BY_NAME[self.blocks].row_bytes(columns)
-            return QuantisedRows(self.blocks, np.zeros((rows, width), np.uint8))
+            return QuantizedMatrix(self.blocks, np.zeros((rows, width), np.uint8))
         if self.turned and name.startswith("blk."):
             return np.zeros((columns, rows), self.dtype).T
         return np.zeros((rows, columns), self.dtype)
@@ -140,7 +140,7 @@ class KnownDecoder:
     """
 
     name: str
-    read: Callable[[Path], Decoder]
+    read: Callable[[Path], DecoderConfig]
     weights: MadeUpWeights
     runs: tuple[Run, ...] = _RUNS
 
@@ -153,15 +153,15 @@ class KnownDecoder:
         return self.read(work / self.name).layers
 
 
-def _configured(config: Mapping[str, Any], folder: Path) -> Decoder:
+def _configured(config: Mapping[str, Any], folder: Path) -> DecoderConfig:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return read_decoder(folder)[0]
 
 
-def _whisper(folder: Path) -> Decoder:
+def _whisper(folder: Path) -> DecoderConfig:
     """The base model."""
-    decoder = Decoder(
+    decoder = DecoderConfig(
         family="whisper_decoder",
         vocabulary=51865,
         hidden=512,
@@ -206,7 +206,7 @@ def step_shapes(run: Run, graph: Graph) -> Mapping[str, tuple[int, ...]]:
     hears = "places" in names
     pages = _SOUND_PAGES if hears else _PAGES
     sizes = {"tokens": run.tokens, "pages": pages, "pages0": pages, "history": 0, "biases": 0}
-    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
+    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, MAX_SLABS)), 0)
     if hears:
         places = SOUND_PLACES if run.sounds else 1
         sizes |= {"sequences": 2, "pages0": 2 * pages, "batch": run.sounds, "places": places}

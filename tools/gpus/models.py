@@ -13,7 +13,7 @@ from benchmark.inputs import BERT_BASE, MINILM, find_minilm, make_bert_base
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.models.sources import read_graph
-from clrt.ops.op_builder import NamedBuilder
+from clrt.ops.op_builder import OpBuilder
 
 from .decoders import CONTRACT, DECODERS, KnownDecoder, Run, step_shapes
 from .planning import Model, Shapes
@@ -36,7 +36,7 @@ def _product(title: str, work: Path) -> Model:
 
 
 def _read_product() -> Graph:
-    build = NamedBuilder()
+    build = OpBuilder()
     rows, inputs, outputs = _ROW
     x = build.feed("x", DType.FLOAT32, rows, inputs)
     weights = np.random.default_rng(0).standard_normal((inputs, outputs), np.float32)

@@ -17,7 +17,7 @@ from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuning_records import record_for
 from clrt.passes.device_pipeline import prepare
 from clrt.passes.pipeline import optimize
-from clrt.plan.device_io import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.memory import memory_of
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise_to_break
@@ -50,7 +50,7 @@ class Model:
     name: str
     read: Callable[[], Graph]
     shapes: Callable[[Graph], Shapes]
-    contract: Contract = HOST_ONLY
+    contract: DeviceIo = HOST_ONLY
     layers: int = 1
 
 
@@ -182,7 +182,7 @@ def refusal(launch: Launch, caps: DeviceCaps, local_bytes: int = 0) -> str:
 
 def lacking_group(items: int, local_bytes: int, caps: DeviceCaps) -> str:
     """What a device lacks of a work-group's items and local memory; "" where nothing."""
-    return Requires(work_group_size=items, local_mem_bytes=local_bytes).lacking(caps) or ""
+    return Requires(work_group_size=items, local_mem_bytes=local_bytes).missing(caps) or ""
 
 
 def _work(model: Model, plan: Plan, step: DeviceStep, launch: Launch) -> Work:

@@ -17,7 +17,7 @@ _NEVER = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, eq=False)
-class TokenRules:
+class WhisperLogitsProcessor:
     """Rules for the tokens of a window.
 
     Attributes:

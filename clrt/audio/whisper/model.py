@@ -11,16 +11,16 @@ from clrt.audio.config import preset_of, read_preset
 from clrt.audio.feature_extractors import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.errors import ModelError
-from clrt.formats.safetensors import Header, damaged
+from clrt.formats.safetensors import SafetensorsHeader, damaged
 from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
 from clrt.ir.graph import Graph
 from clrt.models.compiled import extras_of, open_compiled
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.graph import decoder_graph
 from clrt.models.decoders.whisper import MODEL_TYPE, read_whisper
 from clrt.models.sources import is_compiled
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.node_errors import Blaming
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.node_errors import NodeErrorContext
 
 _EXTRA = "speech"
 _EXTRACTOR = "WhisperFeatureExtractor"
@@ -37,13 +37,13 @@ class WhisperModel:
         vocabulary: The tokens.
     """
 
-    graph: Graph | Header
-    decoder: Decoder
+    graph: Graph | SafetensorsHeader
+    decoder: DecoderConfig
     preset: LogMel
     vocabulary: WhisperVocabulary
 
     @property
-    def encoder(self) -> Decoder:
+    def encoder(self) -> DecoderConfig:
         """What reads sound."""
         assert self.decoder.encoder is not None
         return self.decoder.encoder
@@ -66,7 +66,7 @@ def read_whisper_model(source: Path) -> WhisperModel:
     """
     if is_compiled(source):
         return _read_compiled(source)
-    with Blaming(f"'{source}'"):
+    with NodeErrorContext(f"'{source}'"):
         decoder, weights = read_whisper(source)
         vocabulary = WhisperVocabulary.read(source, decoder.vocabulary)
         preset = _checked(read_preset(source), decoder, source)
@@ -83,7 +83,7 @@ def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
     extras = {
         "decoder": sizes_of(model.decoder),
         "encoder": sizes_of(model.encoder),
-        "page": PAGE,
+        "page": PAGE_TOKENS,
         "features": asdict(model.preset),
         "tokens": model.vocabulary.values(),
         "tokenizer": model.vocabulary.tokenizer.to_str(),
@@ -96,7 +96,7 @@ def _read_compiled(path: Path) -> WhisperModel:
     found = extras_of(header).get(_EXTRA)
     if not isinstance(found, Mapping):
         raise ModelError(f"'{path}' is no speech model; convert a Whisper folder by clrt-convert.")
-    if found.get("page") != PAGE:
+    if found.get("page") != PAGE_TOKENS:
         raise ModelError(f"'{path}' has pages of another size; convert the model again.")
     encoder = decoder_of(path, found.get("encoder"), f"{MODEL_TYPE}_encoder")
     decoder = decoder_of(path, found.get("decoder"), f"{MODEL_TYPE}_decoder", encoder)
@@ -112,7 +112,7 @@ def _read_compiled(path: Path) -> WhisperModel:
     return WhisperModel(header, decoder, _checked(preset, decoder, path), vocabulary)
 
 
-def _checked(preset: Preset, decoder: Decoder, source: Path) -> LogMel:
+def _checked(preset: Preset, decoder: DecoderConfig, source: Path) -> LogMel:
     """A preset that makes what the encoder takes.
 
     Raises:

@@ -13,7 +13,7 @@ from clrt.audio.graphs import BLOCKS
 from clrt.audio.wav import FloatArray
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 from clrt.util.math import ceil_div
 
 # Below the loudest moment by so many decades there is silence.
@@ -73,7 +73,7 @@ class SpectrogramMaker:
         if len(samples) < preset.most_samples:
             samples = np.pad(samples, (0, preset.most_samples - len(samples)))
         frames = len(samples) // preset.hop_length
-        check_host(4 * frames * preset.feature_size, "The features of a sound")
+        check_host_bytes(4 * frames * preset.feature_size, "The features of a sound")
         values = np.empty((preset.feature_size, frames), np.float32)
         at = 0
         for part in self._parts(samples, frames):

@@ -13,13 +13,13 @@ from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
-from clrt.audio.whisper.transcription import Course
+from clrt.audio.whisper.transcription import TranscriptionState
 from clrt.audio.whisper.window_decoding import WindowReader
 from clrt.errors import ClrtError, InputError
-from clrt.generation.engine import Engine
+from clrt.generation.engine import DecoderEngine
 from clrt.ir.dtypes import DType
 from clrt.ir.symbolic_trace import clamp
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.util.active_calls import ActiveCall, Turns
@@ -60,7 +60,7 @@ class WhisperSpeech:
         self._spectrograms = SpectrogramMaker(
             preset, device=info.index, strict=strict, cache_dir=cache_dir
         )
-        self._engine = Engine(
+        self._engine = DecoderEngine(
             model.graph,
             model.decoder.context,
             encoder=model.encoder,
@@ -71,7 +71,7 @@ class WhisperSpeech:
         self._reader = WindowReader(self._engine, self.vocabulary)
         self._frames = model.frames
         page_bytes = 4 * model.decoder.page_elements(DType.FLOAT32)
-        of_sound = page_bytes * ceil_div(model.encoder.places, PAGE)
+        of_sound = page_bytes * ceil_div(model.encoder.places, PAGE_TOKENS)
         self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
         self._turns = Turns()
 
@@ -135,16 +135,16 @@ class WhisperSpeech:
 
     def _open(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
-    ) -> tuple[Course, float]:
+    ) -> tuple[TranscriptionState, float]:
         """A sound that is about to be heard, and how many seconds it has."""
         samples = read_audio(sound, sampling_rate, to=self.features.sampling_rate)
         spectrogram = self._spectrograms(samples)
         context = self._engine.context
-        course = Course(spectrogram, self.vocabulary, options, self._frames, context)
+        course = TranscriptionState(spectrogram, self.vocabulary, options, self._frames, context)
         return course, len(samples) / self.features.sampling_rate
 
     def _hear(
-        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+        self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> Iterator[tuple[int, TranscriptSegment]]:
         """Segments, each with the number of its sound. All sounds go on by a window at a time."""
         while going := [k for k, course in enumerate(courses) if not course.is_over]:
@@ -156,7 +156,7 @@ class WhisperSpeech:
                     yield k, segment
 
     def _hear_together(
-        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+        self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """Returns the segments of each sound's next window; one call at a time has the engine."""
         call = ActiveCall()
@@ -176,7 +176,7 @@ class WhisperSpeech:
             call.end()
 
     def _hear_windows(
-        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+        self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """Returns the segments of each sound's next window, in the order of `courses`."""
         sources = [self._engine.read(course.frames) for course in courses]

@@ -18,13 +18,13 @@ from clrt.audio.whisper.segments import (
 from clrt.audio.whisper.spectrogram import Spectrogram
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.audio.whisper.window_decoding import Window, WindowText, is_silent
-from clrt.generation.encoder_inputs import EncodedSource
+from clrt.generation.encoder_inputs import EncoderInput
 
 # What was said at a higher temperature is no guide to what comes next.
 _MOST_GUIDING = 0.5
 
 
-class Course:
+class TranscriptionState:
     """A sound, window by window.
 
     Attributes:
@@ -67,7 +67,7 @@ class Course:
         """The features of the next window, [frames, mels]."""
         return self._spectrogram.window(self._seek, self._window).T
 
-    def window(self, source: EncodedSource) -> Window:
+    def window(self, source: EncoderInput) -> Window:
         """What is asked for next.
 
         Args:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
-from clrt.audio.whisper.logits_rules import TokenRules
-from clrt.errors import InputError, ModelError, UnsupportedError, needing
+from clrt.audio.whisper.logits_rules import WhisperLogitsProcessor
+from clrt.errors import InputError, ModelError, UnsupportedError, explain_missing_extra
 from clrt.formats.safetensors import damaged
 from clrt.generation.model_reader import read_tokenizer
 from clrt.generation.options import unfollowed_keys
@@ -93,7 +93,7 @@ class WhisperVocabulary:
             ModelError: The file is damaged.
             UnsupportedError: The package tokenizers is not installed.
         """
-        with needing("Speech to text by Whisper"):
+        with explain_missing_extra("Speech to text by Whisper"):
             from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
         try:
             made = load_tokenizer(str(tokenizer), source).library
@@ -181,9 +181,9 @@ class WhisperVocabulary:
             made += [self.languages[language], self.tasks[task]]
         return made if timestamps else [*made, self.no_timestamps]
 
-    def rules(self, timestamps: bool) -> TokenRules:
+    def rules(self, timestamps: bool) -> WhisperLogitsProcessor:
         """What may follow the prompt."""
-        return TokenRules(
+        return WhisperLogitsProcessor(
             np.array(self.suppressed, np.int64),
             np.array(self.first_suppressed, np.int64),
             self.end,

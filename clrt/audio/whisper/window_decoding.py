@@ -11,13 +11,13 @@ import numpy as np
 
 from clrt.audio.speech_options import Fallback
 from clrt.audio.wav import FloatArray
-from clrt.audio.whisper.logits_rules import TokenRules, finite, log_probabilities
+from clrt.audio.whisper.logits_rules import WhisperLogitsProcessor, finite, log_probabilities
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
-from clrt.generation.encoder_inputs import EncodedSource
-from clrt.generation.engine import Engine
+from clrt.generation.encoder_inputs import EncoderInput
+from clrt.generation.engine import DecoderEngine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.sequences import CachedSequence, StepPart
+from clrt.generation.sequences import KvSequence, ScheduledSequence
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Window:
         draws: What decides where tokens are drawn.
     """
 
-    source: EncodedSource
+    source: EncoderInput
     prompt: list[int]
     asked: int
     draws: np.random.Generator
@@ -67,11 +67,11 @@ class WindowReader:
         vocabulary: Its tokens.
     """
 
-    def __init__(self, engine: Engine, vocabulary: WhisperVocabulary) -> None:
+    def __init__(self, engine: DecoderEngine, vocabulary: WhisperVocabulary) -> None:
         self._engine, self._vocabulary = engine, vocabulary
         self._sampler = TokenSampler(Sampling(), vocabulary.size, seed=0)
 
-    def languages(self, sources: Sequence[EncodedSource]) -> list[str]:
+    def languages(self, sources: Sequence[EncoderInput]) -> list[str]:
         """The language of each sound.
 
         Raises:
@@ -89,7 +89,11 @@ class WindowReader:
         return [vocabulary.detected(row) for row in logits]
 
     def read(
-        self, windows: Sequence[Window], rules: TokenRules, fallback: Fallback, ended: Event
+        self,
+        windows: Sequence[Window],
+        rules: WhisperLogitsProcessor,
+        fallback: Fallback,
+        ended: Event,
     ) -> list[WindowText]:
         """The text of each window; a part of it if `ended` is set meanwhile.
 
@@ -116,7 +120,11 @@ class WindowReader:
         return most is not None and shrinks_by(self._vocabulary.decode(text.tokens).strip()) > most
 
     def _once(
-        self, windows: Sequence[Window], rules: TokenRules, temperature: float, ended: Event
+        self,
+        windows: Sequence[Window],
+        rules: WhisperLogitsProcessor,
+        temperature: float,
+        ended: Event,
     ) -> list[WindowText]:
         """The text of each window at one temperature."""
         engine, end = self._engine, rules.end
@@ -150,10 +158,10 @@ class WindowReader:
                 engine.close(sequence)
         return texts
 
-    def _step(self, sequences: Sequence[CachedSequence], rows: Sequence[int]) -> FloatArray:
+    def _step(self, sequences: Sequence[KvSequence], rows: Sequence[int]) -> FloatArray:
         """Logits behind so many of the last tokens of each."""
         parts = [
-            StepPart(sequence, sequence.left, [self._sampler] * count)
+            ScheduledSequence(sequence, sequence.left, [self._sampler] * count)
             for sequence, count in zip(sequences, rows, strict=True)
         ]
         return self._engine.step(parts, ["logits"])["logits"]

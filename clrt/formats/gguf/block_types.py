@@ -20,7 +20,7 @@ import numpy as np
 from clrt.formats.gguf import decode
 from clrt.formats.gguf.decode import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 
-FACTORS: Mapping[str, tuple[int, ...]] = {
+SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q4_K": (0, 2),
@@ -42,7 +42,7 @@ _CHUNK_ELEMS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Levels:
+class DecodedRows:
     """Rows of a quantised tensor taken apart: value = (level - zero) * scale - minimum.
 
     Attributes:
@@ -66,8 +66,8 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Coding:
-    """How the elements of a quantised type are coded; the fields are as those of `Levels`."""
+class BlockEncoding:
+    """How the elements of a quantised type are coded; the fields are as those of `DecodedRows`."""
 
     bits: int
     block: int
@@ -97,7 +97,7 @@ class BlockType:
     elements: int
     nbytes: int
     dtype: np.dtype[Any] | None = None
-    coding: Coding | None = None
+    coding: BlockEncoding | None = None
 
     def row_bytes(self, cols: int) -> int:
         """The bytes of a row, whose columns are a multiple of `elements`."""
@@ -140,7 +140,7 @@ class BlockType:
         blocks = np.zeros((1, self.nbytes), np.uint8)
         return self.coding is not None and self.coding.unpack(blocks).minima is not None
 
-    def levels(self, raw: Bytes) -> Levels:
+    def levels(self, raw: Bytes) -> DecodedRows:
         """Rows of a quantised type taken apart.
 
         Args:
@@ -166,7 +166,7 @@ class BlockType:
                 _spread(unpacked.minima, minima[at])
         rows, cols = len(raw), raw.shape[1] // self.nbytes * self.elements
         sub_blocks = rows, cols // coding.block
-        return Levels(
+        return DecodedRows(
             coding.bits,
             coding.block,
             levels.reshape(rows, cols),
@@ -175,8 +175,8 @@ class BlockType:
             coding.zero,
         )
 
-    def whole_levels(self, raw: Bytes) -> tuple[Levels, list[Bytes]]:
-        """As `levels`, but with the whole numbers of scales and minima, of a type of `FACTORS`.
+    def whole_levels(self, raw: Bytes) -> tuple[DecodedRows, list[Bytes]]:
+        """As `levels`, with integer scales and minima; the type must be in `SCALE_OFFSETS`.
 
         Returns:
             With the levels, the bytes of the float16 numbers that scales are multiplied by, and of
@@ -184,7 +184,7 @@ class BlockType:
         """
         blocks = np.array(raw).reshape(-1, self.nbytes)
         halves = []
-        for at in FACTORS[self.name]:
+        for at in SCALE_OFFSETS[self.name]:
             halves.append(np.array(blocks[:, at : at + 2]).reshape(len(raw), -1))
             blocks[:, at : at + 2] = _ONE
         return self.levels(blocks.reshape(raw.shape)), halves
@@ -206,7 +206,7 @@ def _plain(name: str, code: int, dtype: Any) -> BlockType:
 
 
 def _coded(name: str, code: int, elements: int, nbytes: int, *coding: Any) -> BlockType:
-    return BlockType(name, code, elements, nbytes, None, Coding(*coding))
+    return BlockType(name, code, elements, nbytes, None, BlockEncoding(*coding))
 
 
 # Of the quantised: elements and bytes per block; bits of a level, elements per scale, zero.

@@ -24,7 +24,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.block_types import BLOCK_TYPES, BlockType
 from clrt.formats.gguf.decode import Bytes, Floats
-from clrt.formats.gguf.metadata import Cursor, Metadata, read_metadata
+from clrt.formats.gguf.metadata import ByteReader, Metadata, read_metadata
 from clrt.formats.safetensors import damaged, open_weights
 
 _MAGIC = b"GGUF"
@@ -160,7 +160,7 @@ def _read_file(path: Path) -> GgufFile:
         if version not in _VERSIONS:
             _refuse_version(path, version)
         mapped = np.memmap(stream, np.uint8, mode="r")
-    cursor = Cursor(path, mapped.data, len(start))
+    cursor = ByteReader(path, mapped.data, len(start))
     tensor_count = cursor.count(_LEAST_RECORD_BYTES, "tensors")
     metadata = read_metadata(cursor, cursor.count(_LEAST_FIELD_BYTES, "metadata keys"))
     tensors = _read_tensors(cursor, tensor_count, _alignment(metadata), np.asarray(mapped))
@@ -188,7 +188,7 @@ def _alignment(metadata: Metadata) -> int:
 
 
 def _read_tensors(
-    cursor: Cursor, count: int, alignment: int, mapped: Bytes
+    cursor: ByteReader, count: int, alignment: int, mapped: Bytes
 ) -> Mapping[str, GgufTensor]:
     """The tensors, by the records that follow.
 

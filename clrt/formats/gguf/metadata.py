@@ -38,7 +38,7 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
-class Cursor:
+class ByteReader:
     """Reads a file's bytes in order, and never past their end.
 
     Args:
@@ -247,7 +247,7 @@ def _described(value: MetadataValue) -> str:
     return {str: "a text", bool: "a bool", int: "an integer", float: "a float"}[type(value)]
 
 
-def read_metadata(cursor: Cursor, count: int) -> Metadata:
+def read_metadata(cursor: ByteReader, count: int) -> Metadata:
     """Finds where each value lies, and passes all.
 
     Raises:
@@ -262,7 +262,7 @@ def read_metadata(cursor: Cursor, count: int) -> Metadata:
     return Metadata(cursor.file, cursor.data, places)
 
 
-def _place(cursor: Cursor, what: str) -> _FieldPlace:
+def _place(cursor: ByteReader, what: str) -> _FieldPlace:
     """Where the next value lies."""
     kind, count = cursor.u32(what), -1
     if kind == _ARRAY:

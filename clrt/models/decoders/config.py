@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from clrt.errors import InputError, ModelError, UnsupportedError
-from clrt.models.decoders.decoder import FULL, SLIDING, Decoder, Rotary
+from clrt.models.decoders.decoder import FULL, SLIDING, DecoderConfig, RopeConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
-from clrt.models.decoders.families import FAMILIES, WHOLES
+from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
 from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
@@ -22,7 +22,7 @@ _MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
 
 def read_decoder(
     folder: Path, context: int | None = None
-) -> tuple[Decoder, DecoderFamily, ConfigValues]:
+) -> tuple[DecoderConfig, DecoderFamily, ConfigValues]:
     """What a model folder's config.json describes.
 
     Args:
@@ -64,7 +64,7 @@ def read_decoder(
             f"{config.file} gives embeddings of {places} places, but {context} are asked for; ask "
             "for no more."
         )
-    decoder = Decoder(**fields)
+    decoder = DecoderConfig(**fields)
     if family.encoder is not None:
         decoder = replace(decoder, encoder=family.encoder(config, decoder))
     return decoder, family, config
@@ -76,15 +76,15 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
     name, inner = values.get("model_type"), ""
     if name is None:
         raise ModelError(f"{file} has no 'model_type'; add it, for example \"llama\".")
-    if isinstance(name, str) and name in WHOLES:
-        inner, default = WHOLES[name]
+    if isinstance(name, str) and name in COMPOSITE_MODELS:
+        inner, default = COMPOSITE_MODELS[name]
         name = ConfigValues(file, values).inner(inner).text("model_type", default)
     if name == "whisper":
         raise UnsupportedError(f"{file} is of Whisper, which hears; open it by clrt.Transcriber.")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
             f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "
-            f"the types {', '.join(sorted({*FAMILIES, *WHOLES}))} are supported."
+            f"the types {', '.join(sorted({*FAMILIES, *COMPOSITE_MODELS}))} are supported."
         )
     family = FAMILIES[name]
     if inner:
@@ -132,7 +132,7 @@ def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str
 
 def _rotaries(
     config: ConfigValues, family: DecoderFamily, kinds: list[str], head_size: int, context: int
-) -> tuple[Rotary | None, ...]:
+) -> tuple[RopeConfig | None, ...]:
     """The rotary embedding of each layer; one object for all layers of a kind."""
     if family.rotary == "none":
         return ()

@@ -17,7 +17,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, eq=False)
-class Rotary:
+class RopeConfig:
     """A rotary position embedding.
 
     Attributes:
@@ -35,7 +35,7 @@ class Rotary:
     long: Array | None = None
     long_beyond: int = 0
 
-    def equals(self, other: Rotary) -> bool:
+    def equals(self, other: RopeConfig) -> bool:
         """Returns whether both turn heads by the same angles."""
         one, two = self.long, other.long
         alike = np.array_equal(self.frequencies, other.frequencies)
@@ -46,7 +46,7 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class Experts:
+class MoeConfig:
     """A mixture of experts in place of the feed-forward network.
 
     Attributes:
@@ -64,7 +64,7 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class RelativePlaces:
+class RelativeBiasConfig:
     """Scores get a bias by head and by how far a key is away (T5).
 
     Its table `attn_rel_b` is `[buckets, heads]`.
@@ -81,7 +81,7 @@ class RelativePlaces:
 
 
 @dataclass(frozen=True)
-class Decoder:
+class DecoderConfig:
     """The geometry of a decoder, and where families differ. The defaults are Llama's.
 
     Attributes:
@@ -115,7 +115,7 @@ class Decoder:
         features: Of an encoder: the numbers of a frame, where it reads frames and no tokens.
         stride: Of an encoder: so many frames make a place.
         long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
-            texts; 0 if one set of frequencies holds for all (`Rotary.long`).
+            texts; 0 if one set of frequencies holds for all (`RopeConfig.long`).
     """
 
     family: str
@@ -136,10 +136,10 @@ class Decoder:
     activation: str = "silu"
     gate_limit: float = 0.0
     gated: bool = True
-    rotaries: tuple[Rotary | None, ...] = ()
+    rotaries: tuple[RopeConfig | None, ...] = ()
     places: int = 0
     slopes: tuple[float, ...] = ()
-    relative: RelativePlaces | None = None
+    relative: RelativeBiasConfig | None = None
     windows: tuple[int, ...] = ()
     scale: float | None = None
     softcap: float = 0.0
@@ -148,8 +148,8 @@ class Decoder:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     clip: float = 0.0
-    experts: Experts | None = None
-    encoder: Decoder | None = None
+    experts: MoeConfig | None = None
+    encoder: DecoderConfig | None = None
     features: int = 0
     stride: int = 1
     long_beyond: int = 0
@@ -168,7 +168,7 @@ class Decoder:
         """How many keys before its place a token sees in a layer; -1 for all."""
         return self.windows[layer] if self.windows else -1
 
-    def rotary_of(self, layer: int) -> Rotary | None:
+    def rotary_of(self, layer: int) -> RopeConfig | None:
         """The rotary embedding of a layer."""
         return self.rotaries[layer] if self.rotaries else None
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from clrt.models.decoders import family_options as by
 from clrt.models.decoders import tensor_names
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.tensor_names import Names
 from clrt.models.huggingface.config_values import ConfigValues
 
@@ -49,4 +49,4 @@ class DecoderFamily:
     grouped: bool = False
     experts: Literal["alone", "halves", "transposed"] = "alone"
     first_place: int = 0
-    encoder: Callable[[ConfigValues, Decoder], Decoder] | None = None
+    encoder: Callable[[ConfigValues, DecoderConfig], DecoderConfig] | None = None

@@ -11,7 +11,7 @@ FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAM
 
 #: By model type, the object of config.json that describes the part for text, and the type that this
 #: is where it does not say.
-WHOLES: dict[str, tuple[str, str]] = {
+COMPOSITE_MODELS: dict[str, tuple[str, str]] = {
     "gemma3": ("text_config", "gemma3_text"),
     "mistral3": ("text_config", "mistral"),
 }

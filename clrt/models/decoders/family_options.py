@@ -1,4 +1,4 @@
-"""What config.json decides in some families: functions of its values to fields of `Decoder`.
+"""What config.json decides in some families: functions of its values to fields of `DecoderConfig`.
 
 Rules by layer give a list with an entry for each.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clrt.models.decoders.decoder import FULL, SLIDING, Experts
+from clrt.models.decoders.decoder import FULL, SLIDING, MoeConfig
 from clrt.models.huggingface.config_values import ConfigValues
 
 Fields = Mapping[str, Any]
@@ -186,9 +186,9 @@ def qwen_moe(config: ConfigValues) -> Fields:
     return {"experts": _experts(config, "moe_intermediate_size", normalised=normalised)}
 
 
-def _experts(config: ConfigValues, size: str, *, normalised: bool) -> Experts:
+def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
     count = config.integer("num_experts", most=_MOST_EXPERTS)
-    return Experts(
+    return MoeConfig(
         count=count,
         used=config.integer("num_experts_per_tok", most=count),
         size=config.integer(size),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.models.decoders.decoder import Experts
+from clrt.models.decoders.decoder import MoeConfig
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.ops.base import Op
 from clrt.ops.matmul.routed_matmul import RoutedMatMul
@@ -64,7 +64,7 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
     return build.linear(inner, f"{path}.ffn_down{kind}", wide, size)
 
 
-def _mixture(build: DecoderBuilder, x: Value, path: str, experts: Experts) -> Value:
+def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> Value:
     """The weighted sum of what the experts that each token goes to make of it.
 
     Source: Jiang et al., Mixtral of Experts (2024).

@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile
-from clrt.models.decoders.decoder import Decoder, Rotary
+from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES, MOST_HEADS, Architecture
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.decoders.gguf_rotary import gguf_local_rotary, gguf_rotary
@@ -22,7 +22,9 @@ _MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
 
-def read_gguf_decoder(file: GgufFile, context: int | None = None) -> tuple[Decoder, GgufWeights]:
+def read_gguf_decoder(
+    file: GgufFile, context: int | None = None
+) -> tuple[DecoderConfig, GgufWeights]:
     """What a GGUF file describes, and its weights, which stay in the file until used.
 
     Args:
@@ -59,7 +61,7 @@ def read_gguf_decoder(file: GgufFile, context: int | None = None) -> tuple[Decod
         "rotaries": _rotaries(keys, architecture, weights, windows, sizes["head_size"], context),
     }
     fields |= architecture.differences(keys, file.tensors)
-    decoder = Decoder(**{**fields, "context": context})
+    decoder = DecoderConfig(**{**fields, "context": context})
     _check_norms(decoder, architecture, weights)
     _check_layers(file, layers)
     return decoder, weights
@@ -100,7 +102,7 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
     }
 
 
-def _check_norms(decoder: Decoder, architecture: Architecture, weights: GgufWeights) -> None:
+def _check_norms(decoder: DecoderConfig, architecture: Architecture, weights: GgufWeights) -> None:
     """Checks that norms have scales: without them, graphs take 1.
 
     Raises:
@@ -160,13 +162,15 @@ def _rotaries(
     windows: tuple[int, ...],
     head_size: int,
     context: int,
-) -> tuple[Rotary | None, ...]:
+) -> tuple[RopeConfig | None, ...]:
     """The rotary embedding of each layer; one object for all layers of a kind."""
     turns = architecture.turns(keys, keys.integer("block_count", most=MAX_LAYERS))
     if architecture.rotary == "none" or not any(turns):
         return ()
     interleaved = architecture.rotary == "interleaved"
-    local: Rotary | None = gguf_rotary(keys, weights, head_size, context, interleaved=interleaved)
+    local: RopeConfig | None = gguf_rotary(
+        keys, weights, head_size, context, interleaved=interleaved
+    )
     full = None if architecture.local_only else local
     if windows and not architecture.local_scaled:
         local = gguf_local_rotary(keys, head_size, context, architecture.local_base)

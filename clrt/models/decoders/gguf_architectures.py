@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from clrt.models.decoders.decoder import Experts
+from clrt.models.decoders.decoder import MoeConfig
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.huggingface.config_values import MAX_LAYERS
 
@@ -90,7 +90,7 @@ def _qwen3_moe(keys: DecoderKeys, tensors: Names) -> Fields:
     return {"experts": _experts(keys, "expert_feed_forward_length", normalised=True)}
 
 
-def _experts(keys: DecoderKeys, size: str, *, normalised: bool) -> Experts | None:
+def _experts(keys: DecoderKeys, size: str, *, normalised: bool) -> MoeConfig | None:
     layers = _layers(keys)
     count = keys.integer("expert_count", 0, least=0, most=_MOST_EXPERTS)
     if not count:
@@ -100,7 +100,7 @@ def _experts(keys: DecoderKeys, size: str, *, normalised: bool) -> Experts | Non
         width = keys.shared(size, layers)
     else:
         width = max(keys.shared("feed_forward_length", layers) // used, 1)
-    return Experts(count, used, width, normalised)
+    return MoeConfig(count, used, width, normalised)
 
 
 def _layers(keys: DecoderKeys) -> int:

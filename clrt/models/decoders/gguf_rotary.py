@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import FULL, Rotary
+from clrt.models.decoders.decoder import FULL, RopeConfig
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.decoders.gguf_weights import GgufWeights
 from clrt.models.decoders.rotary import read_rotary
@@ -24,7 +24,7 @@ _FACTORS = "rope_freqs.weight"
 
 def gguf_rotary(
     keys: DecoderKeys, weights: GgufWeights, head_size: int, context: int, *, interleaved: bool
-) -> Rotary:
+) -> RopeConfig:
     """The rotary embedding of layers without a window, and of all where they are alike.
 
     Args:
@@ -54,7 +54,7 @@ def gguf_rotary(
 
 def gguf_local_rotary(
     keys: DecoderKeys, head_size: int, context: int, base: float | None
-) -> Rotary:
+) -> RopeConfig:
     """The rotary embedding of layers with a window, where their places are not scaled.
 
     Args:
@@ -72,7 +72,7 @@ def gguf_local_rotary(
 
 def _made(
     file: Path, values: dict[str, Any], turned: int, context: int, interleaved: bool
-) -> Rotary:
+) -> RopeConfig:
     """By what Hugging Face calls these values; they are checked."""
     return read_rotary(ConfigValues(file, values), turned, context, FULL, interleaved)
 

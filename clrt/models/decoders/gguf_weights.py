@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile, GgufTensor
 from clrt.ir.op import Array
-from clrt.models.decoders.weight_source import QuantisedRows
+from clrt.models.decoders.weight_source import QuantizedMatrix
 
 _REMEDY = "download the model again, or convert it with a newer llama.cpp."
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -52,7 +52,7 @@ class GgufWeights:
             made[index] = tensor.type.dequantise(raw)
         return made
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         """The same of a matrix, which stays quantised. Of one row it may lie as a vector.
 
         Raises:
@@ -62,7 +62,7 @@ class GgufWeights:
         tensor = self._tensor(name, (columns,) if vector else (rows, columns))
         if tensor.type.dtype is not None:
             return self._plain(tensor).reshape(rows, columns)
-        return QuantisedRows(tensor.type.name, tensor.raw.reshape(rows, -1))
+        return QuantizedMatrix(tensor.type.name, tensor.raw.reshape(rows, -1))
 
     def check_all_read(self) -> None:
         """Checks that the file has no tensors but those that were read, once a graph is built.

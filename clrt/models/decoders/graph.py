@@ -9,14 +9,14 @@ import numpy as np
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.models.decoders.decoder import Decoder, Rotary
+from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
 from clrt.models.decoders.encoder_graph import EncoderPart
 from clrt.models.decoders.feed_forward import feed_forward
 from clrt.models.decoders.layers import DecoderBuilder
 from clrt.models.decoders.sampling_head import sample_next
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
@@ -26,7 +26,9 @@ from clrt.ops.pointwise.table import Add, Cos, Mul, Sin
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 
 
-def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.FLOAT32) -> Graph:
+def decoder_graph(
+    decoder: DecoderConfig, source: WeightSource, cache: DType = DType.FLOAT32
+) -> Graph:
     """The graph of a decoder.
 
     Its inputs are those of `clrt.ops.attention.paged_cache`: `step` int32 `[tokens, 3]`, `table`
@@ -35,8 +37,8 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
     float32 `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden`
     float32 `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
 
-    If the frequencies of rotary embeddings depend on the length of a text (`Rotary.long`), there is
-    `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
+    If the frequencies of rotary embeddings depend on the length of a text (`RopeConfig.long`),
+    there is `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
 
     With an encoder there are its inputs, too (`EncoderPart`), and `cross` int32 `[tokens, 3]`: a
     step whose sequence is the row of the table that has the states of the token's source, and whose
@@ -58,7 +60,7 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
 class DecoderGraph:
     """Builds the graph of one decoder."""
 
-    def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:
+    def __init__(self, decoder: DecoderConfig, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder
         self.build = build = DecoderBuilder(source, decoder)
         tokens, sequences = symbol("tokens"), symbol("sequences")
@@ -67,9 +69,9 @@ class DecoderGraph:
         self.rows = build.input("rows", DType.INT32, (symbol("rows"),))
         self.slabs = [
             build.input(f"slab{s}", cache, (symbol(f"pages{s}"), decoder.page_elements(cache)))
-            for s in range(SLABS)
+            for s in range(MAX_SLABS)
         ]
-        self._tables: dict[Rotary, tuple[Value, Value]] = {}
+        self._tables: dict[RopeConfig, tuple[Value, Value]] = {}
         self.long = build.input("long", DType.INT32, (tokens,)) if decoder.long_beyond else None
         self.encoder = None if decoder.encoder is None else EncoderPart(build)
         self.cross = None
@@ -184,7 +186,7 @@ class DecoderGraph:
         mixed = build(f"{path}/cross", attention, *given)
         return build.linear(mixed, f"{path}.cross_attn_output", width, size)
 
-    def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
+    def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
         """Cosines and sines of the places of a step, `[tokens, turned / 2]`."""
         if rotary not in self._tables:
             build, layer = self.build, "rotary"
@@ -196,7 +198,7 @@ class DecoderGraph:
             self._tables[rotary] = next(parts), next(parts)
         return self._tables[rotary]
 
-    def _frequencies(self, rotary: Rotary) -> Value:
+    def _frequencies(self, rotary: RopeConfig) -> Value:
         """Frequencies `[tokens, turned / 2]` of a step, or `[turned / 2]` of all tokens."""
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)

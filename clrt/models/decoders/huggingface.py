@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from clrt.models.decoders.config import read_decoder
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.decoders.weights import HuggingFaceWeights
 from clrt.models.huggingface.checkpoint import Checkpoint
 
 
-def read_folder(folder: Path, context: int | None = None) -> tuple[Decoder, WeightSource]:
+def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig, WeightSource]:
     """What a model folder describes, and its weights, which stay in their files until used.
 
     Args:

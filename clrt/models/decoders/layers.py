@@ -15,10 +15,10 @@ from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import HALVES, DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, StackedElements, TensorType
-from clrt.models.decoders.decoder import Decoder
+from clrt.ir.op import Array, ConcatenatedRows, TensorType
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.half_precision import in_one_dtype
-from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
+from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
 from clrt.models.huggingface.relative_buckets import relative_buckets
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -36,14 +36,14 @@ from clrt.ops.pointwise.variadic import Max, Min
 
 
 @dataclass(frozen=True)
-class StackedRows:
-    """Matrices of quantised rows one below the other, as `QuantisedRows`."""
+class StackedQuantizedMatrix:
+    """Matrices of quantised rows one below the other, as `QuantizedMatrix`."""
 
     type: str
-    raw: StackedElements
+    raw: ConcatenatedRows
 
 
-Matrix: TypeAlias = Array | StackedElements | QuantisedRows | StackedRows
+Matrix: TypeAlias = Array | ConcatenatedRows | QuantizedMatrix | StackedQuantizedMatrix
 
 
 class DecoderBuilder(Builder):
@@ -54,13 +54,13 @@ class DecoderBuilder(Builder):
         decoder: What is built.
     """
 
-    def __init__(self, source: WeightSource, decoder: Decoder) -> None:
+    def __init__(self, source: WeightSource, decoder: DecoderConfig) -> None:
         super().__init__()
         self.source, self.decoder = source, decoder
         self._weights: dict[str, Value] = {}
         self._types: dict[str, str] = {}
 
-    def of(self, decoder: Decoder) -> DecoderBuilder:
+    def of(self, decoder: DecoderConfig) -> DecoderBuilder:
         """A builder of another part of the same graph, with the same weights."""
         made = copy(self)
         made.decoder = decoder
@@ -82,7 +82,7 @@ class DecoderBuilder(Builder):
         """
         return self._kept(name, lambda: self.source.load(name, shape))
 
-    def _kept(self, name: str, make: Callable[[], Array | StackedElements]) -> Value:
+    def _kept(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))
@@ -113,7 +113,7 @@ class DecoderBuilder(Builder):
         """A matrix as a constant, and the type of its blocks, if it has such."""
         if name not in self._weights:
             loaded = load()
-            if isinstance(loaded, QuantisedRows | StackedRows):
+            if isinstance(loaded, QuantizedMatrix | StackedQuantizedMatrix):
                 self._types[name] = loaded.type
                 loaded = loaded.raw
             self._kept(name, lambda: loaded)
@@ -258,31 +258,31 @@ class DecoderBuilder(Builder):
         return self(layer, Mul(), self(layer, Tanh(), self(layer, Div(), x, number)), number)
 
 
-def _stacked(parts: Sequence[Array | QuantisedRows]) -> Matrix:
+def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
     """Matrices one below the other, all quantised to one type or none."""
     if len(parts) == 1:
         return parts[0]
-    quantised = [p for p in parts if isinstance(p, QuantisedRows)]
+    quantised = [p for p in parts if isinstance(p, QuantizedMatrix)]
     if quantised:
-        raw = StackedElements(tuple(p.raw for p in quantised), np.dtype(np.uint8))
-        return StackedRows(quantised[0].type, raw)
-    arrays = in_one_dtype([p for p in parts if not isinstance(p, QuantisedRows)])
-    return StackedElements(tuple(arrays), arrays[0].dtype)
+        raw = ConcatenatedRows(tuple(p.raw for p in quantised), np.dtype(np.uint8))
+        return StackedQuantizedMatrix(quantised[0].type, raw)
+    arrays = in_one_dtype([p for p in parts if not isinstance(p, QuantizedMatrix)])
+    return ConcatenatedRows(tuple(arrays), arrays[0].dtype)
 
 
 def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _kind(matrix: Array | QuantisedRows) -> str:
+def _kind(matrix: Array | QuantizedMatrix) -> str:
     """What matrices of one product have alike: the type of blocks, or that there are none."""
-    return matrix.type if isinstance(matrix, QuantisedRows) else ""
+    return matrix.type if isinstance(matrix, QuantizedMatrix) else ""
 
 
-def _part(matrix: Array | QuantisedRows, rows: slice) -> Array | QuantisedRows:
+def _part(matrix: Array | QuantizedMatrix, rows: slice) -> Array | QuantizedMatrix:
     """Some rows of a matrix."""
-    if isinstance(matrix, QuantisedRows):
-        return QuantisedRows(matrix.type, matrix.raw[rows])
+    if isinstance(matrix, QuantizedMatrix):
+        return QuantizedMatrix(matrix.type, matrix.raw[rows])
     return matrix[rows]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import SLIDING, Rotary
+from clrt.models.decoders.decoder import SLIDING, RopeConfig
 from clrt.models.huggingface.config_values import ConfigValues
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -63,7 +63,7 @@ class RotaryScope:
 
 def read_rotary(
     config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
-) -> Rotary:
+) -> RopeConfig:
     """The rotary embedding of layers of one kind.
 
     Args:
@@ -99,8 +99,8 @@ def read_rotary(
             raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
     frequencies = frequencies.astype(np.float32)
     if long is None or np.array_equal(frequencies, long):
-        return Rotary(frequencies, interleaved, factor)
-    return Rotary(frequencies, interleaved, factor, long, scope.original)
+        return RopeConfig(frequencies, interleaved, factor)
+    return RopeConfig(frequencies, interleaved, factor, long, scope.original)
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:

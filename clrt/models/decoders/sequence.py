@@ -9,7 +9,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.models.decoders.config import read_decoder
-from clrt.models.decoders.decoder import Decoder, Rotary
+from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
 from clrt.models.decoders.graph import DecoderGraph
 from clrt.models.decoders.huggingface import read_folder
 from clrt.models.decoders.layers import DecoderBuilder
@@ -62,7 +62,7 @@ def sequence_graph(folder: Path) -> Graph:
 class _SequenceGraph(DecoderGraph):
     """Builds the graph of one decoder over whole texts; rows are those of all texts together."""
 
-    def __init__(self, decoder: Decoder, source: WeightSource) -> None:
+    def __init__(self, decoder: DecoderConfig, source: WeightSource) -> None:
         self.decoder = decoder
         self.build = build = DecoderBuilder(source, decoder)
         self.batch, self.places = symbol("batch"), symbol("sequence")
@@ -123,7 +123,7 @@ class _SequenceGraph(DecoderGraph):
 
     def _turned(
         self, qkv: Value, first: int, end: int, heads: int, norm: str, path: str,
-        rotary: Rotary | None,
+        rotary: RopeConfig | None,
     ) -> Value:  # fmt: skip
         """The heads of Q or K, normalised and turned by their places, `[batch, sequence, W]`."""
         decoder, build, size = self.decoder, self.build, self.decoder.head_size
@@ -144,7 +144,7 @@ class _SequenceGraph(DecoderGraph):
         flat = build.dims((self.batch, self.places, heads * size))
         return build(path, Reshape(allowzero=1), x, flat)
 
-    def _turned_apart(self, x: Value, turned: int, rotary: Rotary, path: str) -> Value:
+    def _turned_apart(self, x: Value, turned: int, rotary: RopeConfig, path: str) -> Value:
         """The same where pairs are neighbours, or only the first columns of a head are turned."""
         build, half, size = self.build, turned // 2, self.decoder.head_size
         step = 2 if rotary.interleaved else 1
@@ -169,7 +169,7 @@ class _SequenceGraph(DecoderGraph):
         ints = self.build.ints
         return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
 
-    def _halves(self, rotary: Rotary) -> tuple[Value, Value]:
+    def _halves(self, rotary: RopeConfig) -> tuple[Value, Value]:
         """Cosines and sines of places, `[sequence, turned / 2]`."""
         build, layer = self.build, "rotary"
         places = build(layer, Cast(DType.FLOAT32), self._range())
@@ -179,7 +179,7 @@ class _SequenceGraph(DecoderGraph):
         first, second = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
         return first, second
 
-    def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
+    def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
         """The same for both halves of a head, `[sequence, head]`."""
         if rotary not in self._tables:
             halves = self._halves(rotary)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clrt.models.decoders import tensor_names
-from clrt.models.decoders.decoder import Decoder, RelativePlaces
+from clrt.models.decoders.decoder import DecoderConfig, RelativeBiasConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
@@ -35,7 +35,7 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
             "num_decoder_layers", default=config.integer("num_hidden_layers"), most=MAX_LAYERS
         ),
         "scale": 1.0,
-        "relative": RelativePlaces(buckets, reach),
+        "relative": RelativeBiasConfig(buckets, reach),
         "gated": name.startswith(_GATED),
         "activation": "gelu_new" if name == "gated-gelu" else activation,
     }
@@ -55,7 +55,7 @@ def _umt5(config: ConfigValues) -> Mapping[str, Any]:
     return {**found, "relative": replace(found["relative"], each=True)}
 
 
-def _encoder(config: ConfigValues, decoder: Decoder) -> Decoder:
+def _encoder(config: ConfigValues, decoder: DecoderConfig) -> DecoderConfig:
     """What reads the source: the decoder's sizes, but for the number of layers."""
     return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
 

@@ -9,7 +9,7 @@ from clrt.ir.op import Array
 
 
 @dataclass(frozen=True)
-class QuantisedRows:
+class QuantizedMatrix:
     """A matrix whose rows are blocks of few bits.
 
     Attributes:
@@ -37,7 +37,7 @@ class WeightSource(Protocol):
             ModelError: It is missing, or has another shape.
         """
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         """The same of a matrix, which may stay quantised.
 
         Raises:

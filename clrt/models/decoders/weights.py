@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.errors import ModelError
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.checkpoint import Checkpoint
 
@@ -36,7 +36,7 @@ class HuggingFaceWeights:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, *, tied: bool
+        self, checkpoint: Checkpoint, family: DecoderFamily, decoder: DecoderConfig, *, tied: bool
     ) -> None:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
@@ -123,7 +123,7 @@ class HuggingFaceWeights:
         return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
 
 
-def in_order(array: Array, key: str, family: DecoderFamily, decoder: Decoder) -> Array:
+def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConfig) -> Array:
     """Rows in the order used here: of all heads of Q, then K, then V where they lie as one.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clrt.models.decoders import tensor_names
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.weight_source import WeightSource
 from clrt.models.decoders.weights import HuggingFaceWeights
@@ -24,7 +24,7 @@ _STRIDE = 2
 _FAMILY = DecoderFamily(names=tensor_names.WHISPER, rotary="none")
 
 
-def read_whisper(folder: Path) -> tuple[Decoder, WeightSource]:
+def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
     """What a folder describes, and its weights, which stay in their files until used.
 
     Args:
@@ -50,14 +50,14 @@ def read_whisper(folder: Path) -> tuple[Decoder, WeightSource]:
     return replace(decoder, encoder=encoder), weights
 
 
-def _part(config: ConfigValues, part: str, places: str, default: int) -> Decoder:
+def _part(config: ConfigValues, part: str, places: str, default: int) -> DecoderConfig:
     """The encoder or the decoder."""
     hidden = config.integer("d_model")
     heads = config.integer(f"{part}_attention_heads")
     if hidden % heads:
         raise config.wrong(f"{part}_attention_heads", f"a divisor of d_model {hidden}", heads)
     count = config.integer(places, default=default, most=_MOST_PLACES)
-    return Decoder(
+    return DecoderConfig(
         family=f"{MODEL_TYPE}_{part}",
         vocabulary=config.integer("vocab_size"),
         hidden=hidden,

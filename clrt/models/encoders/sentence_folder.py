@@ -23,10 +23,10 @@ def import_sentence_folder(folder: Path) -> Graph | None:
     """
     if is_static_embedding(folder):
         return static_graph(folder)
-    from clrt.models.decoders.families import FAMILIES, WHOLES
+    from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
 
     config = read_optional(folder / "config.json")
-    if str(config.get("model_type")) not in {*FAMILIES, *WHOLES}:
+    if str(config.get("model_type")) not in {*FAMILIES, *COMPOSITE_MODELS}:
         return None
     from clrt.models.decoders.sequence import sequence_graph
 

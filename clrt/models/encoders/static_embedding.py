@@ -12,7 +12,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.ops.op_builder import NamedBuilder
+from clrt.ops.op_builder import OpBuilder
 
 _FILE = "model.safetensors"
 _TABLE, _OTHER_TABLE = "embedding.weight", "embeddings"
@@ -35,7 +35,7 @@ def static_graph(folder: Path) -> Graph:
     Raises:
         ModelError: The file is damaged.
     """
-    build = NamedBuilder()
+    build = OpBuilder()
     shape = symbol("batch"), symbol("sequence")
     ids = build.feed("input_ids", DType.INT64, *shape)
     build.feed("attention_mask", DType.INT64, *shape)

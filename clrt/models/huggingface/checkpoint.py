@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.formats.safetensors import DTYPES, Header, read_header
+from clrt.formats.safetensors import DTYPES, SafetensorsHeader, read_header
 from clrt.ir.op import Array
 from clrt.models.huggingface.model_files import file_exists, read_object
 from clrt.util.files import check_link
@@ -82,7 +82,7 @@ class Checkpoint:
         return np.require(raw.view(DTYPES[stored.dtype]), requirements="A").reshape(stored.shape)
 
 
-def _check_shape(name: str, header: Header, shape: tuple[int | None, ...]) -> None:
+def _check_shape(name: str, header: SafetensorsHeader, shape: tuple[int | None, ...]) -> None:
     stored = header.tensors[name]
     fits = len(stored.shape) == len(shape) and all(
         want in (None, have) for want, have in zip(shape, stored.shape, strict=True)

@@ -18,7 +18,7 @@ from clrt.models.onnx.functions import initializers_of, local_functions, schema_
 from clrt.models.onnx.inline_budget import inlined_nodes
 from clrt.models.onnx.nchwc import block_of
 from clrt.models.onnx.read import opsets_of
-from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import DimNames, captured_type
 
@@ -114,7 +114,7 @@ class Context:
             if known not in self.lacking:
                 return known
             self.unsupported.append(self.lacking[known])
-            return BROKEN
+            return UNSUPPORTED_VALUE
         if name in scope.initializers:
             found: Value | None = self._initializer(name, scope)
         else:
@@ -131,14 +131,14 @@ class Context:
         """
         if not scope.has(name):
             raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
-        return self.look_up(name, scope) or BROKEN
+        return self.look_up(name, scope) or UNSUPPORTED_VALUE
 
     def captured(self, value: Value | None, scope: Scope) -> Value | None:
         """A value of an outer scope as a subgraph sees it: an input of the subgraph.
 
         A dim that is an expression outside becomes a symbol, bound when the subgraph runs.
         """
-        if value is None or value is BROKEN or (value.is_constant and value.has_numbers):
+        if value is None or value is UNSUPPORTED_VALUE or (value.is_constant and value.has_numbers):
             return value
         if scope.outer is not None and scope.nodes is scope.outer.nodes:
             return value
@@ -161,12 +161,12 @@ class Context:
             return constant_value(own, array, where)
         except UnsupportedError as error:
             self.unsupported.append(str(error))
-            return BROKEN
+            return UNSUPPORTED_VALUE
 
 
 def broken(call: NodeCall) -> list[Value | None]:
     """The outputs of a node that cannot be imported."""
-    return [BROKEN if name else None for name in call.formals]
+    return [UNSUPPORTED_VALUE if name else None for name in call.formals]
 
 
 def constant_value(name: str, array: Array, where: str) -> Value:

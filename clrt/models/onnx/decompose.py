@@ -15,11 +15,11 @@ from clrt.models.onnx.context import Context, ImportsNodes, broken
 from clrt.models.onnx.diagnostics import note
 from clrt.models.onnx.functions import Function, attribute_value, schema_function
 from clrt.models.onnx.graphs import GRAPH
-from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
-from clrt.ops.decompositions.import_rules.import_builder import Body, BodyNode, Step
+from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
+from clrt.ops.decompositions.import_rules.import_builder import BodyNode, ImportBuilder, Step
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import Decomposition, imported_as
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 
 # What decompositions are written in; "clrt" has ops of its own for them.
 _OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
@@ -57,7 +57,7 @@ class DecompositionImporter:
     def _own(self, entry: Decomposition, call: NodeCall, scope: Scope) -> list[Value | None] | None:
         """The outputs of clrt's decomposition; None where it declines."""
         context = self._context
-        with Blaming(call.title):
+        with NodeErrorContext(call.title):
             attrs = {
                 a.name: attribute_value(a, context.tensors, call.title) for a in call.attributes
             }
@@ -67,7 +67,7 @@ class DecompositionImporter:
             scope.nodes, f"{call.name}/", _OPSETS, {}, {}, calls=scope.calls, outer=scope, own=True
         )
         nodes = _BodyImporter(context, self._nodes, call.name, inner)
-        body = Body(
+        body = ImportBuilder(
             call.name, call.op_type, call.opset, attrs, call.inputs, len(call.outputs), nodes
         )
         before = len(scope.nodes)
@@ -82,7 +82,7 @@ class DecompositionImporter:
                 outputs.append(None)
                 continue
             if value is None:
-                value = Value(name, BROKEN.type)
+                value = Value(name, UNSUPPORTED_VALUE.type)
                 context.lacking[value] = note(call, f"its output {index}")
             elif value in made:
                 made.remove(value)
@@ -154,12 +154,12 @@ class _BodyImporter:
             own=True,
         )  # fmt: skip
         formals = [
-            BROKEN if t is None else Value(self.names.unique(f"{scope.prefix}x{k}"), t)
+            UNSUPPORTED_VALUE if t is None else Value(self.names.unique(f"{scope.prefix}x{k}"), t)
             for k, t in enumerate(types)
         ]
         inner = _BodyImporter(self._context, self._nodes, call.name, scope)
         inner._local = set(formals)
-        results = [inner._seen(v) or BROKEN for v in step(inner, formals)]
+        results = [inner._seen(v) or UNSUPPORTED_VALUE for v in step(inner, formals)]
         call.graphs["body"] = Graph("body", formals, results, scope.nodes), scope
         return self._run(call)
 
@@ -184,7 +184,7 @@ class _BodyImporter:
         )
 
     def _run(self, call: NodeCall) -> list[Value]:
-        outputs = [v or BROKEN for v in self._nodes.import_node(call, self._scope)]
+        outputs = [v or UNSUPPORTED_VALUE for v in self._nodes.import_node(call, self._scope)]
         if self._local is not None:
             self._local.update(outputs)
         return outputs
@@ -193,7 +193,7 @@ class _BodyImporter:
         """A value as the graph of the nodes sees it: captured, where it is of another."""
         if value is not None and value in self._context.lacking:
             self._context.unsupported.append(self._context.lacking[value])
-            return BROKEN
+            return UNSUPPORTED_VALUE
         if self._local is None or value in self._local:
             return value
         return self._context.captured(value, self._scope)

@@ -12,7 +12,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.models.onnx.context import Context, ImportsNodes
 from clrt.models.onnx.functions import initializers_of
-from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.models.onnx.types import formal_type, is_typed, type_proto, varying_types
 from clrt.ops.base import Op
 
@@ -39,7 +39,9 @@ class SubgraphImporter:
                 found[a.name] = self._graph(a.g, cls, call, scope)
         captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
         for graph, inner in found.values():
-            graph.inputs += [self._context.captured(v, inner) or BROKEN for v in captured]
+            graph.inputs += [
+                self._context.captured(v, inner) or UNSUPPORTED_VALUE for v in captured
+            ]
         return {name: graph for name, (graph, _) in found.items()}, captured
 
     def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
@@ -112,7 +114,7 @@ class SubgraphImporter:
         """
         context = self._context
         types = [None if v is None else v.type for v in call.inputs]
-        formals = [*cls.formals(types), *(None for _ in proto.input)]
+        formals = [*cls.subgraph_input_types(types), *(None for _ in proto.input)]
         given = [
             self._formal(info, formal, call)
             for info, formal in zip(proto.input, formals, strict=False)
@@ -124,8 +126,8 @@ class SubgraphImporter:
             graph, scope = self._body(proto, cls, given, call, outer)
             refused = len(context.unsupported) > len(notes)
             varying = {}
-            if cls.carries is not None and not settled and not refused:
-                varying = varying_types(graph, cls.carries, types)
+            if cls.loop_carried_offsets is not None and not settled and not refused:
+                varying = varying_types(graph, cls.loop_carried_offsets, types)
             if refused and given is not known:
                 # clrt needs to know what may vary: then it has to stay as it is.
                 context.unsupported, given, settled = notes, known, True
@@ -147,14 +149,16 @@ class SubgraphImporter:
     ) -> tuple[Graph, Scope]:
         """A subgraph with these types of its inputs; None for those of unsupported nodes."""
         scope = self._inner(proto, call, outer, {}, inline=False)
-        if cls.carries is not None:
+        if cls.loop_carried_offsets is not None:
             # What is declared of these may hold in one iteration only.
-            varying = {info.name for info in proto.output[cls.carries[1] :]}
+            varying = {info.name for info in proto.output[cls.loop_carried_offsets[1] :]}
             scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
         where = f"graph '{proto.name}' of {call.title}"
         names = self._context.value_names
         inputs = [
-            BROKEN if type_ is None else Value(names.unique(scope.prefix + info.name), type_)
+            UNSUPPORTED_VALUE
+            if type_ is None
+            else Value(names.unique(scope.prefix + info.name), type_)
             for info, type_ in zip(proto.input, types, strict=True)
         ]
         scope.env.update((i.name, v) for i, v in zip(proto.input, inputs, strict=True))

@@ -14,16 +14,16 @@ from clrt.models.onnx.context import Context
 from clrt.models.onnx.diagnostics import unsupported_error
 from clrt.models.onnx.nodes import NodeImporter
 from clrt.models.onnx.read import read_model
-from clrt.models.onnx.scope import BROKEN, Scope
+from clrt.models.onnx.scope import UNSUPPORTED_VALUE, Scope
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import tensor_type
-from clrt.util.gc_control import without_full_collections
+from clrt.util.gc_control import gc_young_only
 
 # Before this version of the IR a file lists all initializers as inputs, and none may be given.
 OVERRIDABLE_SINCE = 4
 
 
-@without_full_collections
+@gc_young_only
 def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     """Reads an ONNX model.
 
@@ -43,7 +43,7 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     return import_read(*read_model(source))
 
 
-@without_full_collections
+@gc_young_only
 def import_read(
     model: onnx.ModelProto,
     tensors: TensorReader,
@@ -109,6 +109,6 @@ def _input(info: onnx.ValueInfoProto, scope: Scope, context: Context) -> Value:
         value = Value(info.name, tensor_type(info, context.dims))
     except UnsupportedError as error:
         context.unsupported.append(str(error))
-        value = BROKEN
+        value = UNSUPPORTED_VALUE
     scope.env[info.name] = value
     return value

@@ -23,12 +23,12 @@ from clrt.models.onnx.functions import (
 )
 from clrt.models.onnx.graphs import GRAPH, SubgraphImporter
 from clrt.models.onnx.read import normal_domain
-from clrt.models.onnx.scope import BROKEN, NodeCall, Scope
+from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.models.onnx.types import refine
 from clrt.ops import REGISTRY
 from clrt.ops.base import Decompose, OnnxNode, Op
 from clrt.ops.decompositions.registry import imported_as
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.util.host_limits import text_array
 
 # Of the ops that only passes and decompositions make.
@@ -76,7 +76,7 @@ class NodeImporter:
                 "write compiled models by clrt-convert."
             )
         try:
-            with Blaming(call.title):
+            with NodeErrorContext(call.title):
                 check_attributes(
                     call.op_type, call.attributes, call.domain, call.opset, call.graphs.keys()
                 )
@@ -153,12 +153,12 @@ class NodeImporter:
     def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
         """The outputs of a node that an op of the IR is."""
         values = {v.name: v for v in call.inputs if v is not None}
-        with Blaming(call.title):
+        with NodeErrorContext(call.title):
             node = self._onnx_node(cls, call, values, scope)
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
             inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
-            if any(v is BROKEN for v in (*inputs, *inner)):
+            if any(v is UNSUPPORTED_VALUE for v in (*inputs, *inner)):
                 return broken(call)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
         found = self._add(op, call, inputs, _trim(node.outputs), types, scope)

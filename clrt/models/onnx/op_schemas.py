@@ -26,7 +26,7 @@ _GRAPHS = ("graph", "graphs")
 
 
 @dataclass(frozen=True)
-class Formal:
+class FormalParameter:
     """An input or output of an op.
 
     Attributes:
@@ -64,7 +64,7 @@ class Attribute:
 
 
 @dataclass(frozen=True, eq=False)
-class OpForm:
+class OpSchemaInfo:
     """An op as a function, at the newest opset.
 
     Attributes:
@@ -75,8 +75,8 @@ class OpForm:
     domain: str
     name: str
     opset: int
-    inputs: tuple[Formal, ...] | None
-    outputs: tuple[Formal, ...] | None
+    inputs: tuple[FormalParameter, ...] | None
+    outputs: tuple[FormalParameter, ...] | None
     attributes: Mapping[str, Attribute]
     summary: str
 
@@ -92,9 +92,9 @@ class OpForm:
 
 
 @cache
-def op_forms() -> Mapping[tuple[str, str], OpForm]:
+def op_forms() -> Mapping[tuple[str, str], OpSchemaInfo]:
     """Every op that clrt runs, by domain and name."""
-    forms: dict[tuple[str, str], OpForm] = {}
+    forms: dict[tuple[str, str], OpSchemaInfo] = {}
     for domain, name in {*_schemas(), *other_ops(), *REGISTRY.classes}:
         schema, opset = _schemas().get((domain, name), (None, 1))
         cls = REGISTRY.find(domain, name)
@@ -103,7 +103,7 @@ def op_forms() -> Mapping[tuple[str, str], OpForm]:
             if not whole:
                 continue
         doc = schema.doc if cls is None and schema is not None else inspect.getdoc(cls) or ""
-        form = OpForm(
+        form = OpSchemaInfo(
             domain,
             name,
             opset,
@@ -139,8 +139,8 @@ def _has_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _formal(formal: Any) -> Formal:
-    return Formal(
+def _formal(formal: Any) -> FormalParameter:
+    return FormalParameter(
         formal.name,
         _OPTIONS[formal.option],
         formal.type_str,

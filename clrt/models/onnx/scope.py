@@ -17,7 +17,7 @@ FunctionKey: TypeAlias = "tuple[str, str, str]"
 Initializer: TypeAlias = "onnx.TensorProto | onnx.SparseTensorProto | Array"
 
 # Stands for every value that an unsupported node would make.
-BROKEN = Value("?", TensorType(DType.FLOAT32, None))
+UNSUPPORTED_VALUE = Value("?", TensorType(DType.FLOAT32, None))
 
 
 @dataclass
@@ -95,7 +95,7 @@ class NodeCall:
     @property
     def is_broken(self) -> bool:
         """Whether an input comes from an unsupported node."""
-        return any(v is BROKEN for v in self.inputs)
+        return any(v is UNSUPPORTED_VALUE for v in self.inputs)
 
     @property
     def truth(self) -> bool | None:

@@ -15,7 +15,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, TensorType
 from clrt.models.onnx.context import Context
 from clrt.models.onnx.importer import main_graph
-from clrt.models.onnx.op_schemas import OWN_DOMAIN, Attribute, OpForm
+from clrt.models.onnx.op_schemas import OWN_DOMAIN, Attribute, OpSchemaInfo
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import type_proto
 from clrt.ops import REGISTRY
@@ -25,7 +25,10 @@ _KINDS = onnx.AttributeProto.AttributeType
 
 
 def single_graph(
-    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any], outputs: int
+    form: OpSchemaInfo,
+    inputs: Sequence[TensorType | None],
+    attributes: Mapping[str, Any],
+    outputs: int,
 ) -> Graph:
     """The graph of one call of an op. Its inputs are x0, x1, …, but for constants.
 
@@ -47,7 +50,7 @@ def single_graph(
 
 
 def _own_graph(
-    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any]
+    form: OpSchemaInfo, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any]
 ) -> Graph:
     op = REGISTRY.classes[form.domain, form.name](**attributes)
     values = [None if t is None else Value(f"x{k}", t) for k, t in enumerate(inputs)]
@@ -57,7 +60,10 @@ def _own_graph(
 
 
 def _imported(
-    form: OpForm, inputs: Sequence[TensorType | None], attributes: Mapping[str, Any], outputs: int
+    form: OpSchemaInfo,
+    inputs: Sequence[TensorType | None],
+    attributes: Mapping[str, Any],
+    outputs: int,
 ) -> Graph:
     types = {f"x{k}": t for k, t in enumerate(inputs) if t is not None}
     names = ["" if t is None else f"x{k}" for k, t in enumerate(inputs)]
@@ -85,7 +91,7 @@ def _imported(
     return main_graph(context)
 
 
-def settled_attributes(form: OpForm, given: Mapping[str, Any]) -> dict[str, Any]:
+def settled_attributes(form: OpSchemaInfo, given: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes in the types of their kinds; those that are None are left out.
 
     Raises:
@@ -98,7 +104,7 @@ def settled_attributes(form: OpForm, given: Mapping[str, Any]) -> dict[str, Any]
     return {name: _settled(form, name, value) for name, value in kept.items()}
 
 
-def _settled(form: OpForm, name: str, value: Any) -> Any:
+def _settled(form: OpSchemaInfo, name: str, value: Any) -> Any:
     kind = form.attributes[name].kind
     settle = _SETTLE.get(kind)
     if settle is None:

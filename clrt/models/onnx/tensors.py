@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.models.onnx.mmap_tensors import MIN_VIEW_BYTES
 from clrt.util.files import check_link, stays_below
-from clrt.util.host_limits import check_host, text_array
+from clrt.util.host_limits import check_host_bytes, text_array
 
 
 def dtype_of(elem_type: int, where: str) -> DType:
@@ -97,7 +97,7 @@ class TensorReader:
         values = self.array(tensor.values, where)
         indices = self.array(tensor.indices, where)
         shape = _shape(tensor.dims, where)
-        check_host(math.prod(shape) * max(values.itemsize, 1), f"{where}, a sparse tensor,")
+        check_host_bytes(math.prod(shape) * max(values.itemsize, 1), f"{where}, a sparse tensor,")
         dense = np.zeros(shape, values.dtype)
         try:
             if indices.ndim == 2:

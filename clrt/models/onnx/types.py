@@ -209,7 +209,7 @@ def varying_types(
     """Loop-carried inputs whose shape changes between iterations: their types without that.
 
     Args:
-        carries: As `Op.carries`.
+        carries: As `Op.loop_carried_offsets`.
         given: The types of the node's inputs, which the first iteration takes.
     """
     first, result = carries
@@ -217,7 +217,7 @@ def varying_types(
     ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
     for index, (start, end, initial) in enumerate(ends, first):
         types = [start.type, end.type]
-        if initial is not None and not initial.agrees(start.type):
+        if initial is not None and not initial.is_compatible(start.type):
             types.append(initial)
         joint = wider(types, [start.type])
         if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import Dim, Shape, differ, same
+from clrt.ir.dims import Dim, Shape, provably_different, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
@@ -52,8 +52,8 @@ class Attention(Op):
     left_window_size: int = -1
 
     accuracy = Accuracy.ACCUMULATED
-    alike = ((0, 1, 2), (4, 5))
-    followed = (6,)
+    same_dtype_inputs = ((0, 1, 2), (4, 5))
+    index_inputs = (6,)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -87,14 +87,14 @@ class Attention(Op):
             return f"its heads are wider than {MAX_HEAD_SIZE}"
         if past is not None and lengths is not None:
             return "it has a past and lengths"
-        if past is not None and self.is_causal and not same(heads[0][2], heads[1][2]):
+        if past is not None and self.is_causal and not provably_equal(heads[0][2], heads[1][2]):
             return "its past may not end where the queries start"
         if mask is None:
             return None
         if mask.shape is None or not 2 <= len(mask.shape) <= 4:
             return "the mask's rank is not 2 to 4"
         # From opset 24 on a mask of fewer keys hides the others, also where it has one.
-        if not same(mask.shape[-1], self._keys(heads[1][2], past)):
+        if not provably_equal(mask.shape[-1], self._keys(heads[1][2], past)):
             return "the mask may be shorter than the keys"
         return None
 
@@ -155,7 +155,7 @@ class Attention(Op):
             return [TensorType(q.dtype, None)]
         batch, heads, queries, size = self.heads(q, 0)
         (_, kv_heads, _, key_size), (*_, value_size) = self.heads(k, 1), self.heads(v, 2)
-        if differ(size, key_size):
+        if provably_different(size, key_size):
             raise ShapeError(f"Attention: heads of q have {size} elements, of k {key_size}.")
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % max(kv_heads, 1):
             raise ShapeError(f"Attention: {heads} heads of q are no multiple of {kv_heads} of k.")

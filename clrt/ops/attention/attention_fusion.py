@@ -9,12 +9,12 @@ from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
 from clrt.kernels.fusion import (
     FusionMatch,
-    LaunchFusion,
-    Makers,
+    LaunchFusionRule,
+    ProducerMap,
     RegionLaunches,
     register_fusion,
 )
-from clrt.kernels.gemm_chain_cpu import Projection, SplitK, SplitProduct
+from clrt.kernels.gemm_chain_cpu import ChainedGemm, InlineProjection, SplitK
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.attention.fused_attention import CPU, FusedAttention, launch_cpu, query_blocks
@@ -32,8 +32,8 @@ class _AttentionChain:
 
     node: Node
     op: FusedAttention
-    product: SplitProduct
-    projection: Projection | None = None
+    product: ChainedGemm
+    projection: InlineProjection | None = None
 
     def launches(self, ctx: Lowering) -> list[Launch]:
         """Those without the projection."""
@@ -41,15 +41,15 @@ class _AttentionChain:
         if 0 in self.node.output.dims:
             return product.launches(ctx)
         defines = product.defines | (before.defines if before else {})
-        more = before.idle_args if before else {}
+        more = before.disabled_args if before else {}
         split = product.split(self.op.num_heads, ctx)
         if split is None:
-            heads = launch_cpu(self.node, ctx, defines, **product.idle_args, **more)
+            heads = launch_cpu(self.node, ctx, defines, **product.disabled_args, **more)
             return [heads, *product.launches(ctx)]
         heads = launch_cpu(self.node, ctx, defines, **split.args, **more)
         return [_with_parts(heads, split, product.flops), split.add_up]
 
-    def projected(self, before: Projection, ctx: Lowering) -> list[Launch] | None:
+    def projected(self, before: InlineProjection, ctx: Lowering) -> list[Launch] | None:
         """Those that make the projection, too; None where that does not pay."""
         # Further blocks of queries, or sequences, would each make the same keys or weights again.
         if prod(query_blocks(self.node, ctx.tunables(CPU))) != 1:
@@ -68,7 +68,7 @@ def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
     return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
 
 
-def _attention_before(norm: Node, makers: Makers) -> tuple[Node, Node] | None:
+def _attention_before(norm: Node, makers: ProducerMap) -> tuple[Node, Node] | None:
     """The FusedAttention and the product that reads it, whose rows a node normalises."""
     made = normalised_product(norm, makers)
     heads = None if made is None else makers.get(made.arg(0))
@@ -88,35 +88,35 @@ def _heads(node: Node, made: Node, norm: Node, ctx: Lowering) -> _AttentionChain
     return _AttentionChain(node, op, product)
 
 
-def _match(norm: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+def _match(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     found = _attention_before(norm, makers)
     return None if found is None else FusionMatch((*found, norm), _heads(*found, norm, ctx))
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    return RegionLaunches(match.facts.launches(ctx))
+    return RegionLaunches(match.payload.launches(ctx))
 
 
-def _match_projected(norm: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+def _match_projected(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     found = _attention_before(norm, makers)
     before = None if found is None else product_making(found[0].arg(0), makers)
     if found is None or before is None:
         return None
     heads = _heads(*found, norm, ctx)
-    projection = Projection.of(gemm_cpu_product(before, ctx.caps), heads.product, ctx)
+    projection = InlineProjection.of(gemm_cpu_product(before, ctx.caps), heads.product, ctx)
     _check_columns(heads, projection, ctx)
     return FusionMatch((before, *found, norm), replace(heads, projection=projection))
 
 
 def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    heads, before = match.facts, match.facts.projection
+    heads, before = match.payload, match.payload.projection
     launches = heads.projected(before, ctx)
     if launches is not None:
         return RegionLaunches(launches, also=(before.spec,))
     return RegionLaunches([*before.launches(ctx), *heads.launches(ctx)])
 
 
-def _check_columns(heads: _AttentionChain, projection: Projection, ctx: Lowering) -> None:
+def _check_columns(heads: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
     """Checks that q, k and v are the columns of the projection, and that a work-group's heads take
     whole panels of it.
 
@@ -140,7 +140,7 @@ def _check_columns(heads: _AttentionChain, projection: Projection, ctx: Lowering
         raise UnsupportedError(f"the heads of {node} do not fill panels of {projection.panel}")
 
 
-register_fusion(LaunchFusion("attention_product_norm", 3, _match, _emit))
+register_fusion(LaunchFusionRule("attention_product_norm", 3, _match, _emit))
 register_fusion(
-    LaunchFusion("projection_attention_product_norm", 4, _match_projected, _emit_projected)
+    LaunchFusionRule("projection_attention_product_norm", 4, _match_projected, _emit_projected)
 )

@@ -12,8 +12,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.attention.paged_cache import SLABS, PagedOp
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import by_heads, copy_slabs, launch_heads
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
@@ -47,16 +47,16 @@ class CacheStates(PagedOp):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
-    narrow_inputs = tuple(range(3, 3 + SLABS))
+    supported_storages = WIDENED_STORAGES
+    half_storage_inputs = tuple(range(3, 3 + MAX_SLABS))
     variants = by_heads(_emit)
 
     @property
     def first_slab(self) -> int:
         return 3
 
-    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
-        return [(s, (self.first_slab + s,)) for s in range(SLABS)]
+    def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+        return [(s, (self.first_slab + s,)) for s in range(MAX_SLABS)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, step = need(inputs, 0, self), need(inputs, 1, self)
@@ -74,5 +74,5 @@ class CacheStates(PagedOp):
             if found is None:
                 continue
             row, place = found
-            self.keep(slabs, int(row[place // PAGE]), place, k, v)
+            self.keep(slabs, int(row[place // PAGE_TOKENS]), place, k, v)
         return tuple(slabs)

@@ -12,7 +12,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import differ, same
+from clrt.ir.dims import provably_different, provably_equal
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -60,7 +60,7 @@ def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
     if op.by_distance:
         return 2
     shape = symbolic_shape(mask)
-    return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
+    return 1 if len(shape) < 2 or provably_equal(shape[-2], 1) else 2
 
 
 def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[str, int]:
@@ -99,7 +99,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     if mask is not None and op.by_distance:
         # A row of it is read from the right to the left as queries go on.
         args["mask"] = BufferArg(mask, queries - 1)
-        strides = [0, 0 if same(mask.dims[0], 1) else mask.dims[1], -1, 1]
+        strides = [0, 0 if provably_equal(mask.dims[0], 1) else mask.dims[1], -1, 1]
     elif mask is not None:
         args["mask"] = mask
         strides = list(broadcast_strides(mask.dims, (batch, heads, queries, keys)))
@@ -239,9 +239,9 @@ class FusedAttention(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
-    alike = ((0, 1, 2),)
-    followed = (4,)
+    supported_storages = WIDENED_STORAGES
+    same_dtype_inputs = ((0, 1, 2),)
+    index_inputs = (4,)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("gpu", _emit_gpu, _reject_any, requires.GPU),
@@ -270,7 +270,9 @@ class FusedAttention(Op):
             if t.shape is None:
                 continue
             if len(t.shape) == 4 and not (
-                offset or differ(t.shape[1], count) or differ(t.shape[3], size)
+                offset
+                or provably_different(t.shape[1], count)
+                or provably_different(t.shape[3], size)
             ):
                 continue
             width = t.shape[-1] if len(t.shape) == 3 else None
@@ -283,12 +285,15 @@ class FusedAttention(Op):
             if t.shape is None or q.shape is None:
                 continue
             keys = (k.shape or t.shape)[-2]
-            if differ(t.shape[0], q.shape[0]) or differ(t.shape[-2], keys):
+            if provably_different(t.shape[0], q.shape[0]) or provably_different(t.shape[-2], keys):
                 raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
         if q.shape is None:
             return [TensorType(q.dtype, None)]
         shapes = [t.shape for t in (k, v) if t.shape is not None]
-        if any(differ(s[0], q.shape[0]) or differ(s[-2], shapes[0][-2]) for s in shapes):
+        if any(
+            provably_different(s[0], q.shape[0]) or provably_different(s[-2], shapes[0][-2])
+            for s in shapes
+        ):
             raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not fit each other.")
         mask = inputs[3] if len(inputs) > 3 else None
         if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
@@ -316,8 +321,8 @@ class FusedAttention(Op):
             return
         count = q.shape[-2] + k.shape[-2] - 1
         heads = (1, self.num_heads)
-        wrong = len(mask.shape) != 2 or all(differ(mask.shape[0], n) for n in heads)
-        if wrong or differ(mask.shape[1], count):
+        wrong = len(mask.shape) != 2 or all(provably_different(mask.shape[0], n) for n in heads)
+        if wrong or provably_different(mask.shape[1], count):
             raise ShapeError(f"FusedAttention: {mask} by distance for q {q} and k {k}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, differ, same
+from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
@@ -92,7 +92,9 @@ class FusedRotary(Op):
         width = self.num_heads * self.head_size
         last = x.shape[-1]
         if len(x.shape) == 4:
-            other = differ(x.shape[1], self.num_heads) or differ(last, self.head_size)
+            other = provably_different(x.shape[1], self.num_heads) or provably_different(
+                last, self.head_size
+            )
             fits = not (self.offset or other)
         else:
             fits = len(x.shape) == 3 and (not isinstance(last, int) or last >= self.offset + width)
@@ -111,8 +113,8 @@ class FusedRotary(Op):
             return False
         full = (*(1,) * (4 - len(table.shape)), *table.shape)
         pairs = zip(full, (batch, 1, places, self.head_size), strict=True)
-        fits = [same(dim, 1) or same(dim, goal) for dim, goal in pairs]
-        return all(fits) and same(full[3], self.head_size)
+        fits = [provably_equal(dim, 1) or provably_equal(dim, goal) for dim, goal in pairs]
+        return all(fits) and provably_equal(full[3], self.head_size)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, cos, sin = inputs

@@ -15,23 +15,25 @@ from clrt.util.math import ceil_div
 
 # Places of a page. A multiple of every vector's lanes; small, since a sequence leaves part of its
 # last page empty, and pages are what sequences with one beginning share.
-PAGE = 32
+PAGE_TOKENS = 32
 FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 _SCALE = np.dtype(np.float16)
 _MOST, _ZERO, _PLACES = 127, 128, 4
 
 
-def page_form(head_size: int, dtype: DType) -> PageForm:
+def page_form(head_size: int, dtype: DType) -> PageLayout:
     """How a page has its heads.
 
     Args:
         dtype: Of the slabs: float32, float16, bfloat16; uint8 for 8 bits.
     """
-    return LevelForm(head_size, dtype) if dtype is DType.UINT8 else PageForm(head_size, dtype)
+    return (
+        Int8PageLayout(head_size, dtype) if dtype is DType.UINT8 else PageLayout(head_size, dtype)
+    )
 
 
 @dataclass(frozen=True)
-class PageForm:
+class PageLayout:
     """Heads as floats: keys `[head_size, PAGE]`, then values `[PAGE, head_size]`."""
 
     head_size: int
@@ -40,24 +42,24 @@ class PageForm:
     @property
     def head_elements(self) -> int:
         """Elements of the keys and values of a head in a page."""
-        return 2 * PAGE * self.head_size
+        return 2 * PAGE_TOKENS * self.head_size
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
         """Macros of common/pages.clh."""
-        sizes = {"PAGE": PAGE, "S_D": self.head_size, "S_DV": self.head_size, "LEVELS": 0}
+        sizes = {"PAGE": PAGE_TOKENS, "S_D": self.head_size, "S_DV": self.head_size, "LEVELS": 0}
         return {**sizes, "CACHE_T": self.dtype.cl, "CACHE": self.dtype.storage}
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:
         """Writes a key and a value `[H, D]` to a place of heads `[H, head_elements]`."""
-        size = PAGE * self.head_size
-        heads[:, place:size:PAGE] = keys
+        size = PAGE_TOKENS * self.head_size
+        heads[:, place:size:PAGE_TOKENS] = keys
         heads[:, size + place * self.head_size :][:, : self.head_size] = values
 
     def read(self, heads: Array) -> tuple[Array, Array]:
         """The keys and values of heads `[H, head_elements]`, `[H, PAGE, D]`."""
         parts = heads.reshape(len(heads), 2, -1)
-        keys = parts[:, 0].reshape(-1, self.head_size, PAGE).swapaxes(1, 2)
-        return keys, parts[:, 1].reshape(-1, PAGE, self.head_size)
+        keys = parts[:, 0].reshape(-1, self.head_size, PAGE_TOKENS).swapaxes(1, 2)
+        return keys, parts[:, 1].reshape(-1, PAGE_TOKENS, self.head_size)
 
     def rounded(self, q: Array) -> Array:
         """Queries `[…, D]` as they are multiplied with keys."""
@@ -65,7 +67,7 @@ class PageForm:
 
 
 @dataclass(frozen=True)
-class LevelForm(PageForm):
+class Int8PageLayout(PageLayout):
     """Heads in 8 bits.
 
     Keys are the columns of a panel of common/dots.clh: each block of their elements has a scale,
@@ -85,12 +87,12 @@ class LevelForm(PageForm):
     @property
     def _record(self) -> int:
         """Bytes of a block of PAGE keys."""
-        return PAGE * (self.block + _SCALE.itemsize)
+        return PAGE_TOKENS * (self.block + _SCALE.itemsize)
 
     @property
     def head_elements(self) -> int:
         """Bytes of the keys and values of a head in a page."""
-        return self._blocks * self._record + PAGE * (self.head_size + _SCALE.itemsize)
+        return self._blocks * self._record + PAGE_TOKENS * (self.head_size + _SCALE.itemsize)
 
     @property
     def query_bytes(self) -> int:
@@ -99,7 +101,7 @@ class LevelForm(PageForm):
 
     def defines(self, caps: DeviceCaps) -> dict[str, Define]:
         """Macros of common/pages.clh and common/dots.clh."""
-        assert PAGE == WIDTH
+        assert PAGE_TOKENS == WIDTH
         return {
             **super().defines(caps),
             "LEVELS": 1,
@@ -109,7 +111,7 @@ class LevelForm(PageForm):
             "ZERO": _ZERO,
             "MINIMA": 0,
             "SCALE_BYTES": _SCALE.itemsize,
-            "DOTS": caps.byte_dots,
+            "DOTS": caps.int8_dot_isa,
         }
 
     def keep(self, heads: Array, place: int, keys: Array, values: Array) -> None:
@@ -117,11 +119,13 @@ class LevelForm(PageForm):
         padded = np.zeros((len(keys), self._blocks * self.block))
         padded[:, : self.head_size] = keys
         levels, found = _levels(padded.reshape(len(keys), self._blocks, self.block))
-        split = records[:, :, : PAGE * self.block].reshape(
-            len(keys), self._blocks, self.block // _PLACES, PAGE, _PLACES
+        split = records[:, :, : PAGE_TOKENS * self.block].reshape(
+            len(keys), self._blocks, self.block // _PLACES, PAGE_TOKENS, _PLACES
         )
         split[:, :, :, place] = (levels + _ZERO).astype(np.uint8).reshape(split[..., 0, :].shape)
-        records[:, :, PAGE * self.block :][:, :, 2 * place : 2 * place + 2] = found.view(np.uint8)
+        records[:, :, PAGE_TOKENS * self.block :][:, :, 2 * place : 2 * place + 2] = found.view(
+            np.uint8
+        )
         levels, found = _levels(values)
         bytes_[:, place] = levels.astype(np.int8).view(np.uint8)
         scales[:, 2 * place : 2 * place + 2] = found.view(np.uint8)
@@ -129,10 +133,12 @@ class LevelForm(PageForm):
     def read(self, heads: Array) -> tuple[Array, Array]:
         records, bytes_, scales = self._parts(heads)
         count = len(heads)
-        levels = records[:, :, : PAGE * self.block].reshape(count, self._blocks, -1, PAGE, _PLACES)
-        steps = _scales(records[:, :, PAGE * self.block :])[:, :, None, :, None]
+        levels = records[:, :, : PAGE_TOKENS * self.block].reshape(
+            count, self._blocks, -1, PAGE_TOKENS, _PLACES
+        )
+        steps = _scales(records[:, :, PAGE_TOKENS * self.block :])[:, :, None, :, None]
         keys = (levels.astype(np.float64) - _ZERO) * steps
-        keys = keys.transpose(0, 3, 1, 2, 4).reshape(count, PAGE, -1)[:, :, : self.head_size]
+        keys = keys.transpose(0, 3, 1, 2, 4).reshape(count, PAGE_TOKENS, -1)[:, :, : self.head_size]
         values = np.ascontiguousarray(bytes_).view(np.int8).astype(np.float64)
         return keys, values * _scales(scales)[:, :, None]
 
@@ -141,9 +147,9 @@ class LevelForm(PageForm):
 
     def _parts(self, heads: Array) -> tuple[Array, Array, Array]:
         """Views of the records of keys, of values and of their scales."""
-        end, last = self._blocks * self._record, PAGE * _SCALE.itemsize
+        end, last = self._blocks * self._record, PAGE_TOKENS * _SCALE.itemsize
         records = heads[:, :end].reshape(len(heads), self._blocks, self._record)
-        values = heads[:, end:-last].reshape(len(heads), PAGE, self.head_size)
+        values = heads[:, end:-last].reshape(len(heads), PAGE_TOKENS, self.head_size)
         return records, values, heads[:, -last:]
 
 

@@ -13,18 +13,18 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unused
+from clrt.kernels.spec import Counter, KernelSpec, Launch, launch, optional, unread_arg
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.page_layout import LevelForm, PageForm
-from clrt.ops.attention.paged_cache import SLABS, PagedOp, is_matrix, visible
+from clrt.ops.attention.page_layout import Int8PageLayout, PageLayout
+from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -92,7 +92,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     vectors = max(n for n in range(1, most + 1) if op.head_size // lanes % n == 0 and n != 3)
     defines, args = _launch_parts(node, ctx)
     form = op.form(node.arg(op.first_slab).dtype)
-    levels = isinstance(form, LevelForm)
+    levels = isinstance(form, Int8PageLayout)
     group, few = op.num_heads // op.kv_num_heads, tokens <= _FEW_TOKENS
     tile = _tile_rows(group) if few else tunables["T_MR"]
     rows = max(tunables["T_ROWS"] // tile, 1) * tile
@@ -109,11 +109,11 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     span = clamp(pairs // (_GROUPS_PER_UNIT * units), 1, max(rows // group, 1))
     size = (op.kv_num_heads, tokens if few else ceil_div(tokens, span), splits)
     if levels:
-        assert isinstance(form, LevelForm)
+        assert isinstance(form, Int8PageLayout)
         records = math.prod(size) * rows * form.query_bytes
         args["records"] = ctx.scratch(records, DType.UINT8)
     parts = splits * tokens * op.num_heads * (op.head_size + _PART)
-    args["parts"] = ctx.scratch(parts) if splits > 1 else unused(node.output)
+    args["parts"] = ctx.scratch(parts) if splits > 1 else unread_arg(node.output)
     args |= {"arrived": Counter(node), "span": 0 if few else span, "splits": splits}
     return [launch(kernel, size, (1, 1, 1), **args)]
 
@@ -142,7 +142,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     most = _GPU_ROWS
     if sub_group:
         tunables["T_HELD"] //= 2
-    if isinstance(form, LevelForm) and ctx.caps.sub_group_sizes:
+    if isinstance(form, Int8PageLayout) and ctx.caps.sub_group_sizes:
         most //= 2
     rows = min(1 << (group - 1).bit_length(), most)
     while rows > 1 and _local_bytes(form, rows, items) > ctx.caps.local_mem_bytes:
@@ -157,7 +157,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     macros = {**defines, **tunables, "S_ROWS": rows, **sub_group}
     queries = tokens * op.num_heads
     scratch = splits * queries * (op.head_size + _PART)
-    args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
+    args["parts"] = ctx.scratch(scratch) if splits > 1 else unread_arg(node.output)
     args |= {"span": span, "splits": splits}
     size = (op.kv_num_heads * items, ceil_div(tokens, span), splits)
     kernel = KernelSpec.of(source, "paged_attention_gpu", **macros)
@@ -171,11 +171,11 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _local_bytes(form: PageForm, rows: int, items: int) -> int:
+def _local_bytes(form: PageLayout, rows: int, items: int) -> int:
     """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up,
     and where the cache lies.
     """
-    blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
+    blocks = ceil_div(form.head_size, form.block) if isinstance(form, Int8PageLayout) else 0
     return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)
 
 
@@ -214,8 +214,8 @@ class PagedAttention(PagedOp):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
-    narrow_inputs = tuple(range(6, 6 + SLABS))
+    supported_storages = WIDENED_STORAGES
+    half_storage_inputs = tuple(range(6, 6 + MAX_SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("gpu", _emit_gpu, _reject_gpu, requires.GPU),
@@ -236,7 +236,7 @@ class PagedAttention(PagedOp):
             wrong = biases.dtype is not DType.FLOAT32 or not is_matrix(biases, None)
             if not wrong and biases.shape is not None:
                 rows, distances = biases.shape
-                wrong = differ(rows, self.num_heads) or (
+                wrong = provably_different(rows, self.num_heads) or (
                     isinstance(distances, int) and distances == 0
                 )
             if wrong:

@@ -11,17 +11,17 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import Dim, differ
+from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Status
-from clrt.ops.attention.page_layout import FLOATS, PAGE, PageForm, page_form
+from clrt.kernels.spec import StatusWord
+from clrt.ops.attention.page_layout import FLOATS, PAGE_TOKENS, PageLayout, page_form
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 
 # Slabs of a cache: as many times it can grow without a copy of what is there.
-SLABS = 6
+MAX_SLABS = 6
 # Of kernels that keep a head in private memory.
 _MAX_HEAD_SIZE = 512
 
@@ -34,7 +34,7 @@ class PagedOp(Op):
     there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab
     is `[pages, pitch]`, float32, float16 or bfloat16, or uint8 for numbers of 8 bits with their
     scales: a page number counts through the slabs. A page has, from `layer * kv_num_heads` heads
-    on, those of this layer, as `PageForm` says.
+    on, those of this layer, as `PageLayout` says.
     """
 
     num_heads: int = 1
@@ -47,7 +47,7 @@ class PagedOp(Op):
         """Where the slabs stand among the inputs."""
         raise NotImplementedError
 
-    def form(self, dtype: DType) -> PageForm:
+    def form(self, dtype: DType) -> PageLayout:
         """How a page has heads in slabs of a dtype."""
         return page_form(self.head_size, dtype)
 
@@ -74,7 +74,7 @@ class PagedOp(Op):
                 raise ShapeError(
                     f"{self.name}: input {index} is {found}; expected int32 [n, {last}]."
                 )
-        slabs = [need(inputs, self.first_slab + s, self) for s in range(SLABS)]
+        slabs = [need(inputs, self.first_slab + s, self) for s in range(MAX_SLABS)]
         for slab in slabs:
             least = (self.layer + 1) * self.kv_num_heads * self.form(slab.dtype).head_elements
             pitch = None if slab.shape is None else slab.shape[-1]
@@ -93,7 +93,7 @@ class PagedOp(Op):
         """
         rows = None if found.shape is None else found.shape[0]
         counted = None if steps.shape is None else steps.shape[0]
-        other = rows is not None and counted is not None and differ(rows, counted)
+        other = rows is not None and counted is not None and provably_different(rows, counted)
         if found.dtype is not DType.FLOAT32 or not is_matrix(found, width) or other:
             raise ShapeError(f"{self.name}: {found} for steps {steps}; expected [T, {width}].")
 
@@ -106,7 +106,10 @@ class PagedOp(Op):
         found = inputs[index]
         wrong = found is not None and (
             found.dtype is not DType.FLOAT32
-            or (found.shape is not None and (len(found.shape) != 1 or differ(found.shape[0], size)))
+            or (
+                found.shape is not None
+                and (len(found.shape) != 1 or provably_different(found.shape[0], size))
+            )
         )
         if wrong:
             raise ShapeError(f"{self.name}: input {index} is {found}; expected float32 [{size}].")
@@ -137,7 +140,7 @@ class PagedOp(Op):
             "kv_heads": self.kv_num_heads,
         }
         what, most = "a sequence, a place or a page", max(sum(counts) - 1, 0)
-        status = Status(node, first + 1, what, ((0, most),), "pages of the cache")
+        status = StatusWord(node, first + 1, what, ((0, most),), "pages of the cache")
         return {"step": step, "table": table, **named, "status": status, **numbers}
 
     def page(self, slabs: Sequence[Array], number: int) -> Array:
@@ -162,7 +165,7 @@ class PagedOp(Op):
             NumberError: The cache has no page of that number.
         """
         form = self.form(DType.of(slabs[0].dtype))
-        form.keep(self.page(slabs, number), place % PAGE, k, v)
+        form.keep(self.page(slabs, number), place % PAGE_TOKENS, k, v)
 
     def place(self, step: Array, table: Array, token: int) -> tuple[Array, int] | None:
         """The row of the table for a token, and its place; None for a token of no sequence.
@@ -174,7 +177,7 @@ class PagedOp(Op):
         if sequence < 0:
             return None
         sequences, pages = table.shape
-        if sequence >= sequences or not 0 <= place < pages * PAGE:
+        if sequence >= sequences or not 0 <= place < pages * PAGE_TOKENS:
             raise self.no_page(sequence if sequence >= sequences else place, sequences)
         return table[sequence], place
 
@@ -190,15 +193,15 @@ def is_matrix(found: TensorType, columns: Dim | None) -> bool:
         return True
     if len(found.shape) != 2:
         return False
-    return columns is None or not differ(found.shape[1], columns)
+    return columns is None or not provably_different(found.shape[1], columns)
 
 
 def visible(op: PagedOp, slabs: Sequence[Array], row: Array, keys: range) -> tuple[Array, Array]:
     """Keys and values of some places of a sequence, float64 `[H, n, D]`."""
-    numbers = range(keys.start // PAGE, (keys.stop + PAGE - 1) // PAGE)
+    numbers = range(keys.start // PAGE_TOKENS, (keys.stop + PAGE_TOKENS - 1) // PAGE_TOKENS)
     form = op.form(DType.of(slabs[0].dtype))
     pages = [form.read(op.page(slabs, int(row[n]))) for n in numbers]
-    start = keys.start - numbers.start * PAGE
+    start = keys.start - numbers.start * PAGE_TOKENS
     part = slice(start, start + len(keys))
     all_keys, all_values = (np.concatenate(p, axis=1) for p in zip(*pages, strict=True))
     return all_keys[:, part].astype(np.float64), all_values[:, part].astype(np.float64)

@@ -11,15 +11,15 @@ import numpy as np
 from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import Dim, differ
+from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Emit, Lowering, Variant
-from clrt.ops.attention.page_layout import PAGE
-from clrt.ops.attention.paged_cache import SLABS, PagedOp
+from clrt.ops.attention.page_layout import PAGE_TOKENS
+from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -31,7 +31,7 @@ _ITEMS = 32
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
     """The last outputs begin as the slabs, which are the last inputs."""
     launches: list[Launch] = []
-    for slab, kept in zip(node.inputs[-SLABS:], node.outputs[-SLABS:], strict=True):
+    for slab, kept in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):
         assert slab is not None
         own = contiguous_strides(slab.dims)
         copies = copy_launches(
@@ -104,16 +104,16 @@ class RotateAndCache(PagedOp):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
-    narrow_inputs = tuple(range(7, 7 + SLABS))
+    supported_storages = WIDENED_STORAGES
+    half_storage_inputs = tuple(range(7, 7 + MAX_SLABS))
     variants = by_heads(_emit)
 
     @property
     def first_slab(self) -> int:
         return 7
 
-    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
-        return [(1 + s, (self.first_slab + s,)) for s in range(SLABS)]
+    def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+        return [(1 + s, (self.first_slab + s,)) for s in range(MAX_SLABS)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, step = need(inputs, 0, self), need(inputs, 1, self)
@@ -127,7 +127,7 @@ class RotateAndCache(PagedOp):
         widths: list[Dim] = [t.shape[1] for t in tables if t.shape and len(t.shape) == 2]
         for table, width in zip(tables, widths, strict=False):
             wide = isinstance(width, int) and 2 * width > self.head_size
-            if wide or differ(width, widths[0]):
+            if wide or provably_different(width, widths[0]):
                 raise ShapeError(f"{self.name}: a table {table} for heads of {self.head_size}.")
             self.check_rows(table, width, step)
         self.check_vector(inputs, 5, self.head_size)
@@ -151,7 +151,7 @@ class RotateAndCache(PagedOp):
             if found is None:
                 continue
             row, place = found
-            self.keep(slabs, int(row[place // PAGE]), place, k[token], v[token])
+            self.keep(slabs, int(row[place // PAGE_TOKENS]), place, k[token], v[token])
         return (q.reshape(tokens, first * size).astype(x.dtype), *slabs)
 
     def _normalised(self, heads: Array, scale: Array | None) -> Array:

@@ -72,10 +72,10 @@ class TensorScatter(Op):
     axis: int = -2
     mode: _Mode = "linear"
 
-    storages = None
-    in_place = (0,)
+    supported_storages = None
+    inplace_inputs = (0,)
     accuracy = Accuracy.EXACT
-    followed = (2,)
+    index_inputs = (2,)
     variants = (Variant("rows", _emit),)
 
     def place(self, rank: int) -> int:

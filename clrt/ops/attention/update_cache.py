@@ -14,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.attention.tensor_scatter import TensorScatter
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.common import elements, fresh_dim
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.pad import Pad
@@ -47,11 +47,11 @@ class UpdateCache(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
-    storages = None
-    alike = ((0, 1),)
-    followed = (2,)
-    needed = (2, 3)
-    host_inputs = (3,)
+    supported_storages = None
+    same_dtype_inputs = ((0, 1),)
+    index_inputs = (2,)
+    required_inputs = (2, 3)
+    plan_time_inputs = (3,)
 
     def in_donated(self) -> Op:
         return replace(self, grows=False)
@@ -75,7 +75,7 @@ class UpdateCache(Op):
         return _ROWS.reference(grown, rows, first)
 
 
-@decomposes(UpdateCache, audience=Audience.PLANNING)
+@register_decomposition(UpdateCache, audience=DecompositionStage.PLANNING)
 def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
     """With numbers for all sizes: before, nobody knows whether the cache will be donated."""
     op, cache = node.op, node.arg(0)

@@ -18,7 +18,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, Op
+from clrt.ops.base import HostContext, Op, RuntimeValue
 from clrt.ops.control.host_driven import (
     Iterations,
     dtype_of,
@@ -67,7 +67,9 @@ class RepeatedBodies:
         self._allowed = all(map(self._repeats, loop.body.nodes))
 
     @classmethod
-    def of(cls, loop: Loop, values: Sequence[Held], host: HostContext) -> RepeatedBodies | None:
+    def of(
+        cls, loop: Loop, values: Sequence[RuntimeValue], host: HostContext
+    ) -> RepeatedBodies | None:
         """The graphs that a host keeps for a loop; None if it keeps none, or values are no tensors.
 
         Args:
@@ -94,19 +96,19 @@ class RepeatedBodies:
         """Whether a node may be in a graph of several iterations: it fails in none past the end."""
         op = node.op
         assert isinstance(op, Op)
-        if op.draws(node.input_types):
+        if op.is_random(node.input_types):
             return False
-        follows = [node.input(i) for i in op.followed]
+        follows = [node.input(i) for i in op.index_inputs]
         return self._loop.goes_on or all(v is None or v.is_constant for v in follows)
 
     def run(
         self,
         made: Iterations,
-        carried: Sequence[Held],
-        captured: Sequence[Held],
+        carried: Sequence[RuntimeValue],
+        captured: Sequence[RuntimeValue],
         left: int | None,
         host: HostContext,
-    ) -> tuple[list[Held], bool] | None:
+    ) -> tuple[list[RuntimeValue], bool] | None:
         """Makes several iterations; None if the next one is to be made alone.
 
         Args:
@@ -296,13 +298,15 @@ class RepeatedBodies:
         return results if same and known else None
 
 
-def stacked_rows(made: Iterations, host: HostContext) -> list[Held]:
+def stacked_rows(made: Iterations, host: HostContext) -> list[RuntimeValue]:
     """Puts together the rows that iterations made alone, and those that several made at once."""
     return [_put_together(made.sizes, column, host) for column in zip(*made.rows, strict=True)]
 
 
-def _put_together(counts: Sequence[int], column: Sequence[Held], host: HostContext) -> Held:
-    parts: list[Held] = []
+def _put_together(
+    counts: Sequence[int], column: Sequence[RuntimeValue], host: HostContext
+) -> RuntimeValue:
+    parts: list[RuntimeValue] = []
     for several, group in groupby(zip(column, counts, strict=True), lambda pair: pair[1] > 0):
         found = [x for x, _ in group]
         parts += found if several else [join(found, 0, True, host)]

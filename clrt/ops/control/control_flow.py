@@ -20,7 +20,7 @@ from clrt.ir.dims import Bindings
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.chunks import RepeatedBodies, stacked_rows
 from clrt.ops.control.host_driven import (
@@ -34,7 +34,7 @@ from clrt.ops.control.host_driven import (
     wider,
 )
 from clrt.ops.control.scan_loops import loop_graph, moved_rows, padded
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.movement.views import View
@@ -67,8 +67,8 @@ class If(HostDriven):
     else_branch: Graph
     captures: int = 0
 
-    host_inputs = (0,)
-    implied = frozenset({"captures"})
+    plan_time_inputs = (0,)
+    non_attribute_fields = frozenset({"captures"})
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -85,11 +85,13 @@ class If(HostDriven):
         pairs = zip(self.then_branch.outputs, self.else_branch.outputs, strict=True)
         return [_either(a.type, b.type, inputs[1:]) for a, b in pairs]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
 
 
-@decomposes(If, audience=Audience.PLANNING)
+@register_decomposition(If, audience=DecompositionStage.PLANNING)
 def _taken_branch(node: Node, make: Builder) -> list[Value] | None:
     """The branch of a known condition, or both branches and a choice."""
     assert isinstance(node.op, If)
@@ -131,7 +133,7 @@ def _both(node: Node, make: Builder) -> list[Value] | None:
 
 def _computes(node: Node) -> bool:
     op = node.op
-    return isinstance(op, _ARITHMETIC) and not op.followed and len(node.outputs) == 1
+    return isinstance(op, _ARITHMETIC) and not op.index_inputs and len(node.outputs) == 1
 
 
 def _is_small(value: Value) -> bool:
@@ -161,16 +163,16 @@ class Loop(HostDriven):
     body: Graph
     captures: int = 0
 
-    host_inputs = (0, 1)
-    carries = (2, 1)
-    implied = frozenset({"captures"})
+    plan_time_inputs = (0, 1)
+    loop_carried_offsets = (2, 1)
+    non_attribute_fields = frozenset({"captures"})
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         return cls(_body(node, "body"), node.captures)
 
     @classmethod
-    def formals(cls, inputs: Types) -> list[TensorType | None]:
+    def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
         iteration, condition = TensorType(DType.INT64, ()), TensorType(DType.BOOL, ())
         return [iteration, condition, *(_any_shape(t) for t in inputs[2:])]
 
@@ -196,7 +198,9 @@ class Loop(HostDriven):
         stacked = [_stacked(wider([t], inputs), 0) for t in results[self.carried :]]
         return [*kept, *stacked]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         limit, condition = inputs[:2]
         carried, captured = list(inputs[2 : 2 + self.carried]), inputs[2 + self.carried :]
         iterations = None if limit is None else int(host.read(limit).reshape(()))
@@ -254,7 +258,7 @@ class Scan(HostDriven):
     scan_output_directions: tuple[int, ...] = ()
     captures: int = 0
     batched: bool = False
-    implied = frozenset({"captures"})
+    non_attribute_fields = frozenset({"captures"})
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -268,7 +272,7 @@ class Scan(HostDriven):
         return cls(**attrs)
 
     @classmethod
-    def formals(cls, inputs: Types) -> list[TensorType | None]:
+    def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
         return [_any_shape(t) for t in inputs]
 
     @property
@@ -315,7 +319,9 @@ class Scan(HostDriven):
                 if given not in (0, count):
                     raise ModelError(f"Scan: {name} has {given} elements for {count} {kind}s.")
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         if not self.batched:
             return self._scan(inputs, host)
         lengths = inputs[0]
@@ -334,7 +340,7 @@ class Scan(HostDriven):
             rows.append([*found[: self.states], *stacks])
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
-    def _scan(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def _scan(self, inputs: Sequence[RuntimeValue], host: HostContext) -> Sequence[RuntimeValue]:
         end = self.states + self.num_scan_inputs
         states, captured = inputs[: self.states], inputs[end:]
         scanned = [tensor(x) for x in inputs[self.states : end]]
@@ -354,7 +360,7 @@ class Scan(HostDriven):
         graph = loop_graph(self.body, *given) if count >= _LOOP_SLICES else None
         if graph is not None:
             loop = Loop(graph, len(inputs) - self.states)
-            found = loop.drive([np.asarray(count), None, *inputs], host)
+            found = loop.run_host_driven([np.asarray(count), None, *inputs], host)
             rows = zip(found[self.states :], to, reverse, strict=True)
             return [*found[: self.states], *(moved_rows(x, a, back, host) for x, a, back in rows)]
         for iteration in range(count):
@@ -435,7 +441,9 @@ def _stacked(t: TensorType, axis: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:at], fresh_dim(), *t.shape[at:]))
 
 
-def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: HostContext) -> Held:
+def _stack(
+    parts: Sequence[RuntimeValue], type_: TensorType, axis: int, host: HostContext
+) -> RuntimeValue:
     if parts:
         return join(parts, axis, True, host)
     dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]

@@ -11,17 +11,17 @@ import numpy as np
 
 from clrt.errors import ClrtError, OutOfMemoryError, reworded
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, Expr, numbers_of, same
+from clrt.ir.dims import Dim, Expr, match_symbols, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Accuracy, Held, HostContext, Op, Tensor, Types, tensor
+from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Tensor, Types, tensor
 from clrt.ops.movement.common import fresh_dim, fresh_dims
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.reference_interpreter import evaluate
-from clrt.util.host_limits import check_host, check_iterations, check_texts
+from clrt.util.host_limits import check_host_bytes, check_iterations, check_texts
 
 # A plan of more launches than this costs more to make than several plans.
 _MAX_PARTS = 64
@@ -31,25 +31,27 @@ class HostDriven(Op):
     """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
 
     host_driven = True
-    storages = None
+    supported_storages = None
     accuracy = Accuracy.EXACT
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        return cast(tuple[Array, ...], tuple(self.drive(inputs, NumpyHost())))
+        return cast(tuple[Array, ...], tuple(self.run_host_driven(inputs, NumpyHost())))
 
 
 class NumpyHost:
     """Runs graphs by the references."""
 
-    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+    def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
         """The outputs of a graph."""
         feeds = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
         return list(evaluate(graph, feeds).values())
 
-    def read(self, value: Held) -> Array:
+    def read(self, value: RuntimeValue) -> Array:
         """The elements of a tensor."""
         return np.asarray(value)
 
@@ -77,7 +79,7 @@ def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
     for column in zip(*(t.shape or () for t in types), strict=True):
         dim = column[0]
         inside = isinstance(dim, int) or dim.symbols <= symbols
-        dims.append(dim if inside and all(same(d, dim) for d in column) else fresh_dim())
+        dims.append(dim if inside and all(provably_equal(d, dim) for d in column) else fresh_dim())
     return TensorType(first.dtype, tuple(dims))
 
 
@@ -86,17 +88,17 @@ def _symbols(types: Types) -> frozenset[str]:
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
-def sizes(graph: Graph, inputs: Sequence[Held | Value]) -> dict[str, int]:
+def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int]:
     """The numbers of the symbols in the shapes of a graph's inputs."""
     found: dict[str, int] = {}
     for value, x in zip(graph.inputs, inputs, strict=True):
         shape = getattr(x, "shape", None)
         if shape is not None and len(shape) == len(value.shape or ()):
-            found |= numbers_of(value.shape or (), shape)
+            found |= match_symbols(value.shape or (), shape)
     return found
 
 
-def join(parts: Sequence[Held], axis: int, new_axis: bool, host: HostContext) -> Tensor:
+def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostContext) -> Tensor:
     """Tensors side by side along an axis, which is a new one where asked for."""
     tensors = list(map(tensor, parts))
     ranks = {len(p.shape) for p in tensors}
@@ -147,7 +149,7 @@ class Iterations:
 
     def __init__(self, op: str, wanted: int | None) -> None:
         self.count = 0
-        self.rows: list[Sequence[Held]] = []
+        self.rows: list[Sequence[RuntimeValue]] = []
         self.sizes: list[int] = []
         self._op = op
         self._nbytes = 0
@@ -159,11 +161,11 @@ class Iterations:
     def run(
         self,
         graph: Graph,
-        inputs: Sequence[Held],
+        inputs: Sequence[RuntimeValue],
         states: int,
         host: HostContext,
         several: int = 0,
-    ) -> list[Held]:
+    ) -> list[RuntimeValue]:
         """The outputs of the next iteration; those behind the first `states` are kept as its row.
 
         Args:
@@ -189,17 +191,17 @@ class Iterations:
         items, held = sum(map(len, lists)), 0
         if items >= self._due:  # what goes on growing is added up as often as it doubles
             self._due, held = 2 * items, sum(map(held_bytes, lists))
-        check_host(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
+        check_host_bytes(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
         return results
 
-    def keep(self, count: int, shorten: Callable[[Tensor], Held]) -> None:
+    def keep(self, count: int, shorten: Callable[[Tensor], RuntimeValue]) -> None:
         """Keeps so many of the iterations that were made at once last, and of their rows."""
         self.count -= self._last - count
         if self.rows and count < self.sizes[-1]:
             self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
 
 
-def held_bytes(x: Held) -> int:
+def held_bytes(x: RuntimeValue) -> int:
     """What a value between stages takes, wherever it lies."""
     if isinstance(x, list):
         return sum(map(held_bytes, x))
@@ -232,7 +234,7 @@ def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
     return build.graph("host", [x, indices], [build.add(Gather(axis), x, indices)])
 
 
-def truth(value: Held, host: HostContext) -> bool:
+def truth(value: RuntimeValue, host: HostContext) -> bool:
     """A condition."""
     return bool(np.all(host.read(value)))
 
@@ -242,7 +244,7 @@ def infer_known(node: Node) -> bool:
     op = node.op
     assert isinstance(op, Op)
     values = [v for v in node.inputs if v is not None]
-    read = (node.input(i) for i in op.host_inputs)
+    read = (node.input(i) for i in op.plan_time_inputs)
     if op.host_driven or op.graphs or any(v.type.on_host for v in (*values, *node.outputs)):
         return False
     if any(v is not None and not v.has_numbers for v in read):

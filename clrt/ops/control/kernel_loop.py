@@ -70,8 +70,8 @@ class KernelLoop(Op):
 
     name = "KernelLoop"
     domain = "clrt"
-    storages = None
-    stepwise = True
+    supported_storages = None
+    has_slow_reference = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         results = [v.type for v in self.body.outputs[1:]]
@@ -148,7 +148,7 @@ def _emit(node: Node, ctx: Lowering, lanes: int) -> list[Launch]:
     assert isinstance(op, KernelLoop)
     goes_on = Code("1")
     if not op.goes_on:
-        goes_on = Code("{} != 0").fill(code.first_element(op.body.outputs[0]))
+        goes_on = Code("{} != 0").substitute(code.first_element(op.body.outputs[0]))
     code.allocate(ctx)
     kernel = KernelSpec.of(
         "control/kernel_loop.cl", "kernel_loop", LANES=lanes, **code.defines(goes_on)
@@ -260,7 +260,7 @@ def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
         op = node.op
         assert isinstance(op, Op)
         pairs = enumerate(node.inputs)
-        node.inputs = [v if k in op.host_inputs else formal(v) for k, v in pairs]
+        node.inputs = [v if k in op.plan_time_inputs else formal(v) for k, v in pairs]
     graph.outputs = [formal(v) or v for v in graph.outputs]
     graph.inputs = [*graph.inputs, *formals.values()]
     return tuple(formals)

@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 from clrt.ir.cl_code import Code
-from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Step, TensorType
+from clrt.ir.op import ElementwiseStep, TensorType
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Lowering
 from clrt.ops.checks import normalize_axis
@@ -28,7 +28,7 @@ from clrt.ops.reduce.argmax import ArgExtremum
 from clrt.ops.reduce.reduction import Reduce, reduced_axes, reduction_expressions, reduction_types
 
 _PLAIN = frozenset(d for d in DType if d.storage == "plain" and d is not DType.STRING)
-_DTYPES = _PLAIN | WIDENED
+_DTYPES = _PLAIN | FLOAT_STORAGES
 
 
 _PRODUCTS = (MatMul, Gemm, FusedMatMul)
@@ -61,7 +61,7 @@ def node_work(node: Node) -> int | None:
     if type(op) in _PRODUCTS:
         return _product_work(node)
     if isinstance(op, SoftmaxBase):
-        return 3 * n if node.output.dtype in WIDENED else None
+        return 3 * n if node.output.dtype in FLOAT_STORAGES else None
     if isinstance(op, ArgExtremum):
         x = node.arg(0)
         fits = bool(x.dims) and x.dtype is not DType.BOOL and not op.select_last_index
@@ -69,7 +69,7 @@ def node_work(node: Node) -> int | None:
     return n if isinstance(op, Gather) or strided_copies(node) is not None else None
 
 
-def _is_rendered(steps: tuple[Step, ...], inputs: Sequence[Value | None]) -> bool:
+def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | None]) -> bool:
     """Whether there is code for a program over values."""
     given = [v.dtype for v in inputs if v is not None]
     return len(given) == len(inputs) and not isinstance(render(steps, given), str)
@@ -104,12 +104,12 @@ class _Slot:
 
     def load(self, index: Code) -> Code:
         """The element at an index, in the type that kernels compute in."""
-        return Code("LOAD_AS({}, {}, {})").fill(self.dtype.storage, self.pointer, index)
+        return Code("LOAD_AS({}, {}, {})").substitute(self.dtype.storage, self.pointer, index)
 
     def store(self, index: Code, value: Code) -> Code:
         """The statement that writes an element."""
         text = Code("STORE_AS({}, {}, {}, {});")
-        return text.fill(self.dtype.storage, self.pointer, index, value)
+        return text.substitute(self.dtype.storage, self.pointer, index, value)
 
 
 class LoopCode:
@@ -151,25 +151,25 @@ class LoopCode:
     def allocate(self, ctx: Lowering) -> None:
         """Adds the scratch memory, whose size is known when all nodes are there."""
         for kind, (elems, slot) in self._scratch.items():
-            name = Code("m_{}").fill(kind)
-            self.parameters.append(Code(", OUT({}, {})").fill(kind, name))
+            name = Code("m_{}").substitute(kind)
+            self.parameters.append(Code(", OUT({}, {})").substitute(kind, name))
             self.args[name] = ctx.scratch(elems, slot.dtype)
 
     def number(self, value: int | float) -> Code:
         """A number as a parameter, so that other sizes compile no kernel."""
         name = self._name(Code("k{}"))
         kind = Code("float") if isinstance(value, float) else Code("IDX_T")
-        self.parameters.append(Code(", const {} {}").fill(kind, name))
+        self.parameters.append(Code(", const {} {}").substitute(kind, name))
         self.args[name] = value
         return name
 
     def tensor(self, value: Value, access: Code, formal: Value | None = None) -> _Slot:
         """A tensor as a parameter: `access` is IN or OUT."""
         name = self._name(Code("x{}"))
-        self.parameters.append(Code(", {}({}, {})").fill(access, value.dtype.cl, name))
+        self.parameters.append(Code(", {}({}, {})").substitute(access, value.dtype.cl, name))
         self.args[name] = value
         shape = value if formal is None else formal
-        slot = _Slot(Code("AT({})").fill(name), self.number(prod(shape.dims)), value.dtype)
+        slot = _Slot(Code("AT({})").substitute(name), self.number(prod(shape.dims)), value.dtype)
         if formal is not None:
             self._slots[formal] = slot
         return slot
@@ -179,15 +179,15 @@ class LoopCode:
         slot = self.tensor(whole, Code("IN"), formal)
         place = Code("at")
         if backwards:
-            place = Code("({} - at)").fill(self.number(whole.dims[0] - 1))
-        pointer = Code("({} + {} * {})").fill(slot.pointer, place, slot.count)
+            place = Code("({} - at)").substitute(self.number(whole.dims[0] - 1))
+        pointer = Code("({} + {} * {})").substitute(slot.pointer, place, slot.count)
         self._slots[formal] = _Slot(pointer, slot.count, slot.dtype)
 
     def variable(self, formal: Value, value: Code) -> None:
         """A tensor of one element that each iteration sets, such as its number."""
         slot = self._allocate(formal)
         self._slots[formal] = slot
-        self.body.append(Code("if (LANE == 0) {} MEET").fill(slot.store(Code("0"), value)))
+        self.body.append(Code("if (LANE == 0) {} MEET").substitute(slot.store(Code("0"), value)))
 
     def state(self, formal: Value, start: Value, result: Value) -> None:
         """A carried value: it lies in its output, where the initial value is copied to."""
@@ -214,7 +214,7 @@ class LoopCode:
         slot = self.tensor(stack, Code("OUT"))
         source = self._slots[value]
         turn = Code("(most - 1 - done)") if backwards else Code("done")
-        pointer = Code("({} + {} * {})").fill(slot.pointer, turn, source.count)
+        pointer = Code("({} + {} * {})").substitute(slot.pointer, turn, source.count)
         self.next.append(_copied(_Slot(pointer, source.count, slot.dtype), source))
 
     def first_element(self, value: Value) -> Code:
@@ -254,26 +254,26 @@ class LoopCode:
 
     def _each(self, count: Code, statement: Code) -> None:
         """A statement for each i below a number, which all work-items share."""
-        self.body.append(Code("EACH(i, {}) {{ {} }} MEET").fill(count, statement))
+        self.body.append(Code("EACH(i, {}) {{ {} }} MEET").substitute(count, statement))
 
     def _name(self, template: Code) -> Code:
         self._count += 1
-        return template.fill(self._count)
+        return template.substitute(self._count)
 
     def _allocate(self, value: Value) -> _Slot:
         """Scratch memory for a value."""
         kind, n = value.dtype.cl, prod(value.dims)
         elems, last = self._scratch.get(kind, (0, None))
-        pointer = Code("AT(m_{})").fill(kind)
+        pointer = Code("AT(m_{})").substitute(kind)
         if last is not None:
-            pointer = Code("({} + {})").fill(last.pointer, last.count)
+            pointer = Code("({} + {})").substitute(last.pointer, last.count)
         slot = _Slot(pointer, self.number(n), value.dtype)
         self._scratch[kind] = elems + n, slot
         return slot
 
     def _elementwise(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[ElementwiseStep, ...],
         given: Sequence[tuple[_Slot, Sequence[int]]],
         slot: _Slot,
         y: Sequence[int],
@@ -288,16 +288,16 @@ class LoopCode:
             if not flat and prod(dims) > 1:
                 index = self._strided(broadcast_strides(dims, y))
             read, kind = operand.load(index), compute_type(operand.dtype)
-            lines.append(Code("const {} v{} = {};").fill(kind, k, read))
+            lines.append(Code("const {} v{} = {};").substitute(kind, k, read))
         for k, number in enumerate(program.numbers):
-            lines.append(Code("const float c{} = {};").fill(k, self.number(float(number))))
+            lines.append(Code("const float c{} = {};").substitute(k, self.number(float(number))))
         lines += [program.body, slot.store(Code("i"), program.result)]
         return Code(" ").join(lines)
 
     def _copying(self, copy: StridedCopy) -> Code:
         dims = copy.dims or (1,)
         source, target = (
-            Code("{} + {}").fill(self.number(v.offset), self._strided(v.steps or (0,)))
+            Code("{} + {}").substitute(self.number(v.offset), self._strided(v.steps or (0,)))
             for v in (copy.source, copy.target)
         )
         read = self._slots[copy.source.value].load(source)
@@ -315,7 +315,7 @@ class LoopCode:
         sizes = m, prod(y.dims) // m, a.dims[-1]
         pointers = (self._slots[a].pointer, self._slots[b].pointer, product.pointer)
         text = Code("{}({}, {}, {}, {}, {}, {}); MEET")
-        self.body.append(text.fill(entry, *pointers, *map(self.number, sizes)))
+        self.body.append(text.substitute(entry, *pointers, *map(self.number, sizes)))
         if steps:
             given = [(product, y.dims), *((self._slots[v], v.dims) for v in op.extras(node))]
             self._each(slot.count, self._elementwise(steps, given, slot, y.dims))
@@ -326,12 +326,12 @@ class LoopCode:
         for axis in range(len(dims) - 1, 0, -1):
             size = self.number(dims[axis])
             line = Code("const IDX_T j{0} = left_ % {1}; left_ /= {1};")
-            lines.append(line.fill(axis, size))
+            lines.append(line.substitute(axis, size))
         return [*lines, Code("const IDX_T j0 = left_;")]
 
     def _strided(self, steps: Sequence[int]) -> Code:
         """The offset of the place j0, j1, …"""
-        parts = [Code("j{} * {}").fill(k, self.number(s)) for k, s in enumerate(steps)]
+        parts = [Code("j{} * {}").substitute(k, self.number(s)) for k, s in enumerate(steps)]
         return Code(" + ").join(parts)
 
     def _reduction(self, node: Node, op: Reduce, slot: _Slot) -> Code:
@@ -343,7 +343,7 @@ class LoopCode:
         loops = Code(
             "for (IDX_T j0 = 0; j0 < {r0}; ++j0) for (IDX_T j1 = 0; j1 < {r1}; ++j1)"
             " for (IDX_T j2 = 0; j2 < {r2}; ++j2)"
-        ).fill(**of)
+        ).substitute(**of)
         shift = Code(
             "{kind} top = -INFINITY; {loops} {{ const {kind} x = {read};"
             " top = x > top || x != x ? x : top; }} top = top - top == 0 ? top : 0;"
@@ -353,33 +353,33 @@ class LoopCode:
             " {shift} {kind} a = {init}; {loops} {{ const {kind} x = {read}{less}; a = {step}; }}"
             " const {kind} n = ({kind})({r0} * {r1} * {r2}); {store}"
         )
-        read = x.load(Code("from + j0 * {t0} + j1 * {t1} + j2 * {t2}").fill(**of))
+        read = x.load(Code("from + j0 * {t0} + j1 * {t1} + j2 * {t2}").substitute(**of))
         finished = Code("{} + top") if op.shift else Code("{}")
-        return text.fill(
+        return text.substitute(
             **of,
             kind=kind,
             loops=loops,
-            shift=shift.fill(kind=kind, loops=loops, read=read) if op.shift else Code(""),
+            shift=shift.substitute(kind=kind, loops=loops, read=read) if op.shift else Code(""),
             less=Code(" - top") if op.shift else Code(""),
             init=expressions["INIT"],
             step=expressions["STEP(a, x)"],
             read=read,
-            store=slot.store(Code("i"), finished.fill(expressions["FINISH(a, n)"])),
+            store=slot.store(Code("i"), finished.substitute(expressions["FINISH(a, n)"])),
         )
 
     def _softmax(self, node: Node, log: bool, slot: _Slot, sizes: tuple[int, int]) -> Code:
         """Line i along an axis: `sizes` are its elements and the step between them."""
         n, step = map(self.number, sizes)
-        place = Code("from + j * {}").fill(step)
+        place = Code("from + j * {}").substitute(step)
         read = self._slots[node.arg(0)].load(place)
         result = Code("({} - top) - c_log(sum)") if log else Code("c_exp({} - top) / sum")
-        each = Code("for (IDX_T j = 0; j < {}; ++j)").fill(n)
+        each = Code("for (IDX_T j = 0; j < {}; ++j)").substitute(n)
         text = Code(
             "const IDX_T from = i / {1} * ({0} * {1}) + i % {1};"
             " F top = -INFINITY; {2} top = c_max(top, {3});"
             " F sum = 0.0f; {2} sum += c_exp({3} - top); {2} {4}"
         )
-        return text.fill(n, step, each, read, slot.store(place, result.fill(read)))
+        return text.substitute(n, step, each, read, slot.store(place, result.substitute(read)))
 
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
         """Where the best element of line i is; NaN counts as the best one."""
@@ -391,26 +391,26 @@ class LoopCode:
             " if (best == best && (v {5} best || v != v)) best = v, found = j; }} {6}"
         )
         n, s, slots = self.number(along), self.number(step), self._slots[x]
-        reads = slots.load(Code("from")), slots.load(Code("from + j * {}").fill(s))
+        reads = slots.load(Code("from")), slots.load(Code("from + j * {}").substitute(s))
         stored = slot.store(Code("i"), Code("found"))
-        return text.fill(n, s, compute_type(x.dtype), *reads, op.better, stored)
+        return text.substitute(n, s, compute_type(x.dtype), *reads, op.better, stored)
 
     def _gathering(self, node: Node, op: Gather, slot: _Slot) -> Code:
         x, indices = node.arg(0), node.arg(1)
         axis = normalize_axis(op.axis, len(x.dims), op)
         status = self._name(Code("status{}"))
-        self.parameters.append(Code(", OUT(long, {})").fill(status))
+        self.parameters.append(Code(", OUT(long, {})").substitute(status))
         self.args[status] = index_status(node, 1, (x.dims[axis],), f"axis {axis} of '{x.name}'")
         n, inner = self.number(x.dims[axis]), self.number(prod(x.dims[axis + 1 :]))
         rows = self.number(prod(indices.dims))
-        index = self._slots[indices].load(Code("i / {} % {}").fill(inner, rows))
-        place = Code("clrt_index((long)({}), {}, AT({}))").fill(index, n, status)
+        index = self._slots[indices].load(Code("i / {} % {}").substitute(inner, rows))
+        place = Code("clrt_index((long)({}), {}, AT({}))").substitute(index, n, status)
         text = Code("(i / {0} / {1} * {2} + {3}) * {0} + i % {0}")
-        source = text.fill(inner, rows, n, place)
+        source = text.substitute(inner, rows, n, place)
         return slot.store(Code("i"), self._slots[x].load(source))
 
 
 def _copied(target: _Slot, source: _Slot) -> Code:
     """The statement that copies a tensor, all work-items together."""
     i = Code("i")
-    return Code("EACH(i, {}) {}").fill(target.count, target.store(i, source.load(i)))
+    return Code("EACH(i, {}) {}").substitute(target.count, target.store(i, source.load(i)))

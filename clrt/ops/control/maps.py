@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from clrt.errors import InputError, ModelError, ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, mapping
+from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, mapping
 from clrt.ops.checks import need
 from clrt.ops.control.host_driven import HostDriven
 from clrt.ops.movement.common import fresh_dim
@@ -65,13 +65,15 @@ class ZipMap(HostDriven):
         if x.dtype is not DType.FLOAT32:
             raise ShapeError(f"ZipMap: its input is {x}; {wanted}.")
         if x.shape is not None:
-            fits = len(x.shape) in (1, 2) and not differ(x.shape[-1], len(self._labels))
+            fits = len(x.shape) in (1, 2) and not provably_different(x.shape[-1], len(self._labels))
             if not fits:
                 raise ShapeError(f"ZipMap: its input is {x}; {wanted}.")
         key = DType.INT64 if self.classlabels_int64s else DType.STRING
         return [ContainerType.sequence(ContainerType.map(key, x.dtype))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         x = host.read(inputs[0])
         self.infer([TensorType(DType.of(x.dtype), x.shape)])
         # As from ONNX Runtime, the keys ascend.
@@ -107,7 +109,9 @@ class CastMap(HostDriven):
         width = self.max_map if self.map_form == "SPARSE" else fresh_dim()
         return [TensorType(_CASTS[self.cast_to], (1, width))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found = mapping(inputs[0])
         if self.map_form == "DENSE":
             return [np.array([self._cast([found[k] for k in sorted(found)])])]
@@ -146,7 +150,7 @@ class DictVectorizer(HostDriven):
     dtype: DType = DType.FLOAT32
 
     domain = "ai.onnx.ml"
-    implied = frozenset({"dtype"})
+    non_attribute_fields = frozenset({"dtype"})
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -162,7 +166,9 @@ class DictVectorizer(HostDriven):
             raise ModelError(f"DictVectorizer: its input is {inputs[0]}; the vocabulary {wanted}.")
         return [TensorType(dtype, (1, len(self.string_vocabulary or self.int64_vocabulary)))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found = mapping(inputs[0])
         default = "" if self.dtype is DType.STRING else 0
         row = [found.get(k, default) for k in self.string_vocabulary or self.int64_vocabulary]

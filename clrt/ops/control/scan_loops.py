@@ -12,7 +12,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import TensorType
-from clrt.ops.base import Held, HostContext, Tensor, tensor
+from clrt.ops.base import HostContext, RuntimeValue, Tensor, tensor
 from clrt.ops.control.host_driven import dtype_of, infer_known, join, positional, sizes, take
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.movement.gather import Gather
@@ -23,7 +23,7 @@ from clrt.ops.pointwise.table import Sub
 def loop_graph(
     body: Graph,
     states: int,
-    inputs: Sequence[Held],
+    inputs: Sequence[RuntimeValue],
     axes: Sequence[int],
     backwards: Sequence[int],
     host: HostContext,
@@ -83,7 +83,7 @@ def _loop_graph(
     return positional(build.graph(body.name, [turn, going, *given], [going, *results]))
 
 
-def moved_rows(x: Held, axis: int, backwards: int, host: HostContext) -> Tensor:
+def moved_rows(x: RuntimeValue, axis: int, backwards: int, host: HostContext) -> Tensor:
     """Stacked rows along another axis, or in the opposite order."""
     rows = tensor(x)
     rank = len(rows.shape)

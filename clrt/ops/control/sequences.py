@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import InputError, ModelError, NumberError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, sequence, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, sequence, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import HostDriven, join, take, wider
 from clrt.ops.movement.common import fresh_dims
@@ -50,7 +50,9 @@ class SequenceConstruct(HostDriven):
         need(inputs, 0, self)
         return [ContainerType.sequence(wider([t for t in inputs if t is not None], inputs))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return [list(inputs)]
 
 
@@ -68,7 +70,9 @@ class SequenceEmpty(HostDriven):
     def infer(self, inputs: Types) -> list[TensorType]:
         return [ContainerType.sequence(TensorType(self.dtype, None))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return [[]]
 
 
@@ -79,7 +83,7 @@ class SequenceInsert(HostDriven):
     Source: ONNX SequenceInsert, opset 11.
     """
 
-    host_inputs = (2,)
+    plan_time_inputs = (2,)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         element, tensor = _element(inputs, self), need(inputs, 1, self)
@@ -87,7 +91,9 @@ class SequenceInsert(HostDriven):
             raise ShapeError(f"SequenceInsert: {tensor} into a sequence of {element}.")
         return [ContainerType.sequence(wider([element, tensor], inputs))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found, new, *rest = sequence(inputs[0]), *inputs[1:]
         size = len(found)
         index = host.read(rest[0]).item() if rest and rest[0] is not None else size
@@ -102,12 +108,14 @@ class SequenceErase(HostDriven):
     Source: ONNX SequenceErase, opset 11.
     """
 
-    host_inputs = (1,)
+    plan_time_inputs = (1,)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         return [ContainerType.sequence(_element(inputs, self))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found, *rest = sequence(inputs[0]), *inputs[1:]
         index = host.read(rest[0]).item() if rest and rest[0] is not None else -1
         at = _place(index, len(found), self, 1)
@@ -118,14 +126,16 @@ class SequenceErase(HostDriven):
 class SequenceAt(HostDriven):
     """One tensor of a sequence. Source: ONNX SequenceAt, opset 11."""
 
-    host_inputs = (1,)
+    plan_time_inputs = (1,)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 1, self)
         # The tensors of a sequence share a type, but each may have dims of its own.
         return [wider([_element(inputs, self)], ())]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found, index = sequence(inputs[0]), inputs[1]
         return [found[_place(host.read(index).item(), len(found), self, 1)]]
 
@@ -138,7 +148,9 @@ class SequenceLength(HostDriven):
         _element(inputs, self)
         return [TensorType(DType.INT64, ())]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return [np.asarray(len(sequence(inputs[0])), np.int64)]
 
 
@@ -155,7 +167,7 @@ class SplitToSequence(HostDriven):
     axis: int = 0
     keepdims: bool = True
 
-    host_inputs = (1,)
+    plan_time_inputs = (1,)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -167,7 +179,9 @@ class SplitToSequence(HostDriven):
         dims = (*x.shape[:axis], *kept, *x.shape[axis + 1 :])
         return [ContainerType.sequence(TensorType(x.dtype, dims))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         x, *rest = tensor(inputs[0]), *inputs[1:]
         axis = normalize_axis(self.axis, len(x.shape), self)
         n = x.shape[axis]
@@ -200,7 +214,9 @@ class ConcatFromSequence(HostDriven):
         rank = None if element.shape is None else len(element.shape) + self.new_axis
         return [TensorType(element.dtype, None if rank is None else fresh_dims(rank))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         found = sequence(inputs[0])
         if not found:
             raise InputError("ConcatFromSequence: the sequence is empty.")
@@ -224,7 +240,9 @@ class Optional(HostDriven):
             raise ModelError("Optional: it has neither an input nor a type.")
         return [ContainerType.optional(inside)]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return [inputs[0] if inputs else None]
 
 
@@ -238,7 +256,9 @@ class OptionalHasElement(HostDriven):
     def infer(self, inputs: Types) -> list[TensorType]:
         return [TensorType(DType.BOOL, ())]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return [np.asarray(bool(inputs) and inputs[0] is not None)]
 
 
@@ -251,7 +271,9 @@ class OptionalGetElement(HostDriven):
         optional = isinstance(found, ContainerType) and found.kind == "optional"
         return [found.element if optional and isinstance(found, ContainerType) else found]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         if inputs[0] is None:
             raise InputError("OptionalGetElement: the optional is empty.")
         return [inputs[0]]

@@ -20,7 +20,7 @@ _MOST_ELEMS = 64
 
 
 @dataclass(frozen=True)
-class Counting:
+class TripCountGraph:
     """The part of a loop's graph that depends on nothing but numbers known at the start.
 
     Attributes:
@@ -41,7 +41,7 @@ class Counting:
     goes_on: bool
 
     @classmethod
-    def of(cls, loop: Loop, body: Graph, inputs: Sequence[Value | None]) -> Counting | None:
+    def of(cls, loop: Loop, body: Graph, inputs: Sequence[Value | None]) -> TripCountGraph | None:
         """The part of a loop; None where it does not say when the loop ends.
 
         Args:
@@ -107,7 +107,7 @@ def _computable(graph: Graph, known: set[Value]) -> list[Node]:
     for node in graph.nodes:
         op = node.op
         assert isinstance(op, Op)
-        driven = op.host_driven or op.graphs or op.draws(node.input_types)
+        driven = op.host_driven or op.graphs or op.is_random(node.input_types)
         reads = all(v is None or _is_known(v, known) for v in node.inputs)
         if reads and not driven and all(map(_is_small, node.outputs)):
             known.update(node.outputs)

@@ -19,8 +19,8 @@ from clrt.ops.control.control_flow import Loop, Scan, counters, sink_constants
 from clrt.ops.control.host_driven import infer_known, sizes
 from clrt.ops.control.kernel_loop import LoopBody, repeat, static_body
 from clrt.ops.control.row_hoisting import Hoisting
-from clrt.ops.control.trip_count import Counting
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.control.trip_count import TripCountGraph
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.transpose import Transpose
@@ -34,7 +34,7 @@ _MANY_NODES = 2048
 _KERNEL_TURNS = 16  # least number of iterations for a kernel loop, which compiles a kernel
 
 
-@decomposes(Scan, audience=Audience.PLANNING)
+@register_decomposition(Scan, audience=DecompositionStage.PLANNING)
 def _one_slice(node: Node, make: Builder) -> list[Value] | None:
     """The graph of a Scan over tensors of one slice."""
     op = node.op
@@ -61,22 +61,22 @@ def _one_slice(node: Node, make: Builder) -> list[Value] | None:
     return [*results[:first], *stacks]
 
 
-@decomposes(Scan, audience=Audience.LOWERING)
+@register_decomposition(Scan, audience=DecompositionStage.LOWERING)
 def _few_slices(node: Node, make: Builder) -> list[Value] | None:
     return _slices(node, make, _FEW_NODES)
 
 
-@decomposes(Scan, audience=Audience.REPEATED)
+@register_decomposition(Scan, audience=DecompositionStage.REPEATED)
 def _many_slices(node: Node, make: Builder) -> list[Value] | None:
     return _slices(node, make, _MANY_NODES)
 
 
-@decomposes(Loop, audience=Audience.LOWERING)
+@register_decomposition(Loop, audience=DecompositionStage.LOWERING)
 def _few_turns(node: Node, make: Builder) -> list[Value] | None:
     return _turns(node, make, _FEW_NODES)
 
 
-@decomposes(Loop, audience=Audience.REPEATED)
+@register_decomposition(Loop, audience=DecompositionStage.REPEATED)
 def _many_turns(node: Node, make: Builder) -> list[Value] | None:
     return _turns(node, make, _MANY_NODES)
 
@@ -189,7 +189,7 @@ def _turns_in_kernel(node: Node, make: Builder, count: int) -> list[Value] | Non
 def _fitting(node: Node, results: list[Value]) -> list[Value] | None:
     """The outputs of a node; None where they are not what its types say."""
     pairs = zip(node.outputs, results, strict=True)
-    return results if all(v.type.agrees(x.type) for v, x in pairs) else None
+    return results if all(v.type.is_compatible(x.type) for v, x in pairs) else None
 
 
 def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
@@ -203,7 +203,7 @@ def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
         return None
     states, captured = states[: op.carried], states[op.carried :]
     body = op.body.copy(sizes(op.body, [None, None, *states, *captured]))
-    counting = Counting.of(op, body, node.inputs)
+    counting = TripCountGraph.of(op, body, node.inputs)
     if counting is None:
         return None
     # What is counted is a constant of each copy, and what serves that alone is dead.

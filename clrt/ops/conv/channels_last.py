@@ -15,15 +15,15 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.gemm_cpu import GemmShares, emit_cpu
-from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.gemm_cpu import GemmPartitionThresholds, emit_cpu
+from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
@@ -103,10 +103,10 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
         return emit_cpu(product, ctx)
     if (lines := product_of_lines(node, product, ctx)) is not None:
         return emit_cpu(lines, ctx)
-    tunables = tile(ROWS, product, ctx)
-    columns, rows = width(tunables), product.batch[0] * product.m
+    tunables = select_tile(ROWS, product, ctx)
+    columns, rows = panel_width(tunables), product.batch[0] * product.m
     blocks, panels = ceil_div(rows, tunables["T_MR"]), ceil_div(product.n, columns) * op.group
-    shares = ctx.thresholds(GemmShares)
+    shares = ctx.thresholds(GemmPartitionThresholds)
     longest = min(shares.stripe, tunables["T_MC"])
     height = shares.height(blocks, panels, longest, ctx.caps)
     channels, taps = w.dims[1], prod(w.dims[2:])
@@ -132,14 +132,14 @@ def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
     tunables, rows = ctx.tunables(IMAGE), prod(node.output.dims[:-2])
     tunables["T_NV"] = min(tunables["T_NV"], ceil_div(w.dims[0], tunables["T_VW"]))
     across, step = _along_last(node)
-    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    height = chunks_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
     return launch_rows(
         node,
         product,
         IMAGE,
         {**tunables, "S_ACROSS": across, "S_STEP": step},
         ceil_div(rows, height),
-        w=Panels(prod(w.dims[2:]), product.n, width(tunables), True).of(w),
+        w=Panels(prod(w.dims[2:]), product.n, panel_width(tunables), True).of(w),
         rows=rows,
         height=height,
     )
@@ -171,7 +171,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     tunables = ctx.tunables(DEPTHWISE_ROWS)
     if channels % tunables["T_VW"] == tunables["T_VW"] // 2:  # else the last vector is half empty
         tunables["T_VW"] //= 2
-    panel, rows = width(tunables), prod(node.output.dims[:-2])
+    panel, rows = panel_width(tunables), prod(node.output.dims[:-2])
     across, step = _along_last(node)
     unrolled = across in _DEPTHWISE_LINES and step in _STEPS
     facts = {
@@ -180,7 +180,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         "S_STEP": step if unrolled else 0,
         "S_WHOLE": int(channels % panel == 0),
     }
-    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    height = chunks_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
     return launch_rows(
         node,
         whole,
@@ -257,7 +257,7 @@ class ChannelsLastConv(FusedConv):
     """
 
     # Of the weights: they are packed for the kernels that read them.
-    host_inputs = (1,)
+    plan_time_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
         Variant("conv_image", _emit_image, _reject_image, requires.CPU),
@@ -266,17 +266,17 @@ class ChannelsLastConv(FusedConv):
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
     )
 
-    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
         return replace(self, steps=steps)
 
-    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+    def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
         if extra is None or out is None or len(extra) > len(out):
             return False
         full = (1,) * (len(out) - len(extra)) + extra
         ends = zip((full[0], full[-1]), (out[0], out[-1]), strict=True)
-        if not all(same(e, 1) or same(e, o) for e, o in ends):
+        if not all(provably_equal(e, 1) or provably_equal(e, o) for e, o in ends):
             return False
-        return all(same(e, 1) for e in full[1:-1]) or same_shape(full[1:-1], out[1:-1])
+        return all(provably_equal(e, 1) for e in full[1:-1]) or same_shape(full[1:-1], out[1:-1])
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = inputs[0]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import TensorType
-from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product
+from clrt.kernels.gemm_problem import Epilogue, EpilogueOperand, GemmProblem, MatrixOperand
 from clrt.kernels.gemm_tile import is_whole
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, by_rows, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, pitched_args
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import TunedKernel
 from clrt.ops.conv.conv import FusedConv
@@ -34,23 +34,25 @@ def _epilogue(node: Node) -> Epilogue:
     operands = [_operand(value, y, maps) for value in op.extras(node)]
     bias = node.input(2)
     if bias is not None:
-        operands.insert(0, Operand(bias, (0, maps, 0), per_column=True))
+        operands.insert(0, EpilogueOperand(bias, (0, maps, 0), per_column=True))
     return make_epilogue(op.program(node.input_types), y.dtype, operands)
 
 
-def _operand(value: Value, y: Value, maps: int) -> Operand:
+def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
     """An operand of the epilogue, seen over images, groups and positions."""
     shape, rank = symbolic_shape(value), len(y.dims)
     full = (*(1,) * (rank - len(shape)), *shape)
-    per_column = not same(full[-1], 1)
-    per_position = not all(same(d, 1) for d in full[1:-1])
+    per_column = not provably_equal(full[-1], 1)
+    per_position = not all(provably_equal(d, 1) for d in full[1:-1])
     image = broadcast_strides(value.dims, y.dims)[0]
     channels = y.dims[-1] if per_column else 1
     strides = (image, maps if per_column else 0, channels if per_position else 0)
-    return Operand(value, strides, per_column, width=channels if per_column and per_position else 0)
+    return EpilogueOperand(
+        value, strides, per_column, width=channels if per_column and per_position else 0
+    )
 
 
-def product_of(node: Node) -> Product:
+def product_of(node: Node) -> GemmProblem:
     """The product of windows and weights; its A is the images where windows are single elements."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, FusedConv)
@@ -58,9 +60,9 @@ def product_of(node: Node) -> Product:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
     batch = (x.dims[0], op.group)
-    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1), by_rows=True)
-    weights = MatrixView(BufferArg(w), (0, n * k, 1, k))
-    return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
+    images = MatrixOperand(BufferArg(x), (positions * k, 0, k, 1), by_rows=True)
+    weights = MatrixOperand(BufferArg(w), (0, n * k, 1, k))
+    return GemmProblem(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
 
 
 def window_of(node: Node) -> WindowPool:
@@ -78,7 +80,7 @@ def geometry(node: Node) -> dict[str, int]:
 
 def launch_rows(
     node: Node,
-    product: Product,
+    product: GemmProblem,
     kernel: TunedKernel,
     macros: Mapping[str, int],
     groups: int,
@@ -104,8 +106,8 @@ def launch_rows(
     read = spec.signature.names
     args |= {name: n for name, n in geometry(node).items() if name in read}
     x, y = node.arg(0), node.output
-    args |= by_rows("y", y, y.dims[-1]) | {"N": product.n} | product.epilogue.args
-    args |= by_rows("x", x, x.dims[-1]) if "x_pitch" in read else {"x": x}
+    args |= pitched_args("y", y, y.dims[-1]) | {"N": product.n} | product.epilogue.args
+    args |= pitched_args("x", x, x.dims[-1]) if "x_pitch" in read else {"x": x}
     return [launch(spec, (groups,), (1,), product.flops, **args)]
 
 

@@ -17,7 +17,7 @@ from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32, launch, optional, pieces_per_group
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, chunks_per_group, i32, launch, optional
 from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
@@ -97,7 +97,7 @@ def add_up_launch(
     if ctx.caps.is_cpu:
         kernel = KernelSpec.of("conv/col2im.cl", "col2im_rows", **macros)
         most = ceil_div(_ITEM_ELEMS, max(windows.image[-1] * prod(windows.kernel), 1))
-        geometry["height"] = height = pieces_per_group(planes * rows, most, ctx.caps)
+        geometry["height"] = height = chunks_per_group(planes * rows, most, ctx.caps)
         size: tuple[int, ...] = (ceil_div(planes * rows, height),)
         return launch(kernel, size, (1,), flops, **tensors, **geometry)
     kernel = KernelSpec.of("conv/col2im.cl", "col2im", **macros)
@@ -138,7 +138,7 @@ class Col2Im(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    host_inputs = (1, 2)
+    plan_time_inputs = (1, 2)
     variants = (Variant("gather", _emit, _reject),)
 
     def windows(self, inputs: Types) -> Windows:

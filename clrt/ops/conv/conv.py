@@ -13,15 +13,21 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ
+from clrt.ir.dims import Shape, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.conv_gpu import ImageWindows, emit_windows
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES
-from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product, image_chunks
+from clrt.kernels.gemm_problem import (
+    Epilogue,
+    EpilogueOperand,
+    GemmProblem,
+    MatrixOperand,
+    image_chunks,
+)
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import launch_grid, pad_rank
 from clrt.kernels.tuned import tuned
@@ -37,8 +43,8 @@ from clrt.ops.conv.costs import (
     unfolded_work,
 )
 from clrt.ops.conv.epilogue_operands import epilogue_operand_fits, operand_of
-from clrt.ops.conv.scalable_weights import ScalesChannels
-from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
+from clrt.ops.conv.scalable_weights import HasScalableWeights
+from clrt.ops.epilogue import EpilogueOp, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
@@ -59,11 +65,11 @@ def _epilogue(node: Node) -> Epilogue:
     operands = [operand_of(value, node.output, rows) for value in op.extras(node)]
     bias = node.input(2) if op.biased else None
     if bias is not None:
-        operands.insert(0, Operand(bias, (0, rows, 1), per_column=False))
+        operands.insert(0, EpilogueOperand(bias, (0, rows, 1), per_column=False))
     return make_epilogue(op.program(node.input_types), node.output.dtype, operands)
 
 
-def lower_conv(node: Node) -> Product:
+def lower_conv(node: Node) -> GemmProblem:
     """The product of weights and columns; its B is set by `unfolded`."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Convolution)
@@ -71,11 +77,11 @@ def lower_conv(node: Node) -> Product:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     epilogue = _epilogue(node)
     m, k, n = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[2:])
-    weights = MatrixView(BufferArg(w), (0, m * k, k, 1))
-    images = MatrixView(BufferArg(x), (op.group * k * n, k * n, n, 1))
+    weights = MatrixOperand(BufferArg(w), (0, m * k, k, 1))
+    images = MatrixOperand(BufferArg(x), (op.group * k * n, k * n, n, 1))
     batch = (x.dims[0], op.group)
     kind = compute_type(x.dtype)
-    return Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
+    return GemmProblem(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
 def _window(node: Node) -> WindowPool:
@@ -86,8 +92,8 @@ def _window(node: Node) -> WindowPool:
 
 
 def unfolded(
-    node: Node, product: Product, ctx: Lowering, width: int
-) -> Iterator[tuple[list[Launch], Product]]:
+    node: Node, product: GemmProblem, ctx: Lowering, width: int
+) -> Iterator[tuple[list[Launch], GemmProblem]]:
     """The product in parts, each with the launches that unfold its images.
 
     Args:
@@ -120,7 +126,7 @@ def unfolded(
         part = replace(
             product,
             batch=(count, groups),
-            b=MatrixView(target, (groups * matrix, matrix, width or columns, 1), bool(width)),
+            b=MatrixOperand(target, (groups * matrix, matrix, width or columns, 1), bool(width)),
             y_offset=first * groups * product.m * product.n,
             epilogue=product.epilogue.from_batch(first),
         )
@@ -215,7 +221,7 @@ def _depthwise(
     return [launch_grid(kernel, (*size, planes), ctx.caps, product.flops, planes=planes, **args)]
 
 
-def _depthwise_args(node: Node, product: Product) -> dict[str, Any]:
+def _depthwise_args(node: Node, product: GemmProblem) -> dict[str, Any]:
     args: dict[str, Any] = {"y": node.output, "x": node.arg(0), "weights": node.arg(1)}
     args |= {"outputs": product.batch[1] * product.m, "maps": product.m}
     geometry = _window(node).geometry(node.arg(0).dims[2:], node.output.dims[2:])
@@ -267,7 +273,7 @@ class Convolution(Op):
 
     biased: ClassVar[bool] = True
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         """The steps over the product (operand 0), the bias and the extras."""
         return after_bias((), 0) if self._has_bias(inputs) else ()
 
@@ -318,19 +324,19 @@ class Convolution(Op):
         ):
             raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
         for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
-            if differ(actual, known):
+            if provably_different(actual, known):
                 raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
         channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
         if self.group < 1:
             raise ShapeError(f"{self.name}: group {self.group}; expected 1 or more.")
-        if differ(channels, per_group * self.group):
+        if provably_different(channels, per_group * self.group):
             raise ShapeError(
                 f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."
             )
         if isinstance(maps, int) and maps % self.group:
             raise ShapeError(f"{self.name}: {maps} maps do not divide into {self.group} groups.")
         wanted = TensorType(x.dtype, (maps,))
-        if bias is not None and not bias.agrees(wanted):
+        if bias is not None and not bias.is_compatible(wanted):
             raise ShapeError(f"{self.name}: the bias is {bias}; expected {wanted}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -359,10 +365,10 @@ class Convolution(Op):
 
 
 @dataclass(frozen=True)
-class FloatConvolution(Convolution, TakesEpilogue):
+class FloatConvolution(Convolution, EpilogueOp):
     """Base of the convolutions of floats, whose kernels go on with an epilogue."""
 
-    leading = 3
+    num_fixed_inputs = 3
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
             "depthwise_cpu",
@@ -390,16 +396,16 @@ class FloatConvolution(Convolution, TakesEpilogue):
         *gemm_variants.variants(_emit, prefix="im2col_", work=unfolded_work, gpu=_GPU),
     )
 
-    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+    def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
         attributes = {f.name: getattr(self, f.name) for f in fields(Convolution)}
         return FusedConv(**attributes, steps=steps)
 
-    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+    def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
         return epilogue_operand_fits(extra, out)
 
 
 @register
-class Conv(FloatConvolution, ScalesChannels):
+class Conv(FloatConvolution, HasScalableWeights):
     """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
 
     Inputs: x, w, and optionally bias `[O]`.
@@ -422,13 +428,13 @@ class FusedConv(FloatConvolution):
     Source: clrt.
     """
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
 
     domain = "clrt"
     # See FusedMatMul.
-    in_place = tuple(range(3, 64))
+    inplace_inputs = tuple(range(3, 64))
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         extras = len([t for t in inputs[3:] if t is not None])
         return after_bias(self.steps, extras) if self._has_bias(inputs) else self.steps
 

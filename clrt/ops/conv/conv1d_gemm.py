@@ -11,14 +11,14 @@ from math import prod
 
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import packed_width
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.spec import BufferArg
 from clrt.kernels.variant import Lowering
 from clrt.ops.conv.conv import Convolution
 
 
-def product_of_lines(node: Node, product: Product, ctx: Lowering) -> Product | None:
+def product_of_lines(node: Node, product: GemmProblem, ctx: Lowering) -> GemmProblem | None:
     """The product of a convolution over `[N, positions, C]` for `emit_cpu`; None for any other.
 
     Args:
@@ -33,8 +33,8 @@ def product_of_lines(node: Node, product: Product, ctx: Lowering) -> Product | N
         return None
     channels = x.dims[2]
     (stride,) = window.steps(op.strides)
-    rows = MatrixView(BufferArg(x), (x.dims[1] * channels, 0, stride * channels, 1))
+    rows = MatrixOperand(BufferArg(x), (x.dims[1] * channels, 0, stride * channels, 1))
     columns = packed_width(product, ctx)
     packed = Panels(product.k, product.n, columns, True, prod(w.dims[2:])).of(w)
-    panels = MatrixView(BufferArg(packed), (0, 0, columns, 1), in_panels=True)
+    panels = MatrixOperand(BufferArg(packed), (0, 0, columns, 1), in_panels=True)
     return replace(product, a=rows, b=panels)

@@ -14,8 +14,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.gemm_problem import Product
-from clrt.kernels.quantize_launches import BlockWalk
+from clrt.kernels.gemm_problem import GemmProblem
+from clrt.kernels.quantize_launches import ScaleIndexing
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types
@@ -25,17 +25,19 @@ from clrt.ops.matmul.matmul_integer import BYTES
 from clrt.ops.registry import register
 
 
-def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]:
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
     """The product of weights and images as they are in `to`: then what pads them is 0."""
     x, w, x_zero, w_zero = node.arg(0), node.arg(1), node.input(2), node.input(3)
     product = replace(lower_conv(node), dtype=to)
     maps, window = w.dims[0], prod(w.dims[1:])
     per_map = w_zero is not None and prod(w_zero.dims) > 1
     weights = (
-        BlockWalk(1, maps, window, 1, (0, 1, 0)) if per_map else BlockWalk(1, maps * window, 1)
+        ScaleIndexing(1, maps, window, 1, (0, 1, 0))
+        if per_map
+        else ScaleIndexing(1, maps * window, 1)
     )
     first, a = gemm_integer.difference(w, w_zero, weights, to, ctx)
-    images = BlockWalk(1, prod(x.dims), 1)
+    images = ScaleIndexing(1, prod(x.dims), 1)
     second, b = gemm_integer.difference(x, x_zero, images, to, ctx)
     views = replace(product.a, buffer=a), replace(product.b, buffer=b)
     return [*first, *second], replace(product, a=views[0], b=views[1])

@@ -12,17 +12,17 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import mod
-from clrt.ir.dims import Dim, differ
+from clrt.ir.dims import Dim, provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_variants
-from clrt.kernels.gemm_problem import MatrixView, Product, image_chunks
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand, image_chunks
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Emit, Lowering
 from clrt.ops.base import Types
 from clrt.ops.checks import agree, checked_sizes, need
 from clrt.ops.conv.col2im import Windows, add_up_launch, reject_axes
-from clrt.ops.conv.scalable_weights import ScalesChannels
+from clrt.ops.conv.scalable_weights import HasScalableWeights
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -41,20 +41,22 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
         groups, channels, positions = op.group, x.dims[1] // op.group, prod(x.dims[2:])
         rows = prod(w.dims[1:])
         columns = groups * rows * positions
-        varies = any(not isinstance(d, int) for d in (x.symbolic or x.dims)[2:])
+        varies = any(not isinstance(d, int) for d in (x.symbolic_shape or x.dims)[2:])
         found = []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
             target = chunk.scratch(images * columns, x.dtype)
             size = groups * channels * positions
-            product = Product(
+            product = GemmProblem(
                 target,
                 x.dtype,
                 (images, groups),
                 rows,
                 positions,
                 channels,
-                MatrixView(BufferArg(w), (0, channels * rows, 1, rows)),
-                MatrixView(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
+                MatrixOperand(BufferArg(w), (0, channels * rows, 1, rows)),
+                MatrixOperand(
+                    BufferArg(x, first * size), (size, channels * positions, positions, 1)
+                ),
                 accumulator=compute_type(x.dtype),
                 n_varies=varies,
             )
@@ -85,7 +87,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 @register
 @dataclass(frozen=True)
-class ConvTranspose(ScalesChannels):
+class ConvTranspose(HasScalableWeights):
     """Each element of x spreads over a window of y, by the weights.
 
     Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. By
@@ -103,7 +105,7 @@ class ConvTranspose(ScalesChannels):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    alike = ((0, 1, 2),)
+    same_dtype_inputs = ((0, 1, 2),)
     variants = gemm_variants.variants(_emit, _reject, typed=False)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -169,7 +171,7 @@ class ConvTranspose(ScalesChannels):
         if bias is not None and not agree(bias, (w.shape[1] * self.group,)):
             raise ShapeError(f"ConvTranspose: a bias {bias} for w {w} in {self.group} groups.")
         channels, given = x.shape[1], w.shape[0]
-        if differ(channels, given) or differ(mod(given, self.group), 0):
+        if provably_different(channels, given) or provably_different(mod(given, self.group), 0):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:

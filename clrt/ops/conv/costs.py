@@ -11,33 +11,35 @@ from __future__ import annotations
 from math import prod
 
 from clrt.ir.graph import Node
-from clrt.kernels.cost import Speed, Work
+from clrt.kernels.cost import Efficiency, WorkEstimate
 from clrt.util.math import round_up
 
-DIRECT_CPU = Speed(0.04, 0.5)
-DIRECT_GPU = Speed(0.15, 0.5)
-DIRECT_ANY = Speed(0.02, 0.5)
+DIRECT_CPU = Efficiency(0.04, 0.5)
+DIRECT_GPU = Efficiency(0.15, 0.5)
+DIRECT_ANY = Efficiency(0.02, 0.5)
 _TILE_ROWS = 4
 _COLUMN_BYTES = 3 * 4  # written, packed or read again, and read by the product
 # Of a tile on a GPU, and of its slices.
 _GPU_ROWS, _GPU_DEPTH = 32, 16
 
 
-def direct_work(node: Node) -> Work:
+def direct_work(node: Node) -> WorkEstimate:
     """Of the kernels that unfold nothing."""
-    return Work(2 * prod(node.output.dims) * prod(node.arg(1).dims[1:]))
+    return WorkEstimate(2 * prod(node.output.dims) * prod(node.arg(1).dims[1:]))
 
 
-def unfolded_work(node: Node) -> Work:
+def unfolded_work(node: Node) -> WorkEstimate:
     """Of a product over columns: rows fill tiles, and the columns go through memory."""
     columns, maps, depth = _product(node)
-    return Work(2 * round_up(maps, _TILE_ROWS) * depth * columns, _COLUMN_BYTES * depth * columns)
+    return WorkEstimate(
+        2 * round_up(maps, _TILE_ROWS) * depth * columns, _COLUMN_BYTES * depth * columns
+    )
 
 
-def gathered_work(node: Node) -> Work:
+def gathered_work(node: Node) -> WorkEstimate:
     """Of a product whose columns a GPU reads from the images."""
     columns, maps, depth = _product(node)
-    return Work(2 * round_up(maps, _GPU_ROWS) * round_up(depth, _GPU_DEPTH) * columns)
+    return WorkEstimate(2 * round_up(maps, _GPU_ROWS) * round_up(depth, _GPU_DEPTH) * columns)
 
 
 def _product(node: Node) -> tuple[int, int, int]:

@@ -8,12 +8,18 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ, product
+from clrt.ir.dims import product, provably_different
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
-from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product, image_chunks
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered, optional
+from clrt.kernels.gemm_problem import (
+    Epilogue,
+    EpilogueOperand,
+    GemmProblem,
+    MatrixOperand,
+    image_chunks,
+)
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, indexed_args, launch, optional
 from clrt.kernels.variant import Emit, Lowering, reject_in_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import agree, need
@@ -46,9 +52,9 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
         before, _ = window.padding(x.dims[2:])
         named = ("height", "width", "rows", "columns")
         sizes = dict(zip(named, (*x.dims[2:], *y.dims[2:]), strict=True))
-        sizes |= {"channels": channels, "groups": op.offset_group, **numbered("w", w.dims[2:])}
-        sizes |= numbered("st", window.steps(op.strides)) | numbered("b", before)
-        sizes |= numbered("dl", window.steps(op.dilations))
+        sizes |= {"channels": channels, "groups": op.offset_group, **indexed_args("w", w.dims[2:])}
+        sizes |= indexed_args("st", window.steps(op.strides)) | indexed_args("b", before)
+        sizes |= indexed_args("dl", window.steps(op.dilations))
         rows, depth = w.dims[0] // op.group, w.dims[1] * places
         columns, found = channels * places * positions, []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
@@ -56,15 +62,17 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
             sources = {k: BufferArg(v, first * prod(v.dims[1:])) for k, v in tensors.items()}
             grid = (positions, places, images * channels)
             found.append(launch(kernel, grid, y=target, **sources, **sizes))
-            product = Product(
+            product = GemmProblem(
                 y,
                 x.dtype,
                 (images, op.group),
                 rows,
                 positions,
                 depth,
-                MatrixView(BufferArg(w), (0, rows * depth, depth, 1)),
-                MatrixView(target, (op.group * depth * positions, depth * positions, positions, 1)),
+                MatrixOperand(BufferArg(w), (0, rows * depth, depth, 1)),
+                MatrixOperand(
+                    target, (op.group * depth * positions, depth * positions, positions, 1)
+                ),
                 _epilogue(node, rows),
                 compute_type(x.dtype),
                 first * prod(y.dims[1:]),
@@ -81,8 +89,8 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
     dtype = node.output.dtype
     if bias is None:
         return make_epilogue((), dtype, ())
-    operand = Operand(bias, (0, rows, 1), per_column=False)
-    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
+    operand = EpilogueOperand(bias, (0, rows, 1), per_column=False)
+    return make_epilogue((ElementwiseStep(Add(), (0, 1)),), dtype, (operand,))
 
 
 @register
@@ -102,7 +110,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    alike = ((0, 1, 2, 3, 4),)
+    same_dtype_inputs = ((0, 1, 2, 3, 4),)
     variants = gemm_variants.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
@@ -116,7 +124,7 @@ class DeformConv(Op):
         if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
         channels = x.shape[1]
-        if differ(channels, w.shape[1] * self.group):
+        if provably_different(channels, w.shape[1] * self.group):
             raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
         if self.group < 1 or (isinstance(w.shape[0], int) and w.shape[0] % self.group):
             raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dims import Shape, provably_equal, same_shape
 from clrt.ir.graph import Value
-from clrt.kernels.gemm_problem import Operand
+from clrt.kernels.gemm_problem import EpilogueOperand
 from clrt.kernels.strided import broadcast_strides
 from clrt.ops.pointwise.fused import symbolic_shape
 
 
-def operand_of(value: Value, y: Value, rows: int) -> Operand:
+def operand_of(value: Value, y: Value, rows: int) -> EpilogueOperand:
     """An operand of the epilogue, seen over images, groups and rows of the product."""
     shape, dims = symbolic_shape(value), value.dims
     symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
     strides = broadcast_strides(dims, y.dims)
-    per_column = not all(same(d, 1) for d in symbolic[2:])
-    return Operand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
+    per_column = not all(provably_equal(d, 1) for d in symbolic[2:])
+    return EpilogueOperand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
@@ -27,6 +27,8 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
     if extra is None or out is None or len(extra) > len(out):
         return False
     full = (1,) * (len(out) - len(extra)) + extra
-    if not all(same(e, 1) or same(e, o) for e, o in zip(full[:2], out[:2], strict=True)):
+    if not all(
+        provably_equal(e, 1) or provably_equal(e, o) for e, o in zip(full[:2], out[:2], strict=True)
+    ):
         return False
-    return all(same(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])
+    return all(provably_equal(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])

@@ -8,7 +8,7 @@ from clrt.ir.op import Array
 from clrt.ops.base import Op
 
 
-class ScalesChannels(Op):
+class HasScalableWeights(Op):
     """Trait: input 1 are weights, input 2 is nothing or a bias, a number per channel (axis 1)."""
 
     @abstractmethod

@@ -17,9 +17,9 @@ from clrt.device.device_rates import rates_of
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.gemm_tile import tile, width
+from clrt.kernels.gemm_tile import panel_width, select_tile
 from clrt.kernels.panel_layout import Panels
-from clrt.kernels.spec import Launch, Packed
+from clrt.kernels.spec import Launch, PackedWeight
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_but_float32
@@ -85,7 +85,7 @@ def _transform_of_weights() -> Array:
     return np.array([*rows, [0, 0, 1]])
 
 
-def _packed(weights: Value, panels: Panels) -> Packed:
+def _packed(weights: Value, panels: Panels) -> PackedWeight:
     """Weights `[N, C, 3, 3]` as 36 matrices of C x N, each in panels."""
 
     def pack(array: Array) -> Array:
@@ -94,7 +94,7 @@ def _packed(weights: Value, panels: Panels) -> Packed:
         return panels.pack(planes.reshape(_PLANES, *planes.shape[2:]).astype(array.dtype))
 
     nbytes = _PLANES * panels.k * round_up(panels.n, panels.width) * weights.dtype.itemsize
-    return Packed(weights, f"winograd{_SIDE}:{panels.layout}", pack, nbytes)
+    return PackedWeight(weights, f"winograd{_SIDE}:{panels.layout}", pack, nbytes)
 
 
 def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
@@ -102,8 +102,8 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     product, x, w, y = product_of(node), node.arg(0), node.arg(1), node.output
     if product.is_empty:
         return []
-    tunables = tile(WINOGRAD, product, ctx)
-    panel, height = width(tunables), tunables["T_MR"]
+    tunables = select_tile(WINOGRAD, product, ctx)
+    panel, height = panel_width(tunables), tunables["T_MR"]
     channels, maps = w.dims[1], w.dims[0]
     deep, panels = round_up(channels, tunables["T_VW"]), ceil_div(maps, panel)
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
@@ -180,7 +180,7 @@ def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
 
 def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     maps, channels = node.arg(1).dims[:2]
-    tiles, positions = _told(node)
+    tiles, positions = _tile_counts(node)
     rates = rates_of(caps)
     seconds = 2 * channels * maps / rates.flops
     weights_bytes = 4 * _PLANES * channels * maps
@@ -199,13 +199,13 @@ def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
 
     So it is where that spares much reading, and all cores have some of the maps or of the tiles.
     """
-    (tiles, _), (maps, channels) = _told(node), node.arg(1).dims[:2]
+    (tiles, _), (maps, channels) = _tile_counts(node), node.arg(1).dims[:2]
     shares = ceil_div(tiles, _SHARE_OF_TILES) * ceil_div(maps, _SHARE_OF_MAPS)
     is_much = 4 * _PLANES * channels * maps >= _MUCH_BYTES
     return tiles < _FEW_TILES and is_much and shares >= caps.compute_units
 
 
-def _told(node: Node) -> tuple[int, int]:
+def _tile_counts(node: Node) -> tuple[int, int]:
     """Tiles and positions of all images by the sizes that the model tells, so that each call of it
     takes the same kernel.
     """

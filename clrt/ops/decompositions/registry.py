@@ -16,7 +16,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.graph import Names, Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.base import Op
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 
 Results: TypeAlias = "Sequence[Value | None]"
 # Called with the node, or what the importer knows of one, and a builder. None leaves the node as
@@ -26,7 +26,7 @@ RuleOf = TypeVar("RuleOf", bound=Rule)
 Key: TypeAlias = "type[Op] | tuple[str, str]"
 
 
-class Audience(Enum):
+class DecompositionStage(Enum):
     """Who asks for a decomposition.
 
     IMPORT: The importer, of an op that clrt lacks in the form that a file has.
@@ -61,17 +61,17 @@ class Decomposition:
         Raises:
             ClrtError: The node is not valid, or its form is unsupported; the error names it.
         """
-        with Blaming(node):
+        with NodeErrorContext(node):
             return self.rule(node, make)
 
 
-DECOMPOSITIONS: dict[tuple[Audience, Key], tuple[Decomposition, ...]] = {}
+DECOMPOSITIONS: dict[tuple[DecompositionStage, Key], tuple[Decomposition, ...]] = {}
 # By class the entry of the class itself or of its nearest base.
-_BY_CLASS: dict[tuple[Audience, type], Decomposition | None] = {}
+_BY_CLASS: dict[tuple[DecompositionStage, type], Decomposition | None] = {}
 
 
-def decomposes(
-    *keys: Key, audience: Audience, before: int | None = None
+def register_decomposition(
+    *keys: Key, audience: DecompositionStage, before: int | None = None
 ) -> Callable[[RuleOf], RuleOf]:
     """Decorator: the function is the decomposition of these ops, and of those derived from them."""
 
@@ -87,18 +87,18 @@ def decomposes(
 
 def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
     """What the importer puts in the place of an op of that opset."""
-    found = DECOMPOSITIONS.get((Audience.IMPORT, (domain, op_type)), ())
+    found = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
     dated = (d for d in found if d.before is not None and opset < d.before)
     return next(dated, next((d for d in found if d.before is None), None))
 
 
 def imported_ops() -> set[tuple[str, str]]:
     """Domain and name of every op that the importer takes apart, at some opset."""
-    keys = (key for audience, key in DECOMPOSITIONS if audience is Audience.IMPORT)
+    keys = (key for audience, key in DECOMPOSITIONS if audience is DecompositionStage.IMPORT)
     return {key for key in keys if isinstance(key, tuple)}
 
 
-def of_class(cls: type[IrOp], audience: Audience) -> Decomposition | None:
+def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | None:
     """The decomposition of a class of ops of the IR."""
     key = audience, cls
     if key not in _BY_CLASS:
@@ -108,7 +108,7 @@ def of_class(cls: type[IrOp], audience: Audience) -> Decomposition | None:
 
 
 def decompose(
-    node: Node, names: Names, *audiences: Audience
+    node: Node, names: Names, *audiences: DecompositionStage
 ) -> tuple[list[Node], list[Value]] | None:
     """The nodes that a node stands for and the values for its outputs; None where there are none.
 

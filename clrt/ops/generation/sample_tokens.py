@@ -13,7 +13,7 @@ from clrt.device.requires import Requires
 from clrt.errors import NumberError, ShapeError
 from clrt.ir.cl_code import Define
 from clrt.ir.dims import Dim
-from clrt.ir.dtypes import WIDENED, WIDENED_STORAGES, DType
+from clrt.ir.dtypes import FLOAT_STORAGES, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
@@ -23,10 +23,10 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Scratch,
-    Status,
+    StatusWord,
+    chunks_per_group,
     launch,
     optional,
-    pieces_per_group,
 )
 from clrt.kernels.sub_group import sub_group_of
 from clrt.kernels.tuned import tuned
@@ -61,7 +61,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if not node.arg(0).dims[0]:
         return []
     of = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
-    rows, per = of.rows, pieces_per_group(of.rows * of.chunks, _MOST_CHUNKS, ctx.caps)
+    rows, per = of.rows, chunks_per_group(of.rows * of.chunks, _MOST_CHUNKS, ctx.caps)
     found = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
     counts = ctx.scratch(of.scores.elems, DType.INT32)
     size, flops = (1, rows), 8 * rows * of.n
@@ -161,9 +161,9 @@ class _TokenRows:
         return scores
 
     @property
-    def status(self) -> Status:
+    def status(self) -> StatusWord:
         """For a row that leaves no token."""
-        return Status(self.node, 0, _WHAT, (), rule=_RULE)
+        return StatusWord(self.node, 0, _WHAT, (), rule=_RULE)
 
     def kernel(self, entry: str, **more: Define) -> KernelSpec:
         """One of the kernels."""
@@ -228,7 +228,7 @@ class SampleTokens(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
+    supported_storages = WIDENED_STORAGES
     variants = (
         Variant("cpu", _emit_cpu, _reject, requires.CPU),
         Variant("groups", _emit, _reject, speed=PLAIN),
@@ -236,7 +236,7 @@ class SampleTokens(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         logits = need(inputs, 0, self)
-        if logits.dtype not in WIDENED or not agree(logits, (None, None)):
+        if logits.dtype not in FLOAT_STORAGES or not agree(logits, (None, None)):
             raise ShapeError(f"SampleTokens: {logits} are no logits; expected floats [B, V].")
         batch, tokens = logits.shape or (fresh_dim(), fresh_dim())
         words = ceil_div(tokens, 32) if isinstance(tokens, int) else None

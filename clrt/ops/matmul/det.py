@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -31,7 +31,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Det(Op):
     """The determinant of each matrix of a stack `[..., M, M]`. Source: ONNX Det, opset 11 to 22."""
 
-    storages = frozenset({"plain"})
+    supported_storages = frozenset({"plain"})
     variants = (Variant("elimination", _emit, reject_in_float32),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -39,7 +39,7 @@ class Det(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         sides = x.shape[-2:]
-        if len(sides) < 2 or differ(*sides):
+        if len(sides) < 2 or provably_different(*sides):
             raise ShapeError(f"Det: {x} is no stack of square matrices.")
         return [TensorType(x.dtype, x.shape[:-2])]
 

@@ -12,7 +12,7 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, Shape, is_unknown, same
+from clrt.ir.dims import Dim, Shape, is_unknown, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
@@ -20,7 +20,7 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.common import count
 from clrt.ops.movement.transpose import Transpose
@@ -93,7 +93,7 @@ class Einsum(Op):
 
     equation: str = ""
 
-    storages = None
+    supported_storages = None
     variants = (Variant("view", _emit, _reject),)
 
     def subscripts(self, ranks: Sequence[int]) -> Subscripts:
@@ -142,11 +142,11 @@ class Einsum(Op):
         for term, shape in zip(subscripts.terms, shapes, strict=True):
             for label, dim in zip(term, shape, strict=True):
                 old = sizes.setdefault(label, dim)
-                if same(old, dim) or same(dim, 1):
+                if provably_equal(old, dim) or provably_equal(dim, 1):
                     continue
                 if isinstance(old, int) and isinstance(dim, int) and old != 1:
                     raise self._error(f"has one label for axes of {old} and {dim} elements")
-                if same(old, 1) or isinstance(dim, int):
+                if provably_equal(old, 1) or isinstance(dim, int):
                     sizes[label] = dim
         return sizes
 
@@ -172,7 +172,7 @@ class Einsum(Op):
         return (np.array(result).astype(dtype),)
 
 
-@decomposes(Einsum, audience=Audience.PLANNING)
+@register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
 def _in_products(node: Node, make: Builder) -> list[Value] | None:
     """Products, where the rank of each operand is known; a diagonal is an Einsum of its own."""
     op = node.op
@@ -270,7 +270,11 @@ class _Products:
         """An operand without the axes that broadcast."""
         assert term.value.shape is not None
         pairs = zip(term.labels, term.value.shape, strict=True)
-        kept = tuple(x for x, dim in pairs if same(self._sizes[x], dim) or not same(dim, 1))
+        kept = tuple(
+            x
+            for x, dim in pairs
+            if provably_equal(self._sizes[x], dim) or not provably_equal(dim, 1)
+        )
         return (
             term
             if kept == term.labels

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from clrt.ir.dtypes import HALVES, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.ops.base import Accuracy, Types
-from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
 from clrt.ops.registry import register
 
 
 @register
 @dataclass(frozen=True)
-class FusedMatMul(MatrixProduct, TakesEpilogue):
+class FusedMatMul(MatrixProduct, EpilogueOp):
     """The program `steps` over A B (operand 0) and the extras (1, 2, …); the last step is stored.
 
     B may be stored in float16 or bfloat16 where A is float32: a constant that is made small.
@@ -32,17 +32,17 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
 
     trans_a: int = 0
     trans_b: int = 0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
     a_dtype: DType | None = None
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
+    supported_storages = WIDENED_STORAGES
     narrow = HALVES
-    narrow_inputs = (1,)
-    leading = 2
+    half_storage_inputs = (1,)
+    num_fixed_inputs = 2
     # An element is read, computed and stored by one work-item; A and B are read by many.
-    in_place = tuple(range(2, 64))
+    inplace_inputs = tuple(range(2, 64))
 
     def transposed(self) -> tuple[bool, bool]:
         return bool(self.trans_a), bool(self.trans_b)
@@ -50,7 +50,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     def rounds_a(self) -> DType | None:
         return self.a_dtype
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.ops.base import Types
 from clrt.ops.checks import broadcast_shapes, need
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
@@ -33,7 +33,7 @@ class Gemm(MatrixProduct):
     transA: int = 0
     transB: int = 0
 
-    in_place = (2,)
+    inplace_inputs = (2,)
 
     def transposed(self) -> tuple[bool, bool]:
         return bool(self.transA), bool(self.transB)
@@ -41,22 +41,22 @@ class Gemm(MatrixProduct):
     def _has_c(self, inputs: Types) -> bool:
         return len(inputs) > 2 and inputs[2] is not None and self.beta != 0
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         dtype = need(inputs, 0, self).dtype
-        steps: list[Step] = []
+        steps: list[ElementwiseStep] = []
         has_c = self._has_c(inputs)
         operands = 2 if has_c else 1
 
         def scaled(operand: int, factor: float) -> int:
             if factor == 1:
                 return operand
-            steps.append(Step(Literal(factor, dtype), ()))
-            steps.append(Step(Mul(), (operand, operands + len(steps) - 1)))
+            steps.append(ElementwiseStep(Literal(factor, dtype), ()))
+            steps.append(ElementwiseStep(Mul(), (operand, operands + len(steps) - 1)))
             return operands + len(steps) - 1
 
         product = scaled(0, self.alpha)
         if has_c:
-            steps.append(Step(Add(), (product, scaled(1, self.beta))))
+            steps.append(ElementwiseStep(Add(), (product, scaled(1, self.beta))))
         return tuple(steps)
 
     def extras(self, node: Node) -> list[Value]:

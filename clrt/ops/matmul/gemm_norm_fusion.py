@@ -7,14 +7,14 @@ from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node, Value
 from clrt.kernels.fusion import (
     FusionMatch,
-    LaunchFusion,
-    Makers,
+    LaunchFusionRule,
+    ProducerMap,
     RegionLaunches,
     register_fusion,
 )
-from clrt.kernels.gemm_chain_cpu import SplitProduct, emit_before
+from clrt.kernels.gemm_chain_cpu import ChainedGemm, emit_before
 from clrt.kernels.gemm_cpu import emit_cpu
-from clrt.kernels.gemm_problem import Product
+from clrt.kernels.gemm_problem import GemmProblem
 from clrt.kernels.row_norm import RowNorm
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -22,7 +22,7 @@ from clrt.ops.matmul.matmul import MatrixProduct, lower_product
 from clrt.ops.norm.layer_normalization import Normalization, row_norm
 
 
-def product_making(value: Value, makers: Makers) -> Node | None:
+def product_making(value: Value, makers: ProducerMap) -> Node | None:
     """The product that makes a value, if one does."""
     node = makers.get(value)
     return node if node is not None and isinstance(node.op, MatrixProduct) else None
@@ -36,7 +36,7 @@ def takes_norm(node: Node | None) -> bool:
     return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
 
 
-def normalised_product(norm: Node, makers: Makers) -> Node | None:
+def normalised_product(norm: Node, makers: ProducerMap) -> Node | None:
     """The product whose rows a node normalises, if it does.
 
     None where those that read the rows do that: of few rows it then takes no launch.
@@ -48,7 +48,7 @@ def normalised_product(norm: Node, makers: Makers) -> Node | None:
     return product_making(norm.arg(0), makers)
 
 
-def gemm_cpu_product(node: Node, caps: DeviceCaps) -> Product:
+def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
     """A node as a product of the kernel gemm_cpu.
 
     Raises:
@@ -59,7 +59,7 @@ def gemm_cpu_product(node: Node, caps: DeviceCaps) -> Product:
     return lower_product(node)
 
 
-def split_product(made: Node, norm: Node, ctx: Lowering) -> SplitProduct:
+def split_product(made: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
     """A product and its normalisation, for a launch before it that makes its A.
 
     Raises:
@@ -69,27 +69,27 @@ def split_product(made: Node, norm: Node, ctx: Lowering) -> SplitProduct:
     if made.op.transposed()[0]:
         raise UnsupportedError(f"{made} transposes what it reads")
     product, rows = _with_rows(made, norm, ctx.caps)
-    return SplitProduct.of(product, rows, ctx)
+    return ChainedGemm.of(product, rows, ctx)
 
 
-def _with_rows(made: Node, norm: Node, caps: DeviceCaps) -> tuple[Product, RowNorm]:
+def _with_rows(made: Node, norm: Node, caps: DeviceCaps) -> tuple[GemmProblem, RowNorm]:
     rows, product = row_norm(norm, caps), gemm_cpu_product(made, caps)
     if len(made.arg(1).dims) == 1:
         raise UnsupportedError(f"{made} has no rows")
     return product, rows
 
 
-def _match_one(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+def _match_one(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     made = normalised_product(node, makers)
     return None if made is None else FusionMatch((made, node), _with_rows(made, node, ctx.caps))
 
 
 def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    product, rows = match.facts
+    product, rows = match.payload
     return RegionLaunches(emit_cpu(product, ctx, rows))
 
 
-def _match_two(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+def _match_two(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     second = normalised_product(node, makers)
     first = None if second is None else product_making(second.arg(0), makers)
     if first is None or second is None:
@@ -100,9 +100,9 @@ def _match_two(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
 
 
 def _emit_two(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    product, split = match.facts
+    product, split = match.payload
     return RegionLaunches(emit_before(product, split, ctx))
 
 
-register_fusion(LaunchFusion("product_norm", 2, _match_one, _emit_one))
-register_fusion(LaunchFusion("product_product_norm", 3, _match_two, _emit_two))
+register_fusion(LaunchFusionRule("product_norm", 2, _match_one, _emit_one))
+register_fusion(LaunchFusionRule("product_product_norm", 3, _match_two, _emit_two))

@@ -9,17 +9,17 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.formats.gguf.block_types import (
     BLOCK_TYPES_BY_NAME,
-    FACTORS,
     HALF_SCALES,
+    SCALE_OFFSETS,
+    BlockEncoding,
     BlockType,
-    Coding,
-    Levels,
+    DecodedRows,
 )
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.quantized_panels_cpu import DotWeights
-from clrt.kernels.quantized_rows_gpu import LevelRows, pack_fields, stored_bits
+from clrt.kernels.quantized_panels_cpu import QuantizedPanels
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, stored_bits
 
 
 def quantised_type(name: str, op: IrOp) -> BlockType:
@@ -34,7 +34,7 @@ def quantised_type(name: str, op: IrOp) -> BlockType:
     return found
 
 
-def coding_of(block_type: BlockType) -> Coding:
+def coding_of(block_type: BlockType) -> BlockEncoding:
     """How elements of a quantised type are coded."""
     assert block_type.coding is not None
     return block_type.coding
@@ -51,28 +51,28 @@ def check_rows(op: IrOp, found: BlockType, raw: TensorType, n: int, k: int) -> N
             f"{op.name}: K {k}, N {n}; expected K in whole blocks of {found.elements}."
         )
     wanted = (n, found.row_bytes(k))
-    if raw.dtype is not DType.UINT8 or raw.known is None or raw.shape != wanted:
+    if raw.dtype is not DType.UINT8 or raw.known_elements is None or raw.shape != wanted:
         raise ShapeError(f"{op.name}: B is {raw}; expected a constant uint8 {list(wanted)}.")
 
 
-def dot_weights(type_: str, n: int, k: int, raw: Value) -> DotWeights:
+def dot_weights(type_: str, n: int, k: int, raw: Value) -> QuantizedPanels:
     """Rows as the kernels of 8-bit dot products read them."""
     found = BLOCK_TYPES_BY_NAME[type_]
     coding = coding_of(found)
     bits = 4 if coding.bits <= 4 else 8
 
-    def rows(array: Array, first: int, end: int) -> Levels:
+    def rows(array: Array, first: int, end: int) -> DecodedRows:
         return found.levels(array[first:end])
 
     sizes = (n, k, bits, coding.block, coding.zero)
-    return DotWeights(*sizes, found.has_minima, False, raw, type_, rows, found)
+    return QuantizedPanels(*sizes, found.has_minima, False, raw, type_, rows, found)
 
 
-def level_rows(type_: str, n: int, k: int, raw: Value) -> LevelRows:
+def level_rows(type_: str, n: int, k: int, raw: Value) -> PackedQuantizedRows:
     """Rows as the kernels of GPUs read them: nothing is rounded."""
     found = BLOCK_TYPES_BY_NAME[type_]
     coding, minima = coding_of(found), found.has_minima
-    (bits, high), whole = stored_bits(coding.bits), type_ in FACTORS
+    (bits, high), whole = stored_bits(coding.bits), type_ in SCALE_OFFSETS
     scale_bytes = 1 if whole else 2 if type_ in HALF_SCALES else 4
     dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
 
@@ -89,4 +89,4 @@ def level_rows(type_: str, n: int, k: int, raw: Value) -> LevelRows:
 
     shared = found.elements // coding.block if whole else 1
     sizes = (n, k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
-    return LevelRows(raw, type_, *sizes, parts, found)
+    return PackedQuantizedRows(raw, type_, *sizes, parts, found)

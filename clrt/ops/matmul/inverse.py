@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -36,12 +36,12 @@ class Inverse(Op):
     """
 
     domain = "com.microsoft"
-    storages = frozenset({"plain"})
+    supported_storages = frozenset({"plain"})
     variants = (Variant("elimination", _emit, reject_in_float32),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        if x.shape is not None and (len(x.shape) < 2 or differ(*x.shape[-2:])):
+        if x.shape is not None and (len(x.shape) < 2 or provably_different(*x.shape[-2:])):
             raise ShapeError(f"Inverse: {x} is no stack of square matrices.")
         return [TensorType(x.dtype, x.shape)]
 

@@ -10,12 +10,12 @@ from typing import ClassVar, cast
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Dim, Shape, differ, same
+from clrt.ir.dims import Dim, Shape, provably_different, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
-from clrt.kernels.gemm_problem import Epilogue, MatrixView, Operand, Product
+from clrt.kernels.gemm_problem import Epilogue, EpilogueOperand, GemmProblem, MatrixOperand
 from clrt.kernels.spec import BufferArg
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.variant import Emit
@@ -48,7 +48,7 @@ class MatrixProduct(Op):
         """What kernels may round A to; None where they may not."""
         return None
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         """The steps over the product (operand 0) and the inputs behind A and B (1, 2, …)."""
         return ()
 
@@ -92,7 +92,7 @@ def product_shape(
         raise ShapeError(f"{op.name}: a product needs at least rank 1; operands are {a} and {b}.")
     left, right = _swap(a.shape, trans_a), _swap(b.shape, trans_b)
     inner = right[-2] if len(right) > 1 else right[0]
-    if differ(left[-1], inner):
+    if provably_different(left[-1], inner):
         raise ShapeError(f"{op.name}: inner dims {left[-1]} and {inner} differ ({a} times {b}).")
     batch = broadcast_shapes([left[:-2], right[:-2]], op)
     assert batch is not None
@@ -116,9 +116,9 @@ def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -
 
 
 def make_epilogue(
-    steps: tuple[Step, ...],
+    steps: tuple[ElementwiseStep, ...],
     product: DType,
-    operands: Sequence[Operand],
+    operands: Sequence[EpilogueOperand],
 ) -> Epilogue:
     """The epilogue that computes `steps`.
 
@@ -136,7 +136,7 @@ def make_epilogue(
     )
 
 
-def lower_product(node: Node) -> Product:
+def lower_product(node: Node) -> GemmProblem:
     """A node as a product.
 
     Raises:
@@ -155,15 +155,15 @@ def lower_product(node: Node) -> Product:
     full = (*batch, m, n)
     operands = [epilogue_operand(value, node.output, full, missing) for value in op.extras(node)]
     epilogue = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    return Product(
+    return GemmProblem(
         node.output,
         a.dtype,
         batch,
         m,
         n,
         k,
-        MatrixView(BufferArg(a), a_strides),
-        MatrixView(BufferArg(b), b_strides),
+        MatrixOperand(BufferArg(a), a_strides),
+        MatrixOperand(BufferArg(b), b_strides),
         epilogue,
         compute_type(a.dtype),
         a_dtype=op.rounds_a(),
@@ -190,7 +190,7 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 
 def epilogue_operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
-) -> Operand:
+) -> EpilogueOperand:
     """An operand of the epilogue seen over the batch axes, rows and columns `full`.
 
     Raises:
@@ -207,14 +207,14 @@ def epilogue_operand(
             f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
         )
     # The symbolic shapes decide where they can, so that every input shape takes one kernel.
-    if same(symbolic[-1], 1):
+    if provably_equal(symbolic[-1], 1):
         per_column = False
-    elif same(symbolic[-1], target[-1]):
+    elif provably_equal(symbolic[-1], target[-1]):
         per_column = True
     else:
         per_column = numbers[-1] != 1
     strides = broadcast_strides(numbers, full)
-    return Operand(value, strides[:-1], per_column)
+    return EpilogueOperand(value, strides[:-1], per_column)
 
 
 def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:

@@ -15,9 +15,9 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.gemm_int8_cpu import ByteWeights, emit_integers
-from clrt.kernels.gemm_problem import Product
-from clrt.kernels.quantize_launches import BlockWalk
+from clrt.kernels.gemm_int8_cpu import Int8Weights, emit_integers
+from clrt.kernels.gemm_problem import GemmProblem
+from clrt.kernels.quantize_launches import ScaleIndexing
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types
@@ -28,7 +28,7 @@ from clrt.ops.registry import register
 BYTES = (DType.INT8, DType.UINT8)
 
 
-def _walk(value: Value, zero: Value | None, *, per_row: bool) -> BlockWalk:
+def _walk(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
     """How zero points lie over a stack of matrices: one, one per row, or one per column.
 
     Raises:
@@ -36,7 +36,7 @@ def _walk(value: Value, zero: Value | None, *, per_row: bool) -> BlockWalk:
     """
     dims = value.dims
     if zero is None or prod(zero.dims) == 1:
-        return BlockWalk(1, prod(dims), 1)
+        return ScaleIndexing(1, prod(dims), 1)
     if len(dims) < 2:
         raise UnsupportedError(f"zero points {zero.type} for {value.type}")
     outer, rows, columns = prod(dims[:-2]), dims[-2], dims[-1]
@@ -44,13 +44,13 @@ def _walk(value: Value, zero: Value | None, *, per_row: bool) -> BlockWalk:
     matrix = (rows, 1) if per_row else (1, columns)
     step = (1, 0) if per_row else (0, 1)
     if zero.dims in ((count,), matrix):
-        return BlockWalk(outer, rows, columns, 1, (0, *step))
+        return ScaleIndexing(outer, rows, columns, 1, (0, *step))
     if zero.dims == (*dims[:-2], *matrix):
-        return BlockWalk(outer, rows, columns, 1, (count, *step))
+        return ScaleIndexing(outer, rows, columns, 1, (count, *step))
     raise UnsupportedError(f"zero points {zero.type} for {value.type}")
 
 
-def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]:
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
     """The product over A and B as they are in `to`; B is left to the caller."""
     zero = node.input(2)
     product = replace(lower_product(node), dtype=to)
@@ -59,7 +59,7 @@ def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]
     return launches, replace(product, a=replace(product.a, buffer=a))
 
 
-def _with_b(node: Node, product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def _with_b(node: Node, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
     zero = node.input(3)
     walk = _walk(node.arg(1), zero, per_row=False)
     launches, b = gemm_integer.difference(node.arg(1), zero, walk, product.dtype, ctx)
@@ -82,7 +82,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
     k, n = node.arg(1).dims
-    weights = ByteWeights(k, n, False, node.arg(1), node.input(3))
+    weights = Int8Weights(k, n, False, node.arg(1), node.input(3))
     return emit_integers(lower_product(node), weights, node.input(2), ctx)
 
 

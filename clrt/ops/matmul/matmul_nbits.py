@@ -11,24 +11,24 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.formats.gguf.block_types import Levels
-from clrt.ir.dims import differ
+from clrt.formats.gguf.block_types import DecodedRows
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
-from clrt.kernels.block_quantized import Blocks
+from clrt.kernels.block_quantized import BlockQuantizedWeights
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gemm_problem import MatrixView, Product
-from clrt.kernels.quantized_panels_cpu import DotWeights, fits_half, rounded_rows
-from clrt.kernels.quantized_rows_gpu import LevelRows
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
+from clrt.kernels.quantized_panels_cpu import QuantizedPanels, fits_half, rounded_rows
+from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import known, need
-from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
+from clrt.ops.epilogue import EpilogueOp, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -63,7 +63,7 @@ def _exact(reject: RejectReason) -> RejectReason:
     return lambda node, caps: _rounds(node, False) or reject(node, caps)
 
 
-def levels_product(node: Node) -> Product:
+def levels_product(node: Node) -> GemmProblem:
     """A node as a product of the kernel of 8-bit dot products."""
     op, scales, zero = node.op, node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits) and scales.numbers is not None
@@ -73,16 +73,16 @@ def levels_product(node: Node) -> Product:
     if numbers is not None:
         minima = by_block * op.by_dots(op.zero_points(numbers))
 
-    def rows(packed: Array, first: int, end: int) -> Levels:
+    def rows(packed: Array, first: int, end: int) -> DecodedRows:
         levels = unpack_levels(packed.reshape(op.N, -1)[first:end], op.bits)[:, : op.K]
         subtracted = None if minima is None else minima[first:end]
-        return Levels(op.bits, DOT_BLOCK, levels, by_block[first:end], subtracted, middle)
+        return DecodedRows(op.bits, DOT_BLOCK, levels, by_block[first:end], subtracted, middle)
 
     middle = op.middle if zero is None else 0
     wide = not all(x is None or fits_half(x) for x in (by_block, minima))
     names = f"{scales.name}:{zero.name if zero is not None else ''}"
     sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, middle)
-    weights = DotWeights(*sizes, zero is not None, wide, node.arg(1), names, rows)
+    weights = QuantizedPanels(*sizes, zero is not None, wide, node.arg(1), names, rows)
     return replace(_product(node), levels=weights)
 
 
@@ -116,11 +116,11 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     middle = op.middle if zero is None else 0
     sizes = (op.N, op.K, op.block_size, op.bits, 0, middle, zero is not None)
     scale_bytes, names = np.dtype(dtype).itemsize, f"{scales.name}:{zero.name if zero else ''}"
-    levels = LevelRows(raw, names, *sizes, scale_bytes, 1, parts)
+    levels = PackedQuantizedRows(raw, names, *sizes, scale_bytes, 1, parts)
     return emit_gpu(replace(_product(node), level_rows=levels), ctx)
 
 
-def _product(node: Node) -> Product:
+def _product(node: Node) -> GemmProblem:
     op, a, y, zero = node.op, node.arg(0), node.output, node.input(3)
     assert isinstance(op, MatMulNBits)
 
@@ -130,21 +130,21 @@ def _product(node: Node) -> Product:
         middle = np.full_like(scales, op.middle)
         return np.stack([scales, middle if numbers is None else op.zero_points(numbers)], axis=-1)
 
-    blocks = Blocks(op.bits, op.block_size, node.arg(1), node.arg(2), zero, pair)
+    blocks = BlockQuantizedWeights(op.bits, op.block_size, node.arg(1), node.arg(2), zero, pair)
     rows = a.dims[:-1] or (1,)
     full = (*rows, op.N)
     strides = contiguous_strides((*rows, op.K))
     missing = (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    return Product(
+    return GemmProblem(
         y,
         a.dtype,
         rows[:-1],
         rows[-1],
         op.N,
         op.K,
-        MatrixView(BufferArg(a), strides),
-        MatrixView(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
+        MatrixOperand(BufferArg(a), strides),
+        MatrixOperand(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
         make_epilogue(op.program(node.input_types), a.dtype, operands),
         compute_type(a.dtype),
         blocks=blocks,
@@ -153,7 +153,7 @@ def _product(node: Node) -> Product:
 
 @register
 @dataclass(frozen=True)
-class MatMulNBits(MatrixProduct, TakesEpilogue):
+class MatMulNBits(MatrixProduct, EpilogueOp):
     """A times weights of `bits` bits: (level - zero point) * scale, with one of each per block.
 
     Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, a byte holding 8 / bits levels along
@@ -178,14 +178,14 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
     block_size: int = 32
     accuracy_level: int = 0
     a_bits: int = 0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
 
     domain = "com.microsoft"
     accuracy = Accuracy.ACCUMULATED
-    host_inputs = (1, 2, 3)
+    plan_time_inputs = (1, 2, 3)
     # See FusedMatMul.
-    in_place = tuple(range(5, 64))
-    leading = 6
+    inplace_inputs = tuple(range(5, 64))
+    num_fixed_inputs = 6
     variants = (
         Variant(
             "gemm_levels_cpu",
@@ -233,10 +233,10 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
         """Bytes of a column."""
         return self.blocks * self.block_size * self.bits // 8
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         if len(inputs) <= 5 or inputs[5] is None:
             return self.steps
-        return after_bias(self.steps, len(inputs) - self.leading)
+        return after_bias(self.steps, len(inputs) - self.num_fixed_inputs)
 
     def extras(self, node: Node) -> list[Value]:
         return [v for v in node.inputs[5:] if v is not None]
@@ -267,7 +267,7 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
             raise ShapeError(f"{self.name}: zero points {zero.shape} do not fit {self}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
-        if not a.shape or differ(a.shape[-1], self.K):
+        if not a.shape or provably_different(a.shape[-1], self.K):
             raise ShapeError(f"{self.name}: A {a} does not have {counted(self.K, 'column')}.")
         return TensorType(a.dtype, (*a.shape[:-1], self.N))
 

@@ -15,14 +15,20 @@ from clrt.ir.graph import Node
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
-    LaunchFusion,
-    Makers,
+    LaunchFusionRule,
+    ProducerMap,
     RegionLaunches,
     register_fusion,
 )
 from clrt.kernels.gemm_cpu import emit_cpu
-from clrt.kernels.gemm_problem import Product
-from clrt.kernels.gemm_small_m_cpu import MOST_ROWS, FewRows, NormedRows, emit_few_rows, of_rows
+from clrt.kernels.gemm_problem import GemmProblem
+from clrt.kernels.gemm_small_m_cpu import (
+    MOST_ROWS,
+    RmsNormPrologue,
+    SmallMThresholds,
+    emit_few_rows,
+    of_rows,
+)
 from clrt.kernels.gemm_variants import emit_levels_cpu
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
@@ -46,12 +52,12 @@ class _SharedLaunch:
         second: The product of the same rows that the epilogue of the first reads, if it shares it.
     """
 
-    product: Product
+    product: GemmProblem
     norm: Node | None = None
-    second: tuple[Node, Product] | None = None
+    second: tuple[Node, GemmProblem] | None = None
 
 
-def _product(node: Node, ctx: Lowering) -> Product | None:
+def _product(node: Node, ctx: Lowering) -> GemmProblem | None:
     """A product that a launch may share, of one of two kernels; None for other nodes.
 
     Raises:
@@ -67,17 +73,17 @@ def _product(node: Node, ctx: Lowering) -> Product | None:
     found = ctx.memo[node]
     if isinstance(found, UnsupportedError):
         raise found
-    assert found is None or isinstance(found, Product)
+    assert found is None or isinstance(found, GemmProblem)
     return found
 
 
-_LEVELS: dict[type[Op], Callable[[Node], Product]] = {
+_LEVELS: dict[type[Op], Callable[[Node], GemmProblem]] = {
     QuantizedMatMul: quantized_matmul.levels_product,
     MatMulNBits: matmul_nbits.levels_product,
 }
 
 
-def _found_product(node: Node, ctx: Lowering) -> Product | None:
+def _found_product(node: Node, ctx: Lowering) -> GemmProblem | None:
     assert isinstance(node.op, MatrixProduct)
     levels_product = _LEVELS.get(type(node.op))
     if levels_product is not None:
@@ -86,7 +92,7 @@ def _found_product(node: Node, ctx: Lowering) -> Product | None:
     return gemm_cpu_product(node, ctx.caps) if takes_norm(node) else None
 
 
-def _second(node: Node, makers: Makers) -> Node | None:
+def _second(node: Node, makers: ProducerMap) -> Node | None:
     """The product of the same rows that the epilogue of a node reads, if one does."""
     if not isinstance(node.op, MatrixProduct):
         return None
@@ -97,7 +103,7 @@ def _second(node: Node, makers: Makers) -> Node | None:
     return None
 
 
-def norm_of(nodes: tuple[Node, ...], makers: Makers, ctx: Lowering) -> Node | None:
+def norm_of(nodes: tuple[Node, ...], makers: ProducerMap, ctx: Lowering) -> Node | None:
     """The norm of the rows that products read, if nothing else reads it.
 
     Raises:
@@ -108,12 +114,14 @@ def norm_of(nodes: tuple[Node, ...], makers: Makers, ctx: Lowering) -> Node | No
     if made is None or not isinstance(made.op, RMSNormalization):
         return None
     row_norm(made, ctx.caps)
-    if not makers.reads_alone(nodes, rows):
+    if not makers.is_only_read_by(nodes, rows):
         raise UnsupportedError(f"other nodes read {made}, too")
     return made
 
 
-def _match_normed(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+def _match_normed(
+    node: Node, makers: ProducerMap, ctx: Lowering
+) -> FusionMatch | FusionMiss | None:
     product = _product(node, ctx)
     norm = None if product is None else norm_of((node,), makers, ctx)
     if product is None or norm is None:
@@ -121,7 +129,9 @@ def _match_normed(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fu
     return FusionMatch((norm, node), _SharedLaunch(product, norm))
 
 
-def _match_narrow(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+def _match_narrow(
+    node: Node, makers: ProducerMap, ctx: Lowering
+) -> FusionMatch | FusionMiss | None:
     """Weights of 16 bits are half as long on their way: there the tile of many rows would wait."""
     product = _product(node, ctx)
     if product is None or product.levels is not None or product.right is product.dtype:
@@ -131,19 +141,19 @@ def _match_narrow(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fu
         if joined or (reader is not None and normalised_product(reader, makers) is node):
             return FusionMiss(f"it may share a launch with {reader}")
     kib = node.arg(1).nbytes / 1024
-    if kib < ctx.thresholds(FewRows).narrow_kib:
+    if kib < ctx.thresholds(SmallMThresholds).narrow_kib:
         return FusionMiss(f"its weights take {kib:.0f} KiB only")
     return FusionMatch((node,), _SharedLaunch(product))
 
 
-def _match_gated(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+def _match_gated(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
     shared = _gated(node, makers, ctx)
     if shared is None or shared.second is None:
         return None
     return FusionMatch((shared.second[0], node), shared)
 
 
-def _match_both(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+def _match_both(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
     shared = _gated(node, makers, ctx)
     if shared is None or shared.second is None:
         return None
@@ -152,7 +162,7 @@ def _match_both(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fusi
     return None if norm is None else FusionMatch((norm, second, node), replace(shared, norm=norm))
 
 
-def _gated(node: Node, makers: Makers, ctx: Lowering) -> _SharedLaunch | None:
+def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | None:
     """A product with the second one that its epilogue reads.
 
     Raises:
@@ -167,17 +177,17 @@ def _gated(node: Node, makers: Makers, ctx: Lowering) -> _SharedLaunch | None:
         raise UnsupportedError(f"{second} has an epilogue")
     if (product.n, _form(product)) != (other.n, _form(other)):
         raise UnsupportedError(f"weights of {node} and {second} are not of one form")
-    if not makers.reads_alone((node,), second.output) or node.inputs.count(second.output) > 1:
+    if not makers.is_only_read_by((node,), second.output) or node.inputs.count(second.output) > 1:
         raise UnsupportedError(f"{second} is read more than once")
     return _SharedLaunch(product, second=(second, other))
 
 
-def _form(product: Product) -> object:
+def _form(product: GemmProblem) -> object:
     """How the elements of B lie."""
     return product.b_defines if product.levels is None else product.levels.defines
 
 
-def _in_tile(shared: _SharedLaunch) -> Product:
+def _in_tile(shared: _SharedLaunch) -> GemmProblem:
     """The product, reading the second one where the launch has it."""
     product = shared.product
     if shared.second is not None:
@@ -188,13 +198,13 @@ def _in_tile(shared: _SharedLaunch) -> Product:
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    shared = match.facts
+    shared = match.payload
     assert isinstance(shared, _SharedLaunch)
     norm, second = shared.norm, None if shared.second is None else shared.second[1]
     normed = None
     if norm is not None:
         assert isinstance(norm.op, RMSNormalization)
-        normed = NormedRows(norm.arg(1), norm.op.epsilon)
+        normed = RmsNormPrologue(norm.arg(1), norm.op.epsilon)
     joined = _in_tile(shared)
     if joined.levels is not None:
         more = None if second is None else second.levels
@@ -216,7 +226,7 @@ def _apart(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
     return [*launches, *emit_cpu(shared.product, ctx)]
 
 
-register_fusion(LaunchFusion("narrow_product", 1, _match_narrow, _emit))
-register_fusion(LaunchFusion("normed_product", 2, _match_normed, _emit))
-register_fusion(LaunchFusion("gated_product", 2, _match_gated, _emit))
-register_fusion(LaunchFusion("normed_gated_product", 3, _match_both, _emit))
+register_fusion(LaunchFusionRule("narrow_product", 1, _match_narrow, _emit))
+register_fusion(LaunchFusionRule("normed_product", 2, _match_normed, _emit))
+register_fusion(LaunchFusionRule("gated_product", 2, _match_gated, _emit))
+register_fusion(LaunchFusionRule("normed_gated_product", 3, _match_both, _emit))

@@ -79,9 +79,9 @@ class QuantizedGather(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
-    host_inputs = (1,)
-    followed = (0,)
-    reads_part = 1
+    plan_time_inputs = (1,)
+    index_inputs = (0,)
+    partially_read_input = 1
     variants = (
         Variant("records", _emit, _rounds(True)),
         Variant("rows", _emit_exact, _rounds(False)),

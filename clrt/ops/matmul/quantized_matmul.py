@@ -10,23 +10,23 @@ import numpy as np
 from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.formats.gguf.block_types import BlockType
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels import gemm_variants
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.panel_layout import Panels
 from clrt.kernels.quantized_panels_cpu import in_half, rounded_rows
-from clrt.kernels.spec import BufferArg, Launch, Packed
+from clrt.kernels.spec import BufferArg, Launch, PackedWeight
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
-from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.gguf_weights import (
     check_rows,
     coding_of,
@@ -43,7 +43,7 @@ ROUNDED_BITS = 8
 """Of A, where the kernels of 8-bit dot products round it."""
 
 
-def _product(node: Node, b: MatrixView) -> Product:
+def _product(node: Node, b: MatrixOperand) -> GemmProblem:
     """The product, but for how its B lies."""
     op, a, y = node.op, node.arg(0), node.output
     assert isinstance(op, QuantizedMatMul)
@@ -51,20 +51,20 @@ def _product(node: Node, b: MatrixView) -> Product:
     full, strides = (*rows, op.N), contiguous_strides((*rows, op.K))
     missing = (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    view = MatrixView(BufferArg(a), strides)
+    view = MatrixOperand(BufferArg(a), strides)
     program = make_epilogue(op.program(node.input_types), a.dtype, operands)
     sizes = (rows[:-1], rows[-1], op.N, op.K)
-    return Product(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
+    return GemmProblem(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
 
 
-def _unread(node: Node) -> MatrixView:
+def _unread(node: Node) -> MatrixOperand:
     """B, for kernels that read it in another form."""
     op = node.op
     assert isinstance(op, QuantizedMatMul)
-    return MatrixView(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
+    return MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
 
 
-def levels_product(node: Node) -> Product:
+def levels_product(node: Node) -> GemmProblem:
     """A node as a product of the kernel of 8-bit dot products."""
     op, raw = node.op, node.arg(1)
     assert isinstance(op, QuantizedMatMul)
@@ -91,11 +91,11 @@ def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
         assert isinstance(op, QuantizedMatMul)
         batch = (0,) * len(node.arg(0).dims[:-2])
         plain = BufferArg(op.dequantised(raw, None))
-        product = _product(node, MatrixView(plain, (*batch, 1, op.K)))
+        product = _product(node, MatrixOperand(plain, (*batch, 1, op.K)))
         if in_panels:
             width = packed_width(product, ctx)
             panels = BufferArg(op.dequantised(raw, width))
-            view = MatrixView(panels, (*batch, op.N, 1), in_panels=True)
+            view = MatrixOperand(panels, (*batch, op.N, 1), in_panels=True)
             product = replace(product, b=view)
         return emit(product, ctx)
 
@@ -118,7 +118,7 @@ def _bits(node: Node, wanted: int) -> str | None:
 
 @register
 @dataclass(frozen=True)
-class QuantizedMatMul(MatrixProduct, TakesEpilogue):
+class QuantizedMatMul(MatrixProduct, EpilogueOp):
     """A times the transpose of quantised rows, and the program `steps` over the product.
 
     Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` whose blocks are of a type
@@ -137,14 +137,14 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
     K: int = 0
     N: int = 0
     a_bits: int = 0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    host_inputs = (1,)
-    leading = 2
+    plan_time_inputs = (1,)
+    num_fixed_inputs = 2
     # See FusedMatMul.
-    in_place = tuple(range(2, 64))
+    inplace_inputs = tuple(range(2, 64))
     variants = (
         Variant(
             "gemm_levels_cpu", _emit_levels, _rounded(gemm_variants.reject_levels), requires.CPU
@@ -168,7 +168,7 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         """
         return quantised_type(self.type, self)
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:
@@ -181,7 +181,7 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
             raise ShapeError(f"{self.name}: a_bits {self.a_bits}; it is 0 or {ROUNDED_BITS}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
-        if a.dtype is not DType.FLOAT32 or not a.shape or differ(a.shape[-1], self.K):
+        if a.dtype is not DType.FLOAT32 or not a.shape or provably_different(a.shape[-1], self.K):
             raise ShapeError(f"{self.name}: A is {a}; expected float32 […, {self.K}].")
         return TensorType(a.dtype, (*a.shape[:-1], self.N))
 
@@ -194,16 +194,16 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         assert a is not None
         return 2 * prod(int(d) for d in a) * self.N
 
-    def dequantised(self, raw: Value, width: int | None) -> Packed:
-        """B as float32: in panels of `width` columns, or `[N, K]` where None."""
+    def dequantised(self, raw: Value, width: int | None) -> PackedWeight:
+        """B as float32: in panels of `panel_width` columns, or `[N, K]` where None."""
         found, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
         if width is None:
             nbytes = 4 * self.N * self.K
-            return Packed(raw, name, lambda array: found.dequantise(array), nbytes)
+            return PackedWeight(raw, name, lambda array: found.dequantise(array), nbytes)
         panels = Panels(self.K, self.N, width, transposed=True)
         nbytes = 4 * self.K * round_up(self.N, width)
         name = f"{name}:panels{width}"
-        return Packed(raw, name, lambda array: panels.pack(found.dequantise(array)), nbytes)
+        return PackedWeight(raw, name, lambda array: panels.pack(found.dequantise(array)), nbytes)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, raw, *extras = inputs

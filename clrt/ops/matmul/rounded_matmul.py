@@ -8,18 +8,18 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm_int8_cpu import ScaledBytes, emit_bytes
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.ir.op import Array, ElementwiseStep, TensorType
+from clrt.kernels.gemm_int8_cpu import ScaledInt8Weights, emit_bytes
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
-from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.epilogue import EpilogueOp, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -38,11 +38,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     full, missing = (*rows, n), (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
     program = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    left = MatrixView(BufferArg(a), contiguous_strides((*rows, k)))
-    right = MatrixView(BufferArg(node.arg(1)), (*(0 for _ in rows[:-1]), n, 1))
+    left = MatrixOperand(BufferArg(a), contiguous_strides((*rows, k)))
+    right = MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in rows[:-1]), n, 1))
     sizes = (rows[:-1], rows[-1], n, k)
-    product = Product(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
-    weights = ScaledBytes(
+    product = GemmProblem(y, a.dtype, *sizes, left, right, program, compute_type(a.dtype))
+    weights = ScaledInt8Weights(
         k,
         n,
         bool(op.trans_b),
@@ -58,7 +58,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 @dataclass(frozen=True)
-class RoundedMatMul(MatrixProduct, TakesEpilogue):
+class RoundedMatMul(MatrixProduct, EpilogueOp):
     """A as multiples of `scale`, times B, and the program `steps` over the product.
 
     Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; float32 scales `[N]` and zero
@@ -77,17 +77,17 @@ class RoundedMatMul(MatrixProduct, TakesEpilogue):
     scale: float = 1.0
     low: int = -128
     high: int = 127
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    host_inputs = (1, 2, 3)
-    leading = 4
+    plan_time_inputs = (1, 2, 3)
+    num_fixed_inputs = 4
     # See FusedMatMul.
-    in_place = tuple(range(4, 64))
+    inplace_inputs = tuple(range(4, 64))
     variants = (Variant("gemm_bytes", _emit, reject_but_float32),)
 
-    def program(self, inputs: Types) -> tuple[Step, ...]:
+    def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
         return self.steps
 
     def extras(self, node: Node) -> list[Value]:
@@ -120,7 +120,7 @@ class RoundedMatMul(MatrixProduct, TakesEpilogue):
         k, n = self.matrix(inputs)
         if a.shape is None:
             return TensorType(a.dtype, None)
-        if a.dtype is not DType.FLOAT32 or not a.shape or differ(a.shape[-1], k):
+        if a.dtype is not DType.FLOAT32 or not a.shape or provably_different(a.shape[-1], k):
             raise ShapeError(f"{self.name}: A is {a}; expected float32 […, {k}].")
         return TensorType(a.dtype, (*a.shape[:-1], n))
 

@@ -11,7 +11,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -105,9 +105,9 @@ class RoutedMatMul(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = WIDENED_STORAGES
-    followed = (2,)
-    narrow_inputs = (1,)
+    supported_storages = WIDENED_STORAGES
+    index_inputs = (2,)
+    half_storage_inputs = (1,)
     variants = (
         Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
         Variant("cpu", _emit_cpu, requires=requires.CPU),
@@ -126,7 +126,9 @@ class RoutedMatMul(Op):
         if x.shape is None or weights.shape is None or experts.shape is None:
             return [TensorType(x.dtype, None)]
         slots = experts.shape[0] * experts.shape[1]
-        if differ(x.shape[1], weights.shape[2]) or differ(x.shape[0] * self.each, slots):
+        if provably_different(x.shape[1], weights.shape[2]) or provably_different(
+            x.shape[0] * self.each, slots
+        ):
             raise ShapeError(
                 f"{self.name}: x {x} does not fit W {weights} and experts {experts}, with "
                 f"{self.each} slots of each row."

@@ -10,14 +10,14 @@ from math import prod
 from clrt.ir.graph import Node, Value
 from clrt.kernels.fusion import (
     FusionMatch,
-    LaunchFusion,
-    Makers,
+    LaunchFusionRule,
+    ProducerMap,
     RegionLaunches,
     register_fusion,
 )
 from clrt.kernels.gemm_cpu import pack_b, packed_width
 from clrt.kernels.gemm_problem import merge
-from clrt.kernels.spec import KernelSpec, Packed, launch
+from clrt.kernels.spec import KernelSpec, PackedWeight, launch
 from clrt.kernels.variant import Lowering
 from clrt.ops.index_checks import index_status
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -29,7 +29,7 @@ from clrt.util.math import ceil_div
 _ELEMS = 256  # to a work-item
 
 
-def _match(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
+def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
     """A Gather of rows of a constant that is B, transposed, of a product."""
     if not isinstance(node.op, Gather) or not node.arg(0).is_constant:
         return None
@@ -42,7 +42,7 @@ def _match(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
     product = gemm_cpu_product(reader, ctx.caps)
     _, merged = merge(product, ctx)
     _, panels, _ = pack_b(merged, packed_width(product, ctx), ctx)
-    if not isinstance(panels.buffer, Packed):
+    if not isinstance(panels.buffer, PackedWeight):
         return None
     return FusionMatch((node,), (panels.buffer, packed_width(product, ctx)))
 
@@ -53,7 +53,7 @@ def _reads(node: Node, table: Value) -> bool:
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    (node,), (panels, width) = match.nodes, match.facts
+    (node,), (panels, width) = match.nodes, match.payload
     table, indices = node.arg(0), node.arg(1)
     n, k = table.dims
     macros = {"DATA_T": table.dtype.cl_bits, "INDEX_T": index_t(indices)}
@@ -64,4 +64,4 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches([launch(kernel, grid, (1, 1), N=n, K=k, width=width, **tensors)])
 
 
-register_fusion(LaunchFusion("shared_table", 1, _match, _emit))
+register_fusion(LaunchFusionRule("shared_table", 1, _match, _emit))

@@ -103,7 +103,7 @@ class DecisionTrees(Op):
     aggregate: Aggregate = SUM
 
     domain = "clrt"
-    host_inputs = (1, 3, 4, 5)
+    plan_time_inputs = (1, 3, 4, 5)
     variants = (Variant("rows", _emit, reject_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

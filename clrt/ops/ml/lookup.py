@@ -45,7 +45,7 @@ class Lookup(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
-    alike = ((0, 1), (2, 3))
+    same_dtype_inputs = ((0, 1), (2, 3))
     variants = (Variant("search", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -55,7 +55,9 @@ class Lookup(Op):
                 f"Lookup: x is {x}, keys are {keys}, values {values}, the default {default}."
             )
         table = TensorType(values.dtype, keys.shape), TensorType(values.dtype, (1,))
-        if keys.rank not in (1, None) or not (values.agrees(table[0]) and default.agrees(table[1])):
+        if keys.rank not in (1, None) or not (
+            values.is_compatible(table[0]) and default.is_compatible(table[1])
+        ):
             raise ShapeError(f"Lookup: {keys}, {values} and {default} are no table.")
         return [TensorType(values.dtype, x.shape)]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -66,7 +66,7 @@ class SquaredDistance(Op):
             return [TensorType(x.dtype, fresh_dims(2))]
         if len(x.shape) != 2 or len(vectors.shape) != 2:
             raise ShapeError(f"SquaredDistance: {x} and {vectors} must have rank 2.")
-        if differ(x.shape[1], vectors.shape[1]):
+        if provably_different(x.shape[1], vectors.shape[1]):
             raise ShapeError(f"SquaredDistance: {x} and {vectors} differ along axis 1.")
         return [TensorType(x.dtype, (x.shape[0], vectors.shape[0]))]
 
@@ -96,7 +96,7 @@ class CouplePairs(Op):
         pairs = self.classes * (self.classes - 1) // 2
         if x.shape is None:
             return [TensorType(x.dtype, (*fresh_dims(1), self.classes))]
-        if len(x.shape) != 2 or differ(x.shape[1], pairs):
+        if len(x.shape) != 2 or provably_different(x.shape[1], pairs):
             raise ShapeError(f"CouplePairs: {x} is not [N, {pairs}].")
         return [TensorType(x.dtype, (x.shape[0], self.classes))]
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dim_operations import floordiv, mod
-from clrt.ir.dims import Dim, differ, same
+from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.parts import TensorPart
+from clrt.kernels.parts import Subview
 from clrt.kernels.spec import Launch
-from clrt.kernels.strided import CopyPart, copy_parts
+from clrt.kernels.strided import StridedCopy, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -27,17 +27,17 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Concat)
     y = node.output
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
-    parts = [CopyPart.into(p) for p in node.op.parts(node)]
+    parts = [StridedCopy.into(p) for p in node.op.subviews(node)]
     return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]), ctx.placed_of(node))
 
 
-def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[TensorPart]:
+def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
     """Values side by side along an axis of the whole."""
     parts, at, pitch = [], 0, count(whole.dims[axis:])
     for value in values:
         assert value is not None
         width = count(value.dims[axis:])
-        parts.append(TensorPart(value, whole, at, width, pitch))
+        parts.append(Subview(value, whole, at, width, pitch))
         at += width
     return parts
 
@@ -49,10 +49,10 @@ class Concat(Op):
 
     axis: int = 0
 
-    writes_part = True
+    partially_writes_output = True
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
+    supported_storages = None
+    evaluates_dims = True
     variants = (Variant("strided", _emit_concat),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -72,7 +72,7 @@ class Concat(Op):
             for i, dim in enumerate(shape):
                 if i == axis:
                     result[i] = result[i] + dim
-                elif differ(dim, result[i]):
+                elif provably_different(dim, result[i]):
                     text = _listed(types)
                     raise ShapeError(f"Concat: axis {i} of {text} differs; only axis {axis} may.")
                 elif isinstance(dim, int):
@@ -81,7 +81,7 @@ class Concat(Op):
             result[axis] = fresh_dim()
         return [TensorType(dtype, tuple(result))]
 
-    def parts(self, node: Node) -> list[TensorPart]:
+    def subviews(self, node: Node) -> list[Subview]:
         y = node.output
         return _along(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
 
@@ -93,7 +93,7 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Split)
     x = node.arg(0)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
-    parts = [CopyPart.out_of(p) for p in node.op.parts(node)]
+    parts = [StridedCopy.out_of(p) for p in node.op.subviews(node)]
     return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]), ctx.placed_of(node))
 
 
@@ -114,14 +114,14 @@ class Split(Op):
     num_outputs: int | None = None
     outputs: int = 1
 
-    promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
-    implied = frozenset({"outputs"})
-    moves = True
-    reads_part = 0
-    host_inputs = (1,)
+    attribute_to_input: ClassVar[Promoted] = {"split": (1, np.int64)}
+    non_attribute_fields = frozenset({"outputs"})
+    is_data_movement = True
+    partially_read_input = 0
+    plan_time_inputs = (1,)
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
+    supported_storages = None
+    evaluates_dims = True
     variants = (Variant("strided", _emit_split),)
 
     @classmethod
@@ -144,12 +144,12 @@ class Split(Op):
         """
         if wanted is not None:
             total = sum(wanted)
-            if differ(total, dim):
+            if provably_different(total, dim):
                 parts = ",".join(map(str, wanted))
                 raise ShapeError(f"Split: sizes [{parts}] add up to {total}; the axis has {dim}.")
             return list(wanted)
         number = self.num_outputs or 1
-        even = same(mod(dim, number), 0)
+        even = provably_equal(mod(dim, number), 0)
         size = floordiv(dim, number) if even else floordiv(dim + (number - 1), number)
         last = dim - size * (number - 1)
         if isinstance(last, int) and last < 0:
@@ -175,7 +175,7 @@ class Split(Op):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return [TensorType(x.dtype, (*before, size, *after)) for size in sizes]
 
-    def parts(self, node: Node) -> list[TensorPart]:
+    def subviews(self, node: Node) -> list[Subview]:
         x = node.arg(0)
         return _along(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
 

@@ -43,7 +43,7 @@ class _DepthSpace(Op):
     mode: Literal["DCR", "CRD"] = "DCR"
 
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

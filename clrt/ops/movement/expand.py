@@ -31,12 +31,12 @@ class Expand(Op):
     Source: ONNX Expand, opset 8 to 13.
     """
 
-    moves = True
-    needed = (1,)
-    host_inputs = (1,)
+    is_data_movement = True
+    required_inputs = (1,)
+    plan_time_inputs = (1,)
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
+    supported_storages = None
+    evaluates_dims = True
     variants = (Variant("strided", _emit_expand),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -80,12 +80,12 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
 class Tile(Op):
     """x repeated `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
 
-    moves = True
-    host_inputs = (1,)
+    is_data_movement = True
+    plan_time_inputs = (1,)
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
-    needed = (1,)
+    supported_storages = None
+    evaluates_dims = True
+    required_inputs = (1,)
     variants = (Variant("strided", _emit_tile),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -14,7 +14,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.parts import TensorPart
+from clrt.kernels.parts import Subview
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -111,18 +111,18 @@ class Gather(Op):
 
     axis: int = 0
 
-    reads_part = 0
+    partially_read_input = 0
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
-    followed = (1,)
+    supported_storages = None
+    evaluates_dims = True
+    index_inputs = (1,)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("any", _emit_any, speed=PLAIN),
     )
 
-    def parts(self, node: Node) -> list[TensorPart]:
-        x, indices = node.arg(0).dims, node.arg(1).type.known
+    def subviews(self, node: Node) -> list[Subview]:
+        x, indices = node.arg(0).dims, node.arg(1).type.known_elements
         # Those that the host computes of sizes would tie a plan to these.
         if not isinstance(indices, np.ndarray) or indices.size != 1 or not count(node.output.dims):
             return []
@@ -130,7 +130,7 @@ class Gather(Op):
         n, width = x[axis], count(x[axis + 1 :])
         if not -n <= index < n:
             return []  # the run reports it
-        return [TensorPart(node.output, node.arg(0), index % n * width, width, n * width)]
+        return [Subview(node.output, node.arg(0), index % n * width, width, n * width)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices = need(inputs, 0, self), need(inputs, 1, self)

@@ -52,10 +52,10 @@ class GatherElements(Op):
 
     axis: int = 0
 
-    reads_part = 0
+    partially_read_input = 0
     accuracy = Accuracy.EXACT
-    storages = None
-    followed = (1,)
+    supported_storages = None
+    index_inputs = (1,)
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

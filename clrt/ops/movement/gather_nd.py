@@ -11,11 +11,11 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.strided import MAX_RANK, contiguous_strides, launch_grid
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -51,7 +51,7 @@ def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dic
     rest = MAX_RANK - len(dims)
     sizes, steps = (*dims, *[1] * rest), (*strides, *[0] * rest)
     status = index_status(node, 1, dims, f"the axes of '{data.name}' that it is for")
-    args = numbered("n", sizes) | numbered("s", steps)
+    args = indexed_args("n", sizes) | indexed_args("s", steps)
     return {"status": status, "width": len(dims), **args}
 
 
@@ -84,10 +84,10 @@ class GatherND(Op):
 
     batch_dims: int = 0
 
-    reads_part = 0
+    partially_read_input = 0
     accuracy = Accuracy.EXACT
-    storages = None
-    followed = (1,)
+    supported_storages = None
+    index_inputs = (1,)
     variants = (Variant("tuples", _emit_gather),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -105,7 +105,7 @@ class GatherND(Op):
                 f"GatherND: tuples of {width} indices after {b} batch axes (batch_dims) do not "
                 f"fit {x}."
             )
-        if any(map(differ, x.shape[:b], indices.shape[:b])):
+        if any(map(provably_different, x.shape[:b], indices.shape[:b])):
             raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
         return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
 
@@ -176,9 +176,9 @@ class ScatterND(Op):
 
     reduction: Reduction = "none"
 
-    alike = ((0, 2),)
-    followed = (1,)
-    in_place = (0,)
+    same_dtype_inputs = ((0, 2),)
+    index_inputs = (1,)
+    inplace_inputs = (0,)
     variants = (
         Variant("cpu", _emit_scatter_cpu, _reject, requires.CPU),
         Variant("columns", _emit_scatter, _reject),

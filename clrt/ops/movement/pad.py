@@ -15,7 +15,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.strided import (
     axes,
     contiguous_strides,
@@ -119,7 +119,7 @@ def _mirror_rows(
     height = clamp(count(d[:5]), 1, ceil_div(_ITEM_ELEMS, width * inner))
     size = (ceil_div(d[5], width) * ceil_div(count(d[:5]), height),)
     steps = axes("k", kept[:rank], 1) | axes("s", strides[:rank], 0) | axes("b", lead, 0)
-    steps |= numbered("d", d) | {"inner": inner, "height": height, "width": width}
+    steps |= indexed_args("d", d) | {"inner": inner, "height": height, "width": width}
     kernel = KernelSpec.of("movement/pad.cl", "pad_mirror_rows", CPU=1, **mode)
     return launch(kernel, size, (1,), x=source, y=y, **steps)
 
@@ -135,11 +135,11 @@ class Pad(Op):
 
     mode: Mode = "constant"
 
-    promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
-    needed = (1,)
-    host_inputs = (1, 3)
+    attribute_to_input: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
+    required_inputs = (1,)
+    plan_time_inputs = (1, 3)
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("strided", _emit),)
 
     def full_pads(

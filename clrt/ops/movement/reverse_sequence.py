@@ -59,8 +59,8 @@ class ReverseSequence(Op):
     time_axis: int = 0
 
     accuracy = Accuracy.EXACT
-    storages = None
-    followed = (1,)
+    supported_storages = None
+    index_inputs = (1,)
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -109,9 +109,9 @@ class ScatterElements(Op):
     axis: int = 0
     reduction: Reduction = "none"
 
-    alike = ((0, 2),)
-    followed = (1,)
-    in_place = (0,)
+    same_dtype_inputs = ((0, 2),)
+    index_inputs = (1,)
+    inplace_inputs = (0,)
     variants = (Variant("lines", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

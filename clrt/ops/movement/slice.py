@@ -10,15 +10,15 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv, maximum, minimum
-from clrt.ir.dims import Dim, Undecidable, same
+from clrt.ir.dims import Dim, UndecidableDim, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import pure
-from clrt.kernels.parts import TensorPart
+from clrt.kernels.parts import Subview
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import Accuracy, Held, HostContext, Op, Types, tensor
+from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
 from clrt.ops.movement.common import (
@@ -66,11 +66,13 @@ def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
         return count_taken(dim, start, end, step)
     if step < 0:
-        whole = (same(start, -1) or _is_far(start)) and isinstance(end, int) and end <= -_FAR
+        whole = (
+            (provably_equal(start, -1) or _is_far(start)) and isinstance(end, int) and end <= -_FAR
+        )
         return floordiv(dim + (-step - 1), -step) if whole else None
     try:
         to_end = _is_far(end) or bool(end >= dim)
-    except Undecidable:
+    except UndecidableDim:
         to_end = False
     if to_end and isinstance(start, int) and -_FAR < start < 0:
         span = minimum(dim, -start)
@@ -97,7 +99,7 @@ def _is_far(bound: Dim) -> bool:
 def _is_negative(bound: Dim) -> bool | None:
     try:
         return bool(bound < 0)
-    except Undecidable:
+    except UndecidableDim:
         return None
 
 
@@ -120,19 +122,19 @@ class Slice(Op):
     Source: ONNX Slice, opset 1 to 13; bounds and axes became inputs in 10.
     """
 
-    promoted: ClassVar[Promoted] = {
+    attribute_to_input: ClassVar[Promoted] = {
         "starts": (1, np.int64),
         "ends": (2, np.int64),
         "axes": (3, np.int64),
     }
-    moves = True
-    reads_part = 0
-    needed = (1, 2)
-    host_inputs = (1, 2, 3, 4)
+    is_data_movement = True
+    partially_read_input = 0
+    required_inputs = (1, 2)
+    plan_time_inputs = (1, 2, 3, 4)
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
-    drives_unread = host_inputs
+    supported_storages = None
+    evaluates_dims = True
+    host_driven_inputs = plan_time_inputs
     variants = (Variant("strided", _emit),)
 
     def bounds(
@@ -161,17 +163,17 @@ class Slice(Op):
             steps[axis] = step * strides[axis]
         return offset, steps
 
-    def parts(self, node: Node) -> list[TensorPart]:
+    def subviews(self, node: Node) -> list[Subview]:
         x, y = node.arg(0), node.output
         if not count(y.dims):
             return []
         offset, steps = self.taken_from(node)
         dims, (source,) = collapse(y.dims, steps)
         if not dims:
-            return [TensorPart(y, x, offset, 1, 1)]
+            return [Subview(y, x, offset, 1, 1)]
         if source[-1] != 1 or len(dims) > 2:
             return []
-        return [TensorPart(y, x, offset, dims[-1], source[0] if len(dims) > 1 else dims[-1])]
+        return [Subview(y, x, offset, dims[-1], source[0] if len(dims) > 1 else dims[-1])]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -190,7 +192,7 @@ class Slice(Op):
         for k, axis in enumerate(axes):
             at = normalize_axis(int(axis), len(x.shape), self)
             step = 1 if not given(inputs, 4) else None if steps is None else steps[k]
-            if same(step, 0) if step is not None else False:
+            if provably_equal(step, 0) if step is not None else False:
                 raise ShapeError(f"Slice: the step of axis {at} is 0.")
             dim = None
             if starts is not None and ends is not None and step is not None:
@@ -198,7 +200,9 @@ class Slice(Op):
             result[at] = fresh_dim() if dim is None else dim
         return [TensorType(x.dtype, tuple(result))]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         x = tensor(inputs[0])
         starts, ends = (host.read(b).tolist() for b in inputs[1:3])
         others = (None if b is None else host.read(b).tolist() for b in inputs[3:])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import Shape, same
+from clrt.ir.dims import Shape, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
@@ -38,10 +38,10 @@ class Transpose(Op):
 
     perm: tuple[int, ...] | None = None
 
-    moves = True
+    is_data_movement = True
     accuracy = Accuracy.EXACT
-    storages = None
-    shape_data = True
+    supported_storages = None
+    evaluates_dims = True
     variants = (Variant("strided", _emit),)
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Transpose(Op):
 
     def moves_ones(self, shape: Shape) -> bool:
         """Whether it moves only axes of size 1, if any."""
-        kept = [a for a in self.order(len(shape)) if not same(shape[a], 1)]
+        kept = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
         return kept == sorted(kept)
 
     def is_view(self, inputs: Types) -> bool:

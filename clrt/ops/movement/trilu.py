@@ -51,10 +51,10 @@ class Trilu(Op):
 
     upper: int = 1
 
-    host_inputs = (1,)
-    in_place = (0,)
+    plan_time_inputs = (1,)
+    inplace_inputs = (0,)
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv, mod
-from clrt.ir.dims import Dim, Shape, differ, product, same
+from clrt.ir.dims import Dim, Shape, product, provably_different, provably_equal
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
+from clrt.ops.base import Accuracy, HostContext, Op, RuntimeValue, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.common import Promoted, elements, fresh_dims, given, length
 from clrt.ops.registry import register
@@ -21,11 +21,11 @@ from clrt.ops.registry import register
 class View(Op):
     """Base of the ops whose output is the memory of input 0."""
 
-    view = True
-    moves = True
-    shape_data = True
+    always_view = True
+    is_data_movement = True
+    evaluates_dims = True
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
 
 
 @register
@@ -35,7 +35,9 @@ class Identity(View):
     def infer(self, inputs: Types) -> list[TensorType]:
         return [need(inputs, 0, self)]
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         return inputs
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -55,8 +57,8 @@ class Reshape(View):
 
     allowzero: int = 0
 
-    needed = (1,)
-    host_inputs = (1,)
+    required_inputs = (1,)
+    plan_time_inputs = (1,)
 
     def target(self, shape: Shape, wanted: Sequence[Dim]) -> Shape:
         """The new shape.
@@ -64,10 +66,10 @@ class Reshape(View):
         Raises:
             ShapeError: The number of elements differs, or a 0 or a second -1 has no meaning.
         """
-        holes = [i for i, d in enumerate(wanted) if same(d, -1)]
+        holes = [i for i, d in enumerate(wanted) if provably_equal(d, -1)]
         result: list[Dim] = []
         for i, dim in enumerate(wanted):
-            if same(dim, 0) and not self.allowzero:
+            if provably_equal(dim, 0) and not self.allowzero:
                 if i >= len(shape):
                     raise _error(shape, wanted, f"the 0 at {i} is outside the input's rank")
                 dim = shape[i]
@@ -79,7 +81,7 @@ class Reshape(View):
         left = list(shape)
         others: list[Dim] = []
         for i, dim in enumerate(result):
-            match = next((k for k, d in enumerate(left) if same(d, dim)), None)
+            match = next((k for k, d in enumerate(left) if provably_equal(d, dim)), None)
             if i in holes:
                 continue
             if match is None:
@@ -88,12 +90,14 @@ class Reshape(View):
                 del left[match]
         have, need_ = product(left), product(others)
         if holes:
-            if same(need_, 0) or differ(mod(have, need_), 0):
+            if provably_equal(need_, 0) or provably_different(mod(have, need_), 0):
                 raise _error(shape, wanted, "the number of elements is no multiple")
             result[holes[0]] = floordiv(have, need_)
-        elif differ(have, need_):
+        elif provably_different(have, need_):
             # A shared dim of 0 makes both sides empty.
-            empty = any(same(d, 0) for d in shape) and any(same(d, 0) for d in result)
+            empty = any(provably_equal(d, 0) for d in shape) and any(
+                provably_equal(d, 0) for d in result
+            )
             if not empty:
                 raise _error(shape, wanted, "the numbers of elements differ")
         return tuple(result)
@@ -147,8 +151,8 @@ class Squeeze(View):
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
 
-    promoted: ClassVar[Promoted] = {"axes": (1, np.int64)}
-    host_inputs = (1,)
+    attribute_to_input: ClassVar[Promoted] = {"axes": (1, np.int64)}
+    plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
         """The new shape.
@@ -157,11 +161,11 @@ class Squeeze(View):
             ShapeError: An axis is outside the rank or has not one element.
         """
         if not axes:
-            return tuple(d for d in shape if not same(d, 1))
+            return tuple(d for d in shape if not provably_equal(d, 1))
         gone = {normalize_axis(a, len(shape), self) for a in axes}
         for axis in gone:
             dim = shape[axis]
-            if differ(dim, 1):
+            if provably_different(dim, 1):
                 raise ShapeError(f"Squeeze: axis {axis} has {dim} elements; expected 1.")
         return tuple(d for i, d in enumerate(shape) if i not in gone)
 
@@ -195,9 +199,9 @@ class Unsqueeze(View):
     Source: ONNX Unsqueeze, opset 1 to 25; axes became an input in 13.
     """
 
-    promoted: ClassVar[Promoted] = {"axes": (1, np.int64)}
-    needed = (1,)
-    host_inputs = (1,)
+    attribute_to_input: ClassVar[Promoted] = {"axes": (1, np.int64)}
+    required_inputs = (1,)
+    plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
         """The new shape.

@@ -13,12 +13,12 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.strided import launch_grid
 from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
@@ -59,7 +59,7 @@ def launch_rows(
     **defines: int,
 ) -> list[Launch]:
     """The launch of a vector kernel over channels, or groups of them."""
-    each = pieces_per_group(rows, _ROWS, ctx.caps)
+    each = chunks_per_group(rows, _ROWS, ctx.caps)
     spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
     return [launch(spec, (ceil_div(rows, each),), (1,), flops, rows=each, **args)]
 
@@ -117,8 +117,8 @@ class BatchNormalization(Op):
 
     epsilon: float = 1e-5
 
-    storages = WIDENED_STORAGES
-    in_place = (0,)
+    supported_storages = WIDENED_STORAGES
+    inplace_inputs = (0,)
     accuracy = Accuracy.ELEMENTWISE
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
@@ -159,5 +159,5 @@ def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
     if x.shape is None or stat.shape is None:
         return
     channels = x.shape[1] if len(x.shape) > 1 else 1
-    if len(stat.shape) != 1 or differ(stat.shape[0], channels):
+    if len(stat.shape) != 1 or provably_different(stat.shape[0], channels):
         raise ShapeError(f"{op.name}: {stat} is not one element per channel of {x}.")

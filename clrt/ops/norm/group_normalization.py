@@ -75,8 +75,8 @@ class GroupStatistics(Op):
     num_groups: int | None = None  # None: as many as channels
     per_group: bool = False
 
-    storages = WIDENED_STORAGES
-    in_place = (0,)
+    supported_storages = WIDENED_STORAGES
+    inplace_inputs = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
@@ -115,7 +115,7 @@ class GroupNormalization(GroupStatistics):
     num_groups: int = 1
     epsilon: float = 1e-5
     per_group: bool = False
-    implied = frozenset({"per_group"})
+    non_attribute_fields = frozenset({"per_group"})
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> GroupNormalization:

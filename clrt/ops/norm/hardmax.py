@@ -35,7 +35,7 @@ class Hardmax(SoftmaxBase):
     Source: ONNX Hardmax, opset 1 to 13.
     """
 
-    storages = None
+    supported_storages = None
     accuracy = Accuracy.EXACT
     variants = (Variant("lines", _emit, reject_float64),)
 

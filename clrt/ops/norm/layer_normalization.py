@@ -13,7 +13,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.builder import Builder
 from clrt.ir.cl_code import Define
-from clrt.ir.dims import Shape, differ, product
+from clrt.ir.dims import Shape, product, provably_different
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -31,7 +31,7 @@ from clrt.kernels.variant import (
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.pointwise.table import Add, Mul
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
@@ -47,14 +47,14 @@ class Normalization(Op):
     axis: int
     epsilon: float
     rms: ClassVar[bool] = False
-    storages = WIDENED_STORAGES
+    supported_storages = WIDENED_STORAGES
 
     def row(self, shape: Shape) -> Shape:
         """The normalised axes of x."""
         return shape[normalize_axis(self.axis, len(shape), self) :]
 
 
-@decomposes(Normalization, audience=Audience.PLANNING)
+@register_decomposition(Normalization, audience=DecompositionStage.PLANNING)
 def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
     """The normalisation alone, then products and sums that broadcast, where the scale or the bias
     is no row of it.
@@ -184,7 +184,7 @@ def _times(node: Node) -> int:
     """
     assert isinstance(node.op, Normalization)
     x = node.arg(0)
-    row = node.op.row(x.symbolic or x.dims)
+    row = node.op.row(x.symbolic_shape or x.dims)
     n = prod(d if isinstance(d, int) else 0 for d in row)
     return 4 if n >= 4096 else 2 if n >= 2048 else 1
 
@@ -240,8 +240,8 @@ class LayerNormalization(Normalization):
     epsilon: float = 1e-5
     stats: bool = False
 
-    implied = frozenset({"stats"})
-    in_place = (0,)
+    non_attribute_fields = frozenset({"stats"})
+    inplace_inputs = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = VARIANTS
 
@@ -291,7 +291,9 @@ def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
     if scale.shape is None:
         return
     pairs = zip(reversed(x.shape), reversed(scale.shape), strict=False)
-    wrong = any(differ(given, own) and differ(given, 1) for own, given in pairs)
+    wrong = any(
+        provably_different(given, own) and provably_different(given, 1) for own, given in pairs
+    )
     if wrong or len(scale.shape) > len(x.shape):
         size = product(x.shape[axis:])
         raise ShapeError(

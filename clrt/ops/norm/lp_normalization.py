@@ -44,8 +44,8 @@ class LpNormalization(Op):
     axis: int = -1
     p: Literal[1, 2] = 2
 
-    storages = WIDENED_STORAGES
-    in_place = (0,)
+    supported_storages = WIDENED_STORAGES
+    inplace_inputs = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = (Variant("any", _emit, reject_in_float32),)
 

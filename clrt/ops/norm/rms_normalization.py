@@ -29,7 +29,7 @@ class RMSNormalization(Normalization):
     axis: int = -1
     epsilon: float = 1e-5
 
-    in_place = (0,)
+    inplace_inputs = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = VARIANTS
     rms = True

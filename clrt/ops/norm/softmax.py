@@ -112,8 +112,8 @@ class SoftmaxBase(Op):
     flatten: bool = False
 
     log: ClassVar[bool] = False
-    storages: ClassVar[frozenset[str] | None] = WIDENED_STORAGES
-    in_place = (0,)
+    supported_storages: ClassVar[frozenset[str] | None] = WIDENED_STORAGES
+    inplace_inputs = (0,)
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),

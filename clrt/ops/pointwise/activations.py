@@ -26,7 +26,7 @@ class Parametric(Pointwise):
             for f in fields(self)
             if isinstance(v := getattr(self, f.name), float)
         }
-        return Code("({})").fill(template.fill(*args, **values))
+        return Code("({})").substitute(template.substitute(*args, **values))
 
 
 @register

@@ -47,8 +47,8 @@ class Pointwise(Op):
     booleans: ClassVar[bool] = False
     only_floats: ClassVar[bool] = False
     accuracy = Accuracy.TRANSCENDENTAL
-    storages = None
-    in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
+    supported_storages = None
+    inplace_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         """Dtype of the result."""
@@ -104,4 +104,4 @@ class Pointwise(Op):
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         """Puts operands and attributes into a template."""
-        return Code("({})").fill(template.fill(*args)) if template else None
+        return Code("({})").substitute(template.substitute(*args)) if template else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.cl_code import Code
-from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -63,10 +63,10 @@ class Cast(Pointwise):
     saturate: bool = True
     round_mode: _RoundMode = "up"
 
-    moves = True
-    in_place = ()
+    is_data_movement = True
+    inplace_inputs = ()
     accuracy = Accuracy.EXACT
-    shape_data = True
+    evaluates_dims = True
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -112,22 +112,24 @@ class Cast(Pointwise):
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
-            return Code("({} != 0)").fill(x)
+            return Code("({} != 0)").substitute(x)
         # Floats of 16 bits are float32 until they are stored.
-        if to is source or (to in WIDENED and source.compute == "float"):
+        if to is source or (to in FLOAT_STORAGES and source.compute == "float"):
             return x
-        if to in WIDENED and source is DType.BOOL:
-            return Code("PICK({}, (F)1, (F)0)").fill(x)
+        if to in FLOAT_STORAGES and source is DType.BOOL:
+            return Code("PICK({}, (F)1, (F)0)").substitute(x)
         if to.is_int and source.is_float:
             return integer_cl(x, source, to)
         if to is DType.INT64 and source.itemsize <= 4 and source is not DType.UINT32:
-            return Code("i_long({})").fill(x)
-        value = Code("({})({})").fill(to.compute, x)
+            return Code("i_long({})").substitute(x)
+        value = Code("({})({})").substitute(to.compute, x)
         if to is DType.FLOAT8E8M0:
             mode = ROUND_MODES.index(self.round_mode)
-            return Code("power_of_two({}, {}, {})").fill(value, mode, self.saturate)
+            return Code("power_of_two({}, {}, {})").substitute(value, mode, self.saturate)
         if to in FLOAT8 and self.saturate:
-            return Code("saturated({}, {}f)").fill(value, float(ml_dtypes.finfo(to.numpy).max))
+            return Code("saturated({}, {}f)").substitute(
+                value, float(ml_dtypes.finfo(to.numpy).max)
+            )
         return value
 
 
@@ -197,8 +199,8 @@ class BitCast(View):
 
     to: DType = DType.FLOAT32
 
-    moves = False
-    shape_data = False
+    is_data_movement = False
+    evaluates_dims = False
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

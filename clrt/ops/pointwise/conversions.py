@@ -21,14 +21,14 @@ def widened(array: Array) -> Array:
 def literal(value: float, dtype: DType) -> Code:
     """A number in OpenCL C, exact to the last bit."""
     if not dtype.is_float:
-        return Code("({})({})").fill(dtype.cl, int(value))
+        return Code("({})({})").substitute(dtype.cl, int(value))
     with np.errstate(over="ignore"):
         number = float(value if dtype is DType.FLOAT64 else np.float32(value))
     if math.isnan(number):
         return Code("NAN")
     if math.isinf(number):
         return Code("INFINITY") if number > 0 else Code("(-INFINITY)")
-    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
+    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).substitute(number)
 
 
 def truncated(array: Array, dtype: DType) -> Array:
@@ -53,7 +53,7 @@ def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
     kind = Code("double") if source is DType.FLOAT64 else Code("float")
     wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
     wide = dtype if dtype is DType.UINT64 else wide
-    return Code("({})({}_to_{}({}))").fill(dtype.compute, kind, wide.cl, text)
+    return Code("({})({}_to_{}({}))").substitute(dtype.compute, kind, wide.cl, text)
 
 
 _BY_INT64 = (DType.UINT32, DType.INT64, DType.UINT64)

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, unused
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch, unread_arg
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -73,7 +73,7 @@ def quantize_launches(
     local = (1,) if caps.is_cpu else None
     args = {"y": y, "scale": scale, "zero": zero, "x": x, **sizes}
     if count == 1:
-        return [launch(kernel, (1,), local, n, parts=unused(x), count=0, **args)]
+        return [launch(kernel, (1,), local, n, parts=unread_arg(x), count=0, **args)]
     parts = ctx.scratch(2 * count)
     ranges = KernelSpec.of(_SOURCE, "range_parts", **macros)
     return [

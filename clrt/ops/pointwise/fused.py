@@ -15,16 +15,16 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError
 from clrt.ir.cl_code import Code, Define
-from clrt.ir.dims import Shape, same, same_shape
-from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.dims import Shape, provably_equal, same_shape
+from clrt.ir.dtypes import FLOAT_STORAGES, DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
-    LaunchFusion,
-    Makers,
+    LaunchFusionRule,
+    ProducerMap,
     RegionLaunches,
     register_fusion,
 )
@@ -33,10 +33,10 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    TensorRows,
+    RowPitchSupport,
+    indexed_args,
     launch,
     number_inputs,
-    numbered,
 )
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
@@ -110,7 +110,7 @@ def compute_type(dtype: DType) -> Code:
     return Code("I") if dtype is DType.BOOL else dtype.compute
 
 
-def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[TensorType]:
+def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -> list[TensorType]:
     """Types of the operands followed by those of the steps.
 
     Raises:
@@ -127,13 +127,13 @@ def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[Tens
 
 
 @lru_cache(maxsize=1024)
-def step_dtypes(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
+def step_dtypes(steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
     """Dtypes of the operands followed by those of the steps; each layer of a model asks again."""
     return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
 
 
 def render(
-    steps: tuple[Step, ...], inputs: Sequence[DType], takes_numbers: bool = True
+    steps: tuple[ElementwiseStep, ...], inputs: Sequence[DType], takes_numbers: bool = True
 ) -> Program | str:
     """OpenCL C for a program over variables v0…, or the reason there is none.
 
@@ -145,7 +145,7 @@ def render(
 
 @lru_cache(maxsize=1024)
 def _rendered(
-    steps: tuple[Step, ...], inputs: tuple[DType, ...], takes_numbers: bool
+    steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
     made = step_dtypes(steps, inputs)
     lines: list[Code] = []
@@ -153,23 +153,23 @@ def _rendered(
     for index, step in enumerate(steps, start=len(inputs)):
         dtypes = [made[a] for a in step.args]
         if isinstance(step.op, Literal) and takes_numbers and step.op.is_argument:
-            expr: Code | None = _NUMBER.fill(len(numbers))
+            expr: Code | None = _NUMBER.substitute(len(numbers))
             numbers.append(step.op.value)
         elif isinstance(step.op, Literal):
             expr = step.op.cl()
         else:
             assert isinstance(step.op, Pointwise)
-            expr = step.op.cl([_VARIABLE.fill(a) for a in step.args], dtypes)
+            expr = step.op.cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
         kind = compute_type(made[index])
-        lines.append(Code("const {0} v{1} = ({0})({2});").fill(kind, index, expr))
-    result = _VARIABLE.fill(len(made) - 1)
+        lines.append(Code("const {0} v{1} = ({0})({2});").substitute(kind, index, expr))
+    result = _VARIABLE.substitute(len(made) - 1)
     return Program(Code(" ").join(lines), result, made[-1], tuple(numbers))
 
 
 def can_vectorise(
-    steps: tuple[Step, ...],
+    steps: tuple[ElementwiseStep, ...],
     inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
@@ -192,13 +192,13 @@ class Fused(Op):
     Source: clrt.
     """
 
-    storages = None
+    supported_storages = None
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementwiseStep, ...] = ()
 
     domain = "clrt"
     accuracy = Accuracy.TRANSCENDENTAL
-    in_place = tuple(range(64))
+    inplace_inputs = tuple(range(64))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         present = [t for t in inputs if t is not None]
@@ -214,9 +214,9 @@ class Fused(Op):
         return (result,)
 
 
-def steps_of(op: Op, arity: int) -> tuple[Step, ...]:
+def steps_of(op: Op, arity: int) -> tuple[ElementwiseStep, ...]:
     """The program of a node: its own steps, or the one step that a pointwise op is."""
-    return op.steps if isinstance(op, Fused) else (Step(op, tuple(range(arity))),)
+    return op.steps if isinstance(op, Fused) else (ElementwiseStep(op, tuple(range(arity))),)
 
 
 def _inputs(node: Node) -> list[Value]:
@@ -242,11 +242,11 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 def symbolic_shape(value: Value) -> Shape:
     """The shape before dims were bound: what may decide on a kernel without tying it to sizes."""
-    return value.symbolic if value.symbolic is not None else value.dims
+    return value.symbolic_shape if value.symbolic_shape is not None else value.dims
 
 
 def _is_one(value: Value) -> bool:
-    return all(same(d, 1) for d in symbolic_shape(value))
+    return all(provably_equal(d, 1) for d in symbolic_shape(value))
 
 
 def _inner(value: Value, y: Value) -> Code:
@@ -254,9 +254,9 @@ def _inner(value: Value, y: Value) -> Code:
     shape, target = symbolic_shape(value), symbolic_shape(y)
     if _is_one(value):
         return Code("0")
-    if same(shape[-1], target[-1]):
+    if provably_equal(shape[-1], target[-1]):
         return Code("1")
-    return Code("0") if same(shape[-1], 1) else Code("ARG")
+    return Code("0") if provably_equal(shape[-1], 1) else Code("ARG")
 
 
 def _takes_vectors(node: Node) -> bool:
@@ -266,7 +266,7 @@ def _takes_vectors(node: Node) -> bool:
     row = symbolic_shape(y)[-1:]
     short = row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]
     return (
-        can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], WIDENED)
+        can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], FLOAT_STORAGES)
         and "ARG" not in [_inner(v, y) for v in values]
         and (_is_flat(node) or not short)
     )
@@ -278,7 +278,7 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _match_norm(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+def _match_norm(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
     """A program and the normalisation of its rows."""
     made = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
     if made is None or not isinstance(made.op, (Pointwise, Fused)):
@@ -291,10 +291,10 @@ def _match_norm(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fusi
 
 
 def _emit_norm(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    return RegionLaunches(_emit_cpu(match.nodes[0], ctx, match.facts))
+    return RegionLaunches(_emit_cpu(match.nodes[0], ctx, match.payload))
 
 
-register_fusion(LaunchFusion("elementwise_norm", 2, _match_norm, _emit_norm))
+register_fusion(LaunchFusionRule("elementwise_norm", 2, _match_norm, _emit_norm))
 
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
@@ -304,11 +304,11 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
         return []
     tunables = ctx.tunables(CPU) | ({} if _takes_vectors(node) else {"T_VW": 1})
     read, walk = Code("READ_{}({}, {})"), Code("WALK({}, {})")
-    reads = [read.fill(_inner(v, y), k, v.dtype.storage) for k, v in enumerate(values)]
-    walks = Code(" ").join(walk.fill(k, v.dtype.cl) for k, v in enumerate(values))
+    reads = [read.substitute(_inner(v, y), k, v.dtype.storage) for k, v in enumerate(values)]
+    walks = Code(" ").join(walk.substitute(k, v.dtype.cl) for k, v in enumerate(values))
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     if y.dtype is DType.BOOL:
-        defines["RESULT"] = Code("{} & one").fill(defines["RESULT"])
+        defines["RESULT"] = Code("{} & one").substitute(defines["RESULT"])
     dims, args = _walk(values, y, keeps_rows=True)
     share, flops = tunables["T_ELEMS"], 0
     if norm is not None:
@@ -318,7 +318,7 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
         share, flops = rows * n, norm_flops(total // n, n)
         args |= norm.args | {"n": n, "rows": rows}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_cpu", **defines)
-    args |= numbered("d", dims) | _operands(node)
+    args |= indexed_args("d", dims) | _operands(node)
     args |= {f"x{k}": _by_rows(v, k, y, dims[-1], args) for k, v in enumerate(values)}
     return [launch(kernel, (ceil_div(total, share),), (1,), flops, **args)]
 
@@ -328,7 +328,7 @@ def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]
     if _inner(value, y) != "1":
         return BufferArg(value)
     steps = [f"s{k}_{axis}" for axis in range(MAX_RANK - 1) if args[f"s{k}_{axis}"]]
-    return BufferArg(value, rows=TensorRows(width, tuple(steps)))
+    return BufferArg(value, rows=RowPitchSupport(width, tuple(steps)))
 
 
 def _is_part(value: Value, width: int) -> bool:
@@ -338,7 +338,7 @@ def _is_part(value: Value, width: int) -> bool:
         value, maker = maker.arg(0), maker.arg(0).producer
     if maker is None or not isinstance(maker.op, Op) or not value.dims:
         return False
-    parts = maker.op.parts(maker)
+    parts = maker.op.subviews(maker)
     return any(p.value is value and p.width == width != p.pitch for p in parts)
 
 
@@ -351,7 +351,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if _is_flat(node):
         places = [Code("0") if _is_one(v) else Code("i") for v in values]
         reads = [
-            Code("READ_AS({}, {}, {})").fill(k, s, at)
+            Code("READ_AS({}, {}, {})").substitute(k, s, at)
             for k, (s, at) in enumerate(zip(storages, places, strict=True))
         ]
         kernel = KernelSpec.of(
@@ -360,7 +360,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return [launch(kernel, (total,), n=total, **_operands(node))]
     inner = [_inner(v, y) for v in values]
     reads = [
-        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").fill(k, s, at)
+        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").substitute(k, s, at)
         for k, (s, at) in enumerate(zip(storages, inner, strict=True))
     ]
     defines = _defines(node, reads) | {"GENERAL": 1}
@@ -379,20 +379,20 @@ def _program(node: Node) -> Program:
 
 def _operands(node: Node) -> dict[str, Any]:
     """The result, and what INPUTS declares."""
-    numbers = numbered("c", _program(node).numbers)
-    return {"y": node.output, **numbered("x", _inputs(node)), **numbers}
+    numbers = indexed_args("c", _program(node).numbers)
+    return {"y": node.output, **indexed_args("x", _inputs(node)), **numbers}
 
 
 def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
     """The program, with operands read by the given expressions."""
     values, program = _inputs(node), _program(node)
     declared = (
-        Code("const {} v{} = {};").fill(compute_type(v.dtype), k, read)
+        Code("const {} v{} = {};").substitute(compute_type(v.dtype), k, read)
         for k, (v, read) in enumerate(zip(values, reads, strict=True))
     )
     step, given = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
-    steps = (step.fill(k, j) for k in range(len(values)) for j in range(MAX_RANK))
-    inputs = (given.fill(v.dtype.cl, k) for k, v in enumerate(values))
+    steps = (step.substitute(k, j) for k in range(len(values)) for j in range(MAX_RANK))
+    inputs = (given.substitute(v.dtype.cl, k) for k, v in enumerate(values))
     return {
         "OUT_T": node.output.dtype.cl,
         "STORAGE": node.output.dtype.storage,
@@ -424,7 +424,7 @@ def _walk(
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
     steps: dict[str, Any] = {}
     for k, (o, step) in enumerate(zip(outer, inner, strict=True)):
-        steps |= numbered(f"s{k}_", (*pad_rank(o, 0)[1:], step))
+        steps |= indexed_args(f"s{k}_", (*pad_rank(o, 0)[1:], step))
     return (*pad_rank(dims, 1)[1:], n), steps
 
 

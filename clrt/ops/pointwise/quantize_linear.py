@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ
+from clrt.ir.dims import Shape, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.quantize_launches import BlockWalk, bounds, dequantize_launch, quantize_launch
+from clrt.kernels.quantize_launches import ScaleIndexing, bounds, dequantize_launch, quantize_launch
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -46,7 +46,7 @@ class Quantization(Op):
     output_dtype: DType | None = None
 
     accuracy = Accuracy.EXACT
-    storages: ClassVar[frozenset[str] | None] = None
+    supported_storages: ClassVar[frozenset[str] | None] = None
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -58,11 +58,11 @@ class Quantization(Op):
             node.attrs["saturate"] = bool(node.attrs["saturate"])
         return super().from_onnx(node)
 
-    def walk(self, dims: tuple[int, ...], scale: tuple[int, ...]) -> BlockWalk:
+    def walk(self, dims: tuple[int, ...], scale: tuple[int, ...]) -> ScaleIndexing:
         """How scales lie over x."""
         one = prod(scale) == 1 and len(scale) < 2
         axis = 0 if one else normalize_axis(self.axis, len(dims), self)
-        return BlockWalk.of(dims, axis, self.block_size, one=one)
+        return ScaleIndexing.of(dims, axis, self.block_size, one=one)
 
     def spread(self, x: Array, parameter: Array) -> Array:
         """A scale or zero point in a shape that broadcasts against x."""
@@ -99,7 +99,7 @@ class Quantization(Op):
             wanted: Shape = tuple(blocks if i == axis else d for i, d in enumerate(x.shape))
         else:
             wanted = (x.shape[axis],)
-        if len(wanted) != len(scale.shape) or any(map(differ, wanted, scale.shape)):
+        if len(wanted) != len(scale.shape) or any(map(provably_different, wanted, scale.shape)):
             blocks_of = f" in blocks of {self.block_size}" if self.block_size else ""
             raise ShapeError(
                 f"{self.name}: scale {scale} does not fit x {x} along axis {axis}{blocks_of}."
@@ -107,7 +107,9 @@ class Quantization(Op):
 
 
 def _may_be_one(shape: Shape | None) -> bool:
-    return shape is not None and (not shape or (len(shape) == 1 and not differ(shape[0], 1)))
+    return shape is not None and (
+        not shape or (len(shape) == 1 and not provably_different(shape[0], 1))
+    )
 
 
 def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:

@@ -40,4 +40,4 @@ class RoundToScale(Pointwise):
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if dtypes[0] is DType.FLOAT64:
             return None
-        return Code("c_on_scale({}, {}, {}, {})").fill(*args)
+        return Code("c_on_scale({}, {}, {}, {})").substitute(*args)

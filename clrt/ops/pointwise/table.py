@@ -82,15 +82,15 @@ def _erf(x: Array) -> Any:
 _NUMBERS: dict[str, Any] = {"integers": True}
 _EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
 _FLOATS: dict[str, Any] = {"only_floats": True}
-_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "shape_data": True}
+_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "evaluates_dims": True}
 _ARITHMETIC: dict[str, Any] = {**_BINARY, "accuracy": Accuracy.ELEMENTWISE}
-_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "in_place": ()}
+_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "inplace_inputs": ()}
 _LOGIC: dict[str, Any] = {
     **_EXACT,
     "arity": 2,
     "floats": False,
     "booleans": True,
-    "shape_data": True,
+    "evaluates_dims": True,
 }
 _BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
 
@@ -123,14 +123,14 @@ BitwiseAnd = _row("BitwiseAnd", "{0} & {1}", np.bitwise_and, **_BITS)
 BitwiseOr = _row("BitwiseOr", "{0} | {1}", np.bitwise_or, **_BITS)
 BitwiseXor = _row("BitwiseXor", "{0} ^ {1}", np.bitwise_xor, **_BITS)
 BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
-IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
+IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, inplace_inputs=(), **_EXACT)
 
 Neg = _row(
     "Neg",
     "-{0}",
     lambda x: -x,
     int_expr="i_sub(0, {0})",
-    shape_data=True,
+    evaluates_dims=True,
     **_NUMBERS,
     **_EXACT,
 )
@@ -215,11 +215,15 @@ class Pow(Pointwise):
             return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
         kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
         if dtypes[0].is_float:
-            return super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+            return super().fill(
+                template, (args[0], Code("({})({})").substitute(kind, args[1])), dtypes
+            )
         if dtypes[1] is DType.FLOAT64:
-            wide = Code("pow((double)({}), {})").fill(*args)
+            wide = Code("pow((double)({}), {})").substitute(*args)
             return integer_cl(wide, DType.FLOAT64, dtypes[0])
-        return integer_cl(Code("c_pow((F)({}), (F)({}))").fill(*args), DType.FLOAT32, dtypes[0])
+        return integer_cl(
+            Code("c_pow((F)({}), (F)({}))").substitute(*args), DType.FLOAT32, dtypes[0]
+        )
 
 
 @register
@@ -233,7 +237,7 @@ class Mod(Pointwise):
     int_expr = Code("i_mod({0}, {1})")
     arity = 2
     integers = True
-    shape_data = True
+    evaluates_dims = True
 
     def evaluate(self, *arrays: Array) -> Any:
         a, b = arrays
@@ -266,7 +270,7 @@ class BitShift(Pointwise):
         left = Code("((ulong)({1}) < {2} ? {0} << {1} : 0)")
         right = Code("((ulong)({1}) < {2} ? {0} >> {1} : ({0} < 0 ? -1 : 0))")
         template = left if self.direction == "LEFT" else right
-        return template.fill(*args, 8 * dtypes[0].itemsize)
+        return template.substitute(*args, 8 * dtypes[0].itemsize)
 
 
 @register
@@ -274,9 +278,9 @@ class Where(Pointwise):
     """condition ? x : y. Source: ONNX Where, opset 9 to 16."""
 
     arity = 3
-    in_place = (1, 2)
+    inplace_inputs = (1, 2)
     accuracy = Accuracy.EXACT
-    shape_data = True
+    evaluates_dims = True
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         return dtypes[1]
@@ -290,7 +294,7 @@ class Where(Pointwise):
         return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        return Code("PICK({}, {}, {})").fill(*args)
+        return Code("PICK({}, {}, {})").substitute(*args)
 
 
 @register
@@ -309,7 +313,7 @@ class Gelu(Pointwise):
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         template = Code("@gelu_tanh({0})") if self.approximate == "tanh" else Code("@gelu_erf({0})")
         prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
-        return template.renamed(Code("@"), prefix).fill(*args)
+        return template.renamed(Code("@"), prefix).substitute(*args)
 
 
 @register
@@ -320,7 +324,7 @@ class IsInf(Pointwise):
     detect_negative: int = 1
     detect_positive: int = 1
     compares = True
-    in_place = ()
+    inplace_inputs = ()
     accuracy = Accuracy.EXACT
 
     def evaluate(self, *arrays: Array) -> Any:
@@ -331,4 +335,4 @@ class IsInf(Pointwise):
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         positive = Code("({0} == INFINITY)") if self.detect_positive else Code("0")
         negative = Code("({0} == -INFINITY)") if self.detect_negative else Code("0")
-        return Code("({} || {})").fill(positive.fill(*args), negative.fill(*args))
+        return Code("({} || {})").substitute(positive.substitute(*args), negative.substitute(*args))

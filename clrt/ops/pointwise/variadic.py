@@ -15,7 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy, OnnxNode
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
@@ -31,7 +31,7 @@ class Clip(Pointwise):
 
     has_min: bool = True
     has_max: bool = True
-    implied = frozenset({"has_min", "has_max"})
+    non_attribute_fields = frozenset({"has_min", "has_max"})
     accuracy = Accuracy.EXACT
     integers = True
     arity = 3
@@ -64,9 +64,9 @@ class Clip(Pointwise):
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         text, prefix = args[0], _prefix(dtypes[0])
         if self.has_min:
-            text = Code("{}max({}, {})").fill(prefix, text, args[1])
+            text = Code("{}max({}, {})").substitute(prefix, text, args[1])
         if self.has_max:
-            text = Code("{}min({}, {})").fill(prefix, text, args[-1])
+            text = Code("{}min({}, {})").substitute(prefix, text, args[-1])
         return text
 
 
@@ -110,7 +110,7 @@ class Variadic(Pointwise):
         return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
 
 
-@decomposes(Variadic, audience=Audience.PLANNING)
+@register_decomposition(Variadic, audience=DecompositionStage.PLANNING)
 def _in_levels(node: Node, make: Builder) -> list[Value] | None:
     """More operands than a kernel takes."""
     assert isinstance(node.op, Variadic)
@@ -130,13 +130,13 @@ class Max(Variadic):
 
     accuracy = Accuracy.EXACT
     integers = True
-    shape_data = True
+    evaluates_dims = True
 
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.maximum, maximum), arrays)
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        return Code("@max({}, {})").fill(left, right)
+        return Code("@max({}, {})").substitute(left, right)
 
 
 @register
@@ -145,13 +145,13 @@ class Min(Variadic):
 
     accuracy = Accuracy.EXACT
     integers = True
-    shape_data = True
+    evaluates_dims = True
 
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.minimum, minimum), arrays)
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        return Code("@min({}, {})").fill(left, right)
+        return Code("@min({}, {})").substitute(left, right)
 
 
 @register
@@ -164,7 +164,7 @@ class Sum(Variadic):
         return _reduce(np.add, arrays)
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        return Code("({} + {})").fill(left, right)
+        return Code("({} + {})").substitute(left, right)
 
 
 @register
@@ -177,7 +177,7 @@ class Mean(Variadic):
         return _reduce(np.add, arrays) / len(arrays)
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        return Code("({} + {})").fill(left, right)
+        return Code("({} + {})").substitute(left, right)
 
     @property
     def partial(self) -> Variadic:
@@ -188,7 +188,7 @@ class Mean(Variadic):
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         total = super().cl(args, dtypes)
-        return None if total is None else Code("({} / {})").fill(total, len(args))
+        return None if total is None else Code("({} / {})").substitute(total, len(args))
 
 
 def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:

@@ -76,7 +76,7 @@ class Dropout(RandomOp):
 
     mask_like_x: bool = False
 
-    storages = None
+    supported_storages = None
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("copy", _copy, _copies), Variant("philox", _emit, _reject))
 
@@ -93,7 +93,7 @@ class Dropout(RandomOp):
             node.set_input(1, np.array(0.5, np.float32))
         return cls(key_of(node))
 
-    def draws(self, inputs: Types) -> bool:
+    def is_random(self, inputs: Types) -> bool:
         training = inputs[2] if len(inputs) > 2 else None
         return training is not None and (training.numbers is None or bool(training.numbers.any()))
 

@@ -36,7 +36,7 @@ class RandomOp(Op):
 
     key: int = 0
 
-    implied = frozenset({"key"})
+    non_attribute_fields = frozenset({"key"})
 
     def to_onnx(self) -> dict[str, Any]:
         """The seed that the key was made of, and none if it was made of the node's name."""
@@ -45,7 +45,7 @@ class RandomOp(Op):
         (seed,) = struct.unpack("<f", struct.pack("<I", self.key & _MASK))
         return {**super().to_onnx(), "seed": seed}
 
-    def draws(self, inputs: Types) -> bool:
+    def is_random(self, inputs: Types) -> bool:
         return True
 
 

@@ -60,7 +60,7 @@ class RandomTensor(RandomOp):
     """
 
     normal: ClassVar[bool] = False
-    storages = None
+    supported_storages = None
     accuracy = Accuracy.TRANSCENDENTAL
     variants = (Variant("philox", _emit, reject_float64),)
 

@@ -52,8 +52,8 @@ class DynamicQuantizeLSTM(LSTM):
 
     domain = "com.microsoft"
     hidden_axis = 1
-    host_inputs = (1, 2, 8, 9, 10, 11)
-    alike = ((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11))
+    plan_time_inputs = (1, 2, 8, 9, 10, 11)
+    same_dtype_inputs = ((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11))
     variants = (
         STEPS_BYTES,
         *variants(RoundedWalk, typed=False),

@@ -12,12 +12,12 @@ from clrt.kernels.spec import Buffer, BufferArg, Launch, Scratch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
-from clrt.ops.recurrent.recurrent_launches import Walk, variants
+from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches, variants
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.registry import register
 
 
-class _ResetWalk(Walk):
+class _ResetWalk(RecurrentLaunches):
     """The form that resets the state before its product: two products in a step."""
 
     def step(
@@ -50,7 +50,7 @@ class _ResetWalk(Walk):
         return part, copy
 
 
-class _LinearWalk(Walk):
+class _LinearWalk(RecurrentLaunches):
     def step(
         self, gx: Scratch, states: list[Buffer]
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
@@ -60,7 +60,7 @@ class _LinearWalk(Walk):
         return setup, lambda s: [*product, self.kernel("gru", s, gx, **tensors)]
 
 
-def _walk(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> Walk:
+def _walk(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> RecurrentLaunches:
     assert isinstance(node.op, GRU)
     return (_LinearWalk if node.op.linear_before_reset else _ResetWalk)(node, ctx, emit)
 

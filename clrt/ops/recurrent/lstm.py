@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
-from clrt.ops.recurrent.recurrent_launches import Walk, variants
+from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches, variants
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.registry import register
 
@@ -29,7 +29,7 @@ class LSTM(Recurrent):
     defaults = ("Sigmoid", "Tanh", "Tanh")
     unclipped = 2
     entry = "lstm"
-    variants = (STEPS_CPU, *variants(Walk))
+    variants = (STEPS_CPU, *variants(RecurrentLaunches))
 
     def features(self) -> dict[str, int]:
         return {"F_COUPLED": int(bool(self.input_forget))}

@@ -10,9 +10,9 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import Dim, differ
+from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, TensorType
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.index_checks import check_lengths
@@ -21,7 +21,7 @@ from clrt.ops.pointwise.activations import Elu, HardSigmoid, LeakyRelu, Threshol
 from clrt.ops.pointwise.fused import Fused, Literal
 from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 
-Steps: TypeAlias = tuple[Step, ...]
+Steps: TypeAlias = tuple[ElementwiseStep, ...]
 Function: TypeAlias = Callable[[Array], Array]
 
 # By name: which of alpha and beta a function takes, with their defaults.
@@ -39,10 +39,10 @@ BETA = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
     """alpha x + beta."""
     return (
-        Step(Literal(alpha, dtype), ()),
-        Step(Literal(beta, dtype), ()),
-        Step(Mul(), (0, 1)),
-        Step(Add(), (3, 2)),
+        ElementwiseStep(Literal(alpha, dtype), ()),
+        ElementwiseStep(Literal(beta, dtype), ()),
+        ElementwiseStep(Mul(), (0, 1)),
+        ElementwiseStep(Add(), (3, 2)),
     )
 
 
@@ -54,23 +54,31 @@ def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
     """
     plain = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "softsign": Softsign}
     if name in plain:
-        return (Step(plain[name](), (0,)),)
+        return (ElementwiseStep(plain[name](), (0,)),)
     match name:
         case "softplus":
-            return (Step(Softplus(), (0,)),)
+            return (ElementwiseStep(Softplus(), (0,)),)
         case "leakyrelu":
-            return (Step(LeakyRelu(alpha), (0,)),)
+            return (ElementwiseStep(LeakyRelu(alpha), (0,)),)
         case "thresholdedrelu":
-            return (Step(ThresholdedRelu(alpha), (0,)),)
+            return (ElementwiseStep(ThresholdedRelu(alpha), (0,)),)
         case "elu":
-            return (Step(Elu(alpha), (0,)),)
+            return (ElementwiseStep(Elu(alpha), (0,)),)
         case "hardsigmoid":
-            return (Step(HardSigmoid(alpha, beta), (0,)),)
+            return (ElementwiseStep(HardSigmoid(alpha, beta), (0,)),)
         case "affine":
             return _linear(alpha, beta, dtype)
         case "scaledtanh":
-            scaled = (Step(Literal(beta, dtype), ()), Step(Mul(), (0, 1)), Step(Tanh(), (2,)))
-            return (*scaled, Step(Literal(alpha, dtype), ()), Step(Mul(), (3, 4)))
+            scaled = (
+                ElementwiseStep(Literal(beta, dtype), ()),
+                ElementwiseStep(Mul(), (0, 1)),
+                ElementwiseStep(Tanh(), (2,)),
+            )
+            return (
+                *scaled,
+                ElementwiseStep(Literal(alpha, dtype), ()),
+                ElementwiseStep(Mul(), (3, 4)),
+            )
     raise ModelError(f"'{name}' is no activation of a recurrent op.")
 
 
@@ -125,8 +133,8 @@ class Recurrent(Op):
     layout: int = 0
 
     alike: ClassVar[tuple[tuple[int, ...], ...]] = ((0, 1, 2, 3, 5, 6, 7),)
-    followed = (4,)
-    stepwise = True
+    index_inputs = (4,)
+    has_slow_reference = True
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)
@@ -195,7 +203,7 @@ class Recurrent(Op):
     def _check(self, index: int, given: TensorType | None, shape: Sequence[Dim]) -> None:
         if given is None or given.shape is None:
             return
-        if len(given.shape) != len(shape) or any(map(differ, given.shape, shape)):
+        if len(given.shape) != len(shape) or any(map(provably_different, given.shape, shape)):
             text = ",".join(map(str, shape))
             raise ShapeError(f"{self.name}: input {index} is {given}; expected [{text}].")
 

@@ -13,7 +13,7 @@ from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels import gemm_variants
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Scratch, launch, optional
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
@@ -25,7 +25,7 @@ from clrt.ops.recurrent.recurrent import Recurrent
 _ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
 
 
-class Walk:
+class RecurrentLaunches:
     """The launches of a node.
 
     The states lie in the outputs Y_h and Y_c where the node has them. Each step reads and writes
@@ -75,7 +75,7 @@ class Walk:
         x, w = self.node.arg(0), self.node.arg(1)
         depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
         gx = self.gate_scratch(self.directions * rows * wide)
-        inputs = MatrixView(BufferArg(x), (0, depth, 1))
+        inputs = MatrixOperand(BufferArg(x), (0, depth, 1))
         return gx, self._product(gx, inputs, w, rows, wide, depth)
 
     def step(
@@ -95,7 +95,7 @@ class Walk:
         self, y: Scratch, state: Buffer, r: Buffer, gates: int
     ) -> tuple[list[Launch], list[Launch]]:
         """y[D, B, gates H] = the states times R^T: what runs once, and what each step runs."""
-        view = MatrixView(BufferArg(state), (*self.state_strides, 1))
+        view = MatrixOperand(BufferArg(state), (*self.state_strides, 1))
         made = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
         once, each, changing = list[Launch](), list[Launch](), {state}
         for made_by in made:
@@ -108,12 +108,12 @@ class Walk:
         return once, each
 
     def _product(
-        self, y: Scratch, a: MatrixView, weights: Buffer, m: int, n: int, k: int
+        self, y: Scratch, a: MatrixOperand, weights: Buffer, m: int, n: int, k: int
     ) -> list[Launch]:
-        b = MatrixView(BufferArg(weights), (n * k, *self.weight_steps(n, k)))
+        b = MatrixOperand(BufferArg(weights), (n * k, *self.weight_steps(n, k)))
         accumulator = compute_type(self.dtype)
         batch = (self.directions,)
-        product = Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
+        product = GemmProblem(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
         return self._emit(product, self.ctx)
 
     def weight_steps(self, n: int, k: int) -> tuple[int, int]:
@@ -185,8 +185,8 @@ class Walk:
         clip = self.op.clip
         kind = compute_type(self.gate_dtype)
         high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
-        limited = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").fill(
-            *(Code("({0})({1})").fill(kind, limit) for limit in (high, low))
+        limited = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").substitute(
+            *(Code("({0})({1})").substitute(kind, limit) for limit in (high, low))
         )
         code = []
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
@@ -195,15 +195,16 @@ class Walk:
                 made = render(program, [self.gate_dtype], takes_numbers=False)
                 if isinstance(made, str):
                     raise UnsupportedError(made)
-                bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
+                bodies.append(Code("{{ {} return {}; }}").substitute(made.body, made.result))
             limit = limited if self.op.clips(index) else Code("")
             both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
-            code.append(_ACTIVATION.fill(kind, index, limit, both.fill(*bodies)))
+            code.append(_ACTIVATION.substitute(kind, index, limit, both.substitute(*bodies)))
         return Code(" ").join(code)
 
 
 def variants(
-    walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], Walk], typed: bool = True
+    walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], RecurrentLaunches],
+    typed: bool = True,
 ) -> tuple[Variant, ...]:
     """One for each kernel of matrix products; `typed` as `gemm_variants.variants` takes it."""
     return gemm_variants.variants(

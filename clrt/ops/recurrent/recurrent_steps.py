@@ -16,14 +16,22 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.gemm_cpu import emit_cpu
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, launch, optional, unused
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    PackedWeight,
+    launch,
+    optional,
+    unread_arg,
+)
 from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.index_checks import check_launch
 from clrt.ops.movement.common import fill_launch
 from clrt.ops.recurrent.recurrent import Recurrent
-from clrt.ops.recurrent.recurrent_launches import Walk
+from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
 from clrt.util.math import ceil_div, round_up
 
 STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)
@@ -68,7 +76,7 @@ class _Sharing(NamedTuple):
     parts: int
 
 
-class StepsWalk(Walk):
+class StepsWalk(RecurrentLaunches):
     """The launches of a node by the kernel recurrent_steps."""
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
@@ -135,9 +143,9 @@ class StepsWalk(Walk):
         x, w = self.node.arg(0), self.node.arg(1)
         if self.depth:
             packing, panels = self._packed(spec, w, self.depth)
-            return packing, {"gx": unused(x), "x": x, "w": panels}
+            return packing, {"gx": unread_arg(x), "x": x, "w": panels}
         gx, product = self.multiply_inputs()
-        return product, {"gx": gx, "x": unused(x), "w": unused(x)}
+        return product, {"gx": gx, "x": unread_arg(x), "w": unread_arg(x)}
 
     def _packed(
         self, spec: KernelSpec, weights: Value, depth: int
@@ -150,7 +158,7 @@ class StepsWalk(Walk):
             layout = f"gates{gates}x{lanes}:{self.hidden}x{depth}"
             pack = partial(pack_gates, gates=gates, lanes=lanes)
             nbytes = elems * weights.dtype.itemsize
-            return [], BufferArg(Packed(weights, layout, pack, nbytes))
+            return [], BufferArg(PackedWeight(weights, layout, pack, nbytes))
         target = BufferArg(self.ctx.scratch(elems))
         groups = self.directions * wide // lanes
         kernel = KernelSpec(spec.source, "pack_gates", spec.defines)

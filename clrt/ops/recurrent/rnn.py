@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
-from clrt.ops.recurrent.recurrent_launches import Walk, variants
+from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches, variants
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.registry import register
 
@@ -13,7 +13,7 @@ from clrt.ops.registry import register
 class RNN(Recurrent):
     """h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
 
-    variants = (STEPS_CPU, *variants(Walk))
+    variants = (STEPS_CPU, *variants(RecurrentLaunches))
 
     def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
         (h,) = states

@@ -15,21 +15,21 @@ from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.kernels.gemm_int8_cpu import ByteWeights, emit_integers, unsigned
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.gemm_int8_cpu import Int8Weights, emit_integers, unsigned
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.spec import (
     Buffer,
     BufferArg,
     KernelSpec,
     Launch,
-    Packed,
+    PackedWeight,
     Scratch,
     launch,
-    unused,
+    unread_arg,
 )
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
-from clrt.ops.recurrent.recurrent_launches import Walk
+from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
 from clrt.ops.recurrent.recurrent_steps import StepsWalk
 from clrt.util.math import ceil_div, round_up
 
@@ -51,7 +51,7 @@ def rows_together(batch: int, hidden: int) -> int:
 
 
 @dataclass(frozen=True)
-class GateBytes(ByteWeights):
+class GateBytes(Int8Weights):
     """Constant weights `[D, K, 4 H]` in panels of all gates of _LANES states.
 
     Attributes:
@@ -119,7 +119,7 @@ class BytesWalk(StepsWalk):
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
         x, w = self.node.arg(0), self.weights
-        found = {"gx": unused(x), "x": x, "w": w.packed, "x_scale": unused(x)}
+        found = {"gx": unread_arg(x), "x": x, "w": w.packed, "x_scale": unread_arg(x)}
         if self.depth:
             return [], found
         levels, scale = self.ctx.scratch(prod(x.dims), DType.UINT8), self.ctx.scratch(1)
@@ -127,11 +127,11 @@ class BytesWalk(StepsWalk):
         launches = quantize_launches(x, levels, scale, zero, self.ctx, self.node.input(4))
         rows = self.time * self.batch
         gx = self.ctx.scratch(rows * w.n, DType.INT32)
-        left = MatrixView(BufferArg(levels), (w.k, 1))
-        right = MatrixView(BufferArg(w.packed), (w.n, 1))
-        product = Product(gx, DType.UINT8, (), rows, w.n, w.k, left, right)
+        left = MatrixOperand(BufferArg(levels), (w.k, 1))
+        right = MatrixOperand(BufferArg(w.packed), (w.n, 1))
+        product = GemmProblem(gx, DType.UINT8, (), rows, w.n, w.k, left, right)
         launches += emit_integers(product, w, zero, self.ctx)
-        return launches, {**found, "gx": gx, "x": unused(x), "x_scale": scale}
+        return launches, {**found, "gx": gx, "x": unread_arg(x), "x_scale": scale}
 
     def _packed(
         self, spec: KernelSpec, weights: Value, depth: int
@@ -154,7 +154,7 @@ class BytesWalk(StepsWalk):
         }
 
 
-class RoundedWalk(Walk):
+class RoundedWalk(RecurrentLaunches):
     """The launches by products of floats and kernels of a step."""
 
     def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
@@ -165,7 +165,7 @@ class RoundedWalk(Walk):
         whole = {"y": rounded, "x": x, "n": rows * depth}
         sizes = {"width": self.batch * depth, "step": 0}
         launches = [self._round(1, 1, whole, lens, sizes)] if depth else []
-        view = MatrixView(BufferArg(rounded), (0, depth, 1))
+        view = MatrixOperand(BufferArg(rounded), (0, depth, 1))
         return gx, [*launches, *self._product(gx, view, self._floats(1), rows, wide, depth)]
 
     def weight_steps(self, n: int, k: int) -> tuple[int, int]:
@@ -216,12 +216,14 @@ class RoundedWalk(Walk):
         )
         return launch(spec, (groups * items,), (items,), **args, **of_lens)
 
-    def _floats(self, index: int) -> Packed:
+    def _floats(self, index: int) -> PackedWeight:
         """The weights that are input `index` in floats."""
         weights, (scales, zeros) = self.node.arg(index), _parameters(self.node, index)
         assert scales.numbers is not None and zeros.numbers is not None
         pack = partial(dequantized, scales=scales.numbers, zeros=zeros.numbers)
-        return Packed(weights, f"floats:{scales.name}:{zeros.name}", pack, 4 * prod(weights.dims))
+        return PackedWeight(
+            weights, f"floats:{scales.name}:{zeros.name}", pack, 4 * prod(weights.dims)
+        )
 
 
 def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:

@@ -16,7 +16,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.axis_kernels import launch_columns, launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
@@ -56,7 +56,10 @@ def _better(node: Node) -> dict[str, Define]:
     op = node.op
     assert isinstance(op, ArgExtremum)
     last = int(op.select_last_index)
-    return {"LAST": last, "BETTER(a, b)": _BETTER.fill(op.better, Code("=") if last else Code(""))}
+    return {
+        "LAST": last,
+        "BETTER(a, b)": _BETTER.substitute(op.better, Code("=") if last else Code("")),
+    }
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -67,7 +70,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x, y, rank = node.arg(0), node.output, len(node.arg(0).dims)
     if rank and normalize_axis(node.op.axis, rank, node.op) < rank - 1:
         return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 1, ctx, **_better(node))
-    rows = pieces_per_group(outer, _ROWS, ctx.caps)
+    rows = chunks_per_group(outer, _ROWS, ctx.caps)
     kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))
     args = dict(y=y, x=x, outer=outer, n=n, rows=rows)
     return [launch(kernel, (ceil_div(outer, rows),), (1,), outer * n, **args)]

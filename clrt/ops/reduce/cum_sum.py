@@ -16,7 +16,7 @@ from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ir.symbolic_trace import clamp
 from clrt.kernels.axis_kernels import launch_lines
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
@@ -66,7 +66,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     shared = ceil_div(step, ctx.caps.compute_units)
     columns = clamp(round_up(shared, _LINE), 1, _COLUMNS)
-    blocks = pieces_per_group(outer, ceil_div(_LEAST_ELEMS, n * min(columns, step)), ctx.caps)
+    blocks = chunks_per_group(outer, ceil_div(_LEAST_ELEMS, n * min(columns, step)), ctx.caps)
     defines = {**_defines(node.op), **ctx.tunables(CPU)}
     types = {"DATA_T": x.dtype.cl, "ACC_T": x.dtype.cl}
     spec = KernelSpec.of("reduce/cum_sum.cl", "cum_cpu", **defines, **types)
@@ -98,10 +98,10 @@ class Cumulative(Op):
 
     start: ClassVar[int] = 0
     join: ClassVar[Code] = Code("((a) + (b))")
-    storages = None
-    needed = (1,)
-    host_inputs = (1,)
-    shape_data = True
+    supported_storages = None
+    required_inputs = (1,)
+    plan_time_inputs = (1,)
+    evaluates_dims = True
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("lines", _emit_lines, reject_float64, speed=PLAIN),

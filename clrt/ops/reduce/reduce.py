@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.ir.cl_code import Code, spelled
+from clrt.ir.cl_code import Code, render_define
 from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -20,7 +20,7 @@ from clrt.ops.registry import register
 class ReduceSum(Reduce):
     """Σ x. Source: ONNX ReduceSum, opset 1 to 13."""
 
-    shape_data = True
+    evaluates_dims = True
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x, axis=axes)
@@ -44,7 +44,7 @@ class ReduceProd(Reduce):
 
     init = Code("1")
     step, join = Code("(a * x)"), Code("(a * b)")
-    shape_data = True
+    evaluates_dims = True
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.prod(x, axis=axes)
@@ -53,12 +53,12 @@ class ReduceProd(Reduce):
 def integer_bound(dtype: DType, low: bool) -> Code:
     """The lowest or highest integer as a literal C takes (its lowest one has none)."""
     if dtype is DType.BOOL:
-        return spelled(not low)
+        return render_define(not low)
     limits = np.iinfo(dtype.value)
     number = int(limits.min if low else limits.max)
     template = Code("({}{} - 1)") if number < 0 else Code("{}{}")
     suffix = Code("UL") if number >= 2**63 else Code("L") if abs(number) >= 2**31 else Code("")
-    return template.fill(number + (number < 0), suffix)
+    return template.substitute(number + (number < 0), suffix)
 
 
 class Extremum(Reduce):
@@ -70,7 +70,7 @@ class Extremum(Reduce):
 
     from_lowest: ClassVar[bool]
     selects = True
-    shape_data = True
+    evaluates_dims = True
     accuracy = Accuracy.EXACT
 
     def int_init(self, dtype: DType) -> Code:

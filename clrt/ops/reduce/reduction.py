@@ -147,7 +147,7 @@ def _piece(node: Node) -> int:
     assert isinstance(op, Reduce)
     rank = len(x.dims)
     axes = op.axes_of(node.input_types, rank)
-    sizes = (x.symbolic or x.dims)[rank - len(axes) :]
+    sizes = (x.symbolic_shape or x.dims)[rank - len(axes) :]
     numbers = [d for d in sizes if isinstance(d, int) and not is_traced(d)]
     if op.shift or axes != tuple(range(rank - len(axes), rank)) or len(numbers) < len(sizes):
         return 0
@@ -197,7 +197,7 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     whole, split = (outputs, 0) if parts == 1 else (0, outputs)
     launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)
     axes = node.op.axes_of(node.input_types, len(x.dims))
-    fixed = all(isinstance(x.symbolic[a], int) for a in axes) if x.symbolic else True
+    fixed = all(isinstance(x.symbolic_shape[a], int) for a in axes) if x.symbolic_shape else True
     if node.op.shift or (fixed and n < 2 * items * _PART_ELEMENTS):
         return launches  # never in parts
     # What is not taken is launched without work-groups: other sizes take it, and compile nothing.
@@ -282,8 +282,8 @@ class Reduce(Op):
     shift: ClassVar[bool] = False
     integers: ClassVar[bool] = True
     selects: ClassVar[bool] = False
-    promoted = {"axes": (1, np.int64)}  # noqa: RUF012
-    host_inputs = (1,)
+    attribute_to_input = {"axes": (1, np.int64)}  # noqa: RUF012
+    plan_time_inputs = (1,)
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),

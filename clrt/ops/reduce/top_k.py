@@ -107,8 +107,8 @@ class TopK(Op):
     largest: int = 1
     sorted: int = 1
 
-    storages = None
-    host_inputs = (1,)
+    supported_storages = None
+    plan_time_inputs = (1,)
     accuracy = Accuracy.EXACT
     variants = (
         Variant("heap", _emit_cpu, reject_float64, requires.CPU),

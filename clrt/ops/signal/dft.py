@@ -10,11 +10,11 @@ import numpy as np
 
 from clrt.errors import ShapeError, counted
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import Dim, differ
+from clrt.ir.dims import Dim, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered, optional
+from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch, optional
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
@@ -66,7 +66,7 @@ def _transform(
         WINDOW=int(window is not None),
     )
     args = dict(y=y, x=x, table=table, n=n, length=length, outputs=sizes[0])
-    args |= numbered("s", steps[:3]) | numbered("t", steps[3:]) | optional(window=window)
+    args |= indexed_args("s", steps[:3]) | indexed_args("t", steps[3:]) | optional(window=window)
     flops = 8 * prod(sizes) * length
     return [
         launch(fill, (n,), table=table, n=n, sign=1 if inverse else -1),
@@ -105,8 +105,8 @@ class DFT(Op):
     inverse: bool = False
     onesided: bool = False
 
-    onnx_since = 20
-    host_inputs = (1, 2)
+    since_version = 20
+    plan_time_inputs = (1, 2)
     variants = (Variant("direct", _emit_dft, reject_float64),)
 
     @classmethod
@@ -134,7 +134,7 @@ class DFT(Op):
         x = need(inputs, 0, self)
         if x.shape is None:
             return [TensorType(x.dtype, None)]
-        if len(x.shape) < 2 or all(differ(x.shape[-1], parts) for parts in (1, 2)):
+        if len(x.shape) < 2 or all(provably_different(x.shape[-1], parts) for parts in (1, 2)):
             raise ShapeError(f"DFT: the last axis of {x} must be 1 (real) or 2 (complex).")
         if any(given(inputs, i) and elements(inputs, i) is None for i in (1, 2)):
             return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
@@ -183,8 +183,8 @@ class STFT(Op):
 
     onesided: bool = True
 
-    host_inputs = (1, 3)
-    alike = ((0, 2),)
+    plan_time_inputs = (1, 3)
+    same_dtype_inputs = ((0, 2),)
     variants = (Variant("direct", _emit_stft, reject_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:

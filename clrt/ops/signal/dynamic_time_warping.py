@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
@@ -25,12 +25,12 @@ class DynamicTimeWarping(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
-    stepwise = True
+    has_slow_reference = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         ranks = {2: 1, 3: 1 if x.shape is None else x.shape[0]}
-        if x.shape is not None and differ(ranks.get(len(x.shape), 0), 1):
+        if x.shape is not None and provably_different(ranks.get(len(x.shape), 0), 1):
             raise ShapeError(f"DynamicTimeWarping: its input is {x}; expected [M,N] or [1,M,N].")
         return [TensorType(DType.INT32, (2, fresh_dim()))]
 

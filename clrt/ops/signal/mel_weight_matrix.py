@@ -28,7 +28,7 @@ class MelWeightMatrix(Op):
 
     dtype: DType = DType.FLOAT32
 
-    host_inputs = (0, 1)
+    plan_time_inputs = (0, 1)
     accuracy = Accuracy.ELEMENTWISE
 
     @classmethod

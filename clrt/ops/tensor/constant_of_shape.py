@@ -38,11 +38,11 @@ class ConstantOfShape(Op):
     value: float | int | bool = 0.0
     dtype: DType = DType.FLOAT32
 
-    needed = (0,)
-    host_inputs = (0,)
-    shape_data = True
+    required_inputs = (0,)
+    plan_time_inputs = (0,)
+    evaluates_dims = True
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("fill", _emit),)
 
     @classmethod

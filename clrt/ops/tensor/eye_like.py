@@ -40,7 +40,7 @@ class EyeLike(Op):
     k: int = 0
 
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("flat", _emit),)
 
     @classmethod

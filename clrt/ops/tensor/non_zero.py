@@ -15,7 +15,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Reshape
@@ -30,7 +30,7 @@ class NonZero(Op):
     unknown dim. Source: ONNX NonZero, opset 9 to 13.
     """
 
-    shape_data = True
+    evaluates_dims = True
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -59,7 +59,7 @@ class Compress(Op):
 
     axis: int | None = None
 
-    shape_data = True
+    evaluates_dims = True
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -88,7 +88,7 @@ class Compress(Op):
         return (np.compress(condition, x, self.axis),)
 
 
-@decomposes(Compress, audience=Audience.PLANNING)
+@register_decomposition(Compress, audience=DecompositionStage.PLANNING)
 def _gathered(node: Node, make: Builder) -> list[Value] | None:
     """The slices by their numbers, where the condition is known."""
     op, x, condition = node.op, node.arg(0), node.arg(1)

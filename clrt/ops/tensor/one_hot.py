@@ -54,10 +54,10 @@ class OneHot(Op):
 
     axis: int = -1
 
-    needed = (1,)
-    host_inputs = (1,)
+    required_inputs = (1,)
+    plan_time_inputs = (1,)
     accuracy = Accuracy.EXACT
-    storages = None
+    supported_storages = None
     variants = (Variant("flat", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -20,7 +20,7 @@ from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import count, data_of, fresh_dim
 from clrt.ops.registry import register
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 
 # Beyond any tensor; floats give more than that.
 _MOST = 2.0**62
@@ -44,9 +44,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Range(Op):
     """start, start + delta, … up to before limit. Source: ONNX Range, opset 11."""
 
-    host_inputs = (0, 1, 2)
-    shape_data = True
-    drives_unread = host_inputs
+    plan_time_inputs = (0, 1, 2)
+    evaluates_dims = True
+    host_driven_inputs = plan_time_inputs
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("flat", _emit, _reject),)
 
@@ -61,7 +61,7 @@ class Range(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         start, limit, delta = (x.reshape(-1)[0] for x in inputs if x is not None)
         count = int(_count(start, limit, delta))
-        check_host(16 * count, f"Range: {count} elements")
+        check_host_bytes(16 * count, f"Range: {count} elements")
         steps = np.arange(count)
         if isinstance(start, Expr) or isinstance(delta, Expr):
             return (start + steps.astype(object) * delta,)

@@ -31,7 +31,7 @@ class BifurcationDetector(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
-    stepwise = True
+    has_slow_reference = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         source, tokens, place = (need(inputs, i, self) for i in range(3))

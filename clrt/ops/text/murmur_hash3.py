@@ -48,7 +48,7 @@ class MurmurHash3(Op):
     seed: int = 0
 
     domain = "com.microsoft"
-    storages = None
+    supported_storages = None
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:

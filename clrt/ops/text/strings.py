@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError, install_command
-from clrt.ir.dims import Shape, differ
+from clrt.ir.dims import Shape, provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -180,7 +180,7 @@ class StringNormalizer(Op):
         x = text_input(inputs, 0, self)
         if x.shape is None:
             return [TensorType(DType.STRING, None)]
-        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and differ(x.shape[0], 1)):
+        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and provably_different(x.shape[0], 1)):
             raise ShapeError(f"StringNormalizer: its input is {x}; expected [C] or [1,C].")
         return [TensorType(DType.STRING, (*x.shape[:-1], fresh_dim()))]
 
@@ -215,7 +215,7 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
-    stepwise = True
+    has_slow_reference = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

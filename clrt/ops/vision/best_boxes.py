@@ -15,7 +15,7 @@ from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 from clrt.ops.vision.non_max_suppression import (
@@ -67,8 +67,8 @@ class BestBoxes(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
-    storages = frozenset({"plain"})
-    stepwise = True
+    supported_storages = frozenset({"plain"})
+    has_slow_reference = True
     variants = (Variant("any", _emit),)
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class ListBoxes(Op):
         return (np.stack([batch, label, kept[batch, label, place]], axis=1).astype(np.int64),)
 
 
-@decomposes(NonMaxSuppression, audience=Audience.LOWERING)
+@register_decomposition(NonMaxSuppression, audience=DecompositionStage.LOWERING)
 def _on_device(node: Node, make: Builder) -> list[Value] | None:
     """What is kept is found on the device, where its limits are known; the host lists it."""
     op, boxes, scores = node.op, node.arg(0), node.arg(1)

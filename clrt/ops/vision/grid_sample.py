@@ -11,10 +11,10 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, indexed_args, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -66,7 +66,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     work = 2 * prod(y.dims) * TAPS_OF[op.mode] ** rank
     groups = (ceil_div(positions, block), x.dims[0])
     local = (1, 1) if ctx.caps.is_cpu else None
-    return [launch(kernel, groups, local, work, **args, **numbered("s", sizes))]
+    return [launch(kernel, groups, local, work, **args, **indexed_args("s", sizes))]
 
 
 @register
@@ -82,7 +82,7 @@ class GridSample(Op):
     mode: _Mode = "linear"
     padding_mode: _Padding = "zeros"
 
-    onnx_since = 20
+    since_version = 20
     variants = (Variant("any", _emit, _reject),)
 
     @classmethod
@@ -98,9 +98,9 @@ class GridSample(Op):
         if x.shape is None or grid.shape is None:
             return [TensorType(x.dtype, None)]
         rank = len(x.shape) - 2
-        if len(grid.shape) != rank + 2 or differ(grid.shape[-1], rank):
+        if len(grid.shape) != rank + 2 or provably_different(grid.shape[-1], rank):
             raise ShapeError(f"GridSample: places {grid} do not fit x {x}.")
-        if differ(grid.shape[0], x.shape[0]):
+        if provably_different(grid.shape[0], x.shape[0]):
             raise ShapeError(f"GridSample: places {grid} are for another batch than x {x}.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 

@@ -16,7 +16,7 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
-from clrt.util.host_limits import check_host
+from clrt.util.host_limits import check_host_bytes
 
 # Those of the op. Pillow knows others, of which some run programs.
 _FILES = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
@@ -55,7 +55,7 @@ class ImageDecoder(Op):
         try:
             image = Image.open(io.BytesIO(x.tobytes()), formats=_FILES)
             width, height = image.size
-            check_host(8 * width * height, f"{self.name}: an image of {width} x {height}")
+            check_host_bytes(8 * width * height, f"{self.name}: an image of {width} x {height}")
             pixels = np.asarray(image.convert("L" if self.pixel_format == "Grayscale" else "RGB"))
         except Image.DecompressionBombError as error:
             raise InputError(

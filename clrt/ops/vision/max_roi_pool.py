@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ModelError, NumberError, ShapeError
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, Status, launch
+from clrt.kernels.spec import KernelSpec, Launch, StatusWord, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
@@ -24,7 +24,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "vision/max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
     )
-    status = Status(node, 1, "an image", ((0, x.dims[0] - 1),), real=True)
+    status = StatusWord(node, 1, "an image", ((0, x.dims[0] - 1),), real=True)
     args = dict(y=y, x=x, rois=rois, status=status, scale=op.spatial_scale)
     return [launch(kernel, region_grid(y), **args, **region_sizes(x, y))]
 
@@ -57,7 +57,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     accuracy = Accuracy.EXACT
-    alike = ((0, 1),)
+    same_dtype_inputs = ((0, 1),)
     variants = (Variant("any", _emit, reject_in_float32),)
 
     def __post_init__(self) -> None:

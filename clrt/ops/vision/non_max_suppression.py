@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
@@ -36,7 +36,7 @@ class NonMaxSuppression(Op):
     center_point_box: bool = False
 
     accuracy = Accuracy.EXACT
-    stepwise = True
+    has_slow_reference = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         check_boxes(need(inputs, 0, self), need(inputs, 1, self), self)
@@ -77,11 +77,13 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
             raise ShapeError(f"{op.name}: {name} {t} must have three axes.")
     if boxes.shape is None:
         return
-    if differ(boxes.shape[2], 4):
+    if provably_different(boxes.shape[2], 4):
         raise ShapeError(f"{op.name}: boxes {boxes} must be [B, N, 4].")
     if scores.shape is None:
         return
-    if differ(boxes.shape[0], scores.shape[0]) or differ(boxes.shape[1], scores.shape[2]):
+    if provably_different(boxes.shape[0], scores.shape[0]) or provably_different(
+        boxes.shape[1], scores.shape[2]
+    ):
         raise ShapeError(
             f"{op.name}: boxes {boxes} [B, N, 4] do not fit scores {scores} [B, C, N]."
         )

@@ -15,12 +15,12 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
 from clrt.ir.cl_code import Code, Define
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import Dim, Undecidable
+from clrt.ir.dims import Dim, UndecidableDim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ir.symbolic_trace import clamp
-from clrt.kernels.spec import KernelSpec, Launch, launch, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, chunks_per_group, launch
 from clrt.kernels.strided import axes, launch_grid
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -96,7 +96,7 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     kernel, work, args = _kernel(node, "pool_planar", **defines)
     rows = prod(y.dims[:2]) * prod(y.dims[2:-1])
     steps = y.dims[-1] * (prod(op.kernel_shape[:-1]) + prod(op.kernel_shape[-1:]))
-    height = pieces_per_group(rows, clamp(_STEPS // steps, 1, rows), ctx.caps)
+    height = chunks_per_group(rows, clamp(_STEPS // steps, 1, rows), ctx.caps)
     size = (ceil_div(rows, height),)
     return [launch(kernel, size, (1,), work, rows=rows, height=height, **args)]
 
@@ -251,7 +251,7 @@ class WindowPool(Op):
         try:
             # The last window must start inside the input or the padding before it.
             return windows - 1 if (windows - 1) * step >= size + before else windows
-        except Undecidable:
+        except UndecidableDim:
             return fresh_dim()
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -315,7 +315,7 @@ class MaxPool(WindowPool):
     storage_order: Literal[0, 1] = 0
     indices: bool = False
 
-    implied = frozenset({"indices"})
+    non_attribute_fields = frozenset({"indices"})
     accuracy = Accuracy.EXACT
 
     @classmethod
@@ -410,7 +410,7 @@ class LpPool(WindowPool):
 
     def defines(self) -> dict[str, Define]:
         power, root = _NORMS.get(self.p, _ANY_NORM)
-        norm = {"POWER(v)": power.fill(self.p), "MEAN(total, count)": root.fill(self.p)}
+        norm = {"POWER(v)": power.substitute(self.p), "MEAN(total, count)": root.substitute(self.p)}
         return {"MAX": 0, "PADDED": 0, "INDICES": 0, "COLUMN_MAJOR": 0, **norm}
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -11,7 +11,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, by_rows, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch, pitched_args
 from clrt.kernels.strided import axes
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -43,8 +43,8 @@ def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[
     _, after = op.padding(x.dims[1:-1])
     geometry = op.geometry(x.dims[1:-1], y.dims[1:-1])
     args = {
-        **by_rows("y", y, y.dims[-1]),
-        **by_rows("x", x, x.dims[-1]),
+        **pitched_args("y", y, y.dims[-1]),
+        **pitched_args("x", x, x.dims[-1]),
         "C": x.dims[-1],
         **geometry,
         **axes("end", after, 0, _AXES),

@@ -12,7 +12,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
-from clrt.ops.base import Held, HostContext, Tensor
+from clrt.ops.base import HostContext, RuntimeValue, Tensor
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import fresh_dims
 from clrt.ops.movement.gather import Gather
@@ -67,7 +67,7 @@ class AxisSampling:
         return self.make(self.size, self.outputs)
 
 
-def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> Held:
+def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> RuntimeValue:
     """x sampled along axes, one after the other.
 
     The tables are no part of the plan, which so serves others as well.

@@ -13,7 +13,7 @@ from clrt.ir.cl_code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, by_rows, launch, pieces_per_group
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, chunks_per_group, launch, pitched_args
 from clrt.kernels.variant import Lowering
 from clrt.ops.vision.resample import AxisSampling, SamplingTables
 from clrt.util.math import ceil_div
@@ -48,7 +48,9 @@ def sample_launches(
         last = step is steps[-1]
         kept = y.dtype if last or copies else DType.FLOAT32
         target = y if last else ctx.scratch(prod(dims), kept)
-        rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
+        rounded = (
+            Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").substitute(kept.cl)
+        )
         macros: dict[str, Define] = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
         macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
         if copies:
@@ -86,7 +88,7 @@ def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
     outputs, taps = sampling.outputs, sampling.taps
     inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
     args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
-    args |= by_rows("y", y, inner) | by_rows("x", x, inner)
+    args |= pitched_args("y", y, inner) | pitched_args("x", x, inner)
     args |= dict(rows=outer * outputs, indices=_table(sampling, "indices"))
     copies = macros["COPY"]
     if not copies:
@@ -99,7 +101,7 @@ def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
     grid: tuple[int, ...] = (outputs * inner, outer)
     local, args["share"] = None, 1
     if ctx.caps.is_cpu:
-        args["share"] = pieces_per_group(outer * outputs * inner, _SHARE, ctx.caps)
+        args["share"] = chunks_per_group(outer * outputs * inner, _SHARE, ctx.caps)
         grid, local = (ceil_div(outer * outputs * inner, args["share"]),), (1,)
     return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.ir.dims import Dim, differ, same
+from clrt.ir.dims import Dim, provably_different, provably_equal
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.symbolic_trace import pure
 from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
+from clrt.ops.base import HostContext, OnnxNode, Op, RuntimeValue, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.common import elements, fresh_dim, given
@@ -95,9 +95,9 @@ class Resize(Op):
     mode: _Mode = "nearest"
     nearest_mode: _Nearest = "round_prefer_floor"
 
-    onnx_since = 19
-    host_inputs = (1, 2, 3)
-    drives_unread = (1,)
+    since_version = 19
+    plan_time_inputs = (1, 2, 3)
+    host_driven_inputs = (1,)
     variants = (Variant("separable", _emit, _reject),)
 
     @classmethod
@@ -116,7 +116,7 @@ class Resize(Op):
             modes = "half_pixel", "round_prefer_ceil"
         for mode in modes:
             if mode in ("tf_half_pixel_for_nn", "by_scale"):
-                raise UnsupportedError(f"opset {self.onnx_since} has no Resize of mode '{mode}'")
+                raise UnsupportedError(f"opset {self.since_version} has no Resize of mode '{mode}'")
         names = "coordinate_transformation_mode", "nearest_mode"
         return {**super().to_onnx(), **dict(zip(names, modes, strict=True))}
 
@@ -158,7 +158,7 @@ class Resize(Op):
             else:
                 dims[axis] = fresh_dim()
         shape = checked_sizes(dims, lambda: f"Resize: {x} cannot have the sizes {dims}.")
-        if any(same(x.shape[a], 0) and differ(shape[a], 0) for a in axes):
+        if any(provably_equal(x.shape[a], 0) and provably_different(shape[a], 0) for a in axes):
             raise ShapeError(f"Resize: {x} has no elements to make the sizes {list(shape)} of.")
         return [TensorType(x.dtype, shape)]
 
@@ -199,7 +199,9 @@ class Resize(Op):
                 )
         return sorted(found, key=cmp_to_key(_shrinks_more))
 
-    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+    def run_host_driven(
+        self, inputs: Sequence[RuntimeValue], host: HostContext
+    ) -> Sequence[RuntimeValue]:
         x = tensor(inputs[0])
         numbers = (None if b is None else TensorType.of(host.read(b)) for b in inputs[1:])
         types = [TensorType(dtype_of(x), tuple(x.shape)), *numbers]

@@ -16,7 +16,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, Status, i32, launch, pieces_per_group
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, StatusWord, chunks_per_group, i32, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
@@ -74,7 +74,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         lanes=lanes, firsts=firsts, columns=columns, column_weights=weights, status=status,
         width=width, taps=taps, vectors=vectors,
     )  # fmt: skip
-    block = pieces_per_group(height, _MOST_ROWS, ctx.caps)
+    block = chunks_per_group(height, _MOST_ROWS, ctx.caps)
     across = launch(
         _kernel("image_columns_cpu"), (ceil_div(height, block),), (1,),
         2 * 3 * height * outputs * taps, planes=planes, pixels=pixels, lanes=lanes, firsts=firsts,
@@ -116,7 +116,7 @@ def _launches(
     args: dict[str, Any] = dict(
         batch=y, planes=planes, rows=node.arg(4), row_weights=node.arg(5), colours=node.arg(6),
         place=node.arg(7), status=length_status(node, 4, height - taps, "a first row"),
-        place_status=Status(node, 7, "a place", places, "image, row, column"),
+        place_status=StatusWord(node, 7, "a place", places, "image, row, column"),
         images=images, high=high, wide=wide, height=height, outputs=outputs,
         outputs_down=outputs_down, taps=taps, **op.steps(high, wide),
     )  # fmt: skip
@@ -158,9 +158,9 @@ class ResizeImage(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
-    in_place = (0,)
-    storages = frozenset({"plain"})
-    followed = (2, 4, 7)
+    inplace_inputs = (0,)
+    supported_storages = frozenset({"plain"})
+    index_inputs = (2, 4, 7)
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:

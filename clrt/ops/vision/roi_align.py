@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import provably_different
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
@@ -65,8 +65,8 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
-    alike = ((0, 1),)
-    followed = (2,)
+    same_dtype_inputs = ((0, 1),)
+    index_inputs = (2,)
     variants = (Variant("any", _emit, reject_in_float32),)
 
     @classmethod
@@ -90,7 +90,9 @@ class RoiAlign(Op):
             return [TensorType(x.dtype, None)]
         regions = batches.shape or rois.shape
         fits = len(x.shape) == 4 and agree(rois, (None, 4)) and agree(batches, (None,))
-        if not fits or (rois.shape and batches.shape and differ(rois.shape[0], batches.shape[0])):
+        if not fits or (
+            rois.shape and batches.shape and provably_different(rois.shape[0], batches.shape[0])
+        ):
             raise ShapeError(
                 f"RoiAlign: x {x} must be [N, C, H, W], regions {rois} [R, 4] and "
                 f"images {batches} [R]."

@@ -11,18 +11,18 @@ from weakref import WeakSet, WeakValueDictionary
 
 from clrt.errors import OutOfMemoryError
 from clrt.plan.plan import Plan
-from clrt.plan.template import PlanTemplate, SizedPlan
+from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution, StepRecorder
 from clrt.runtime.execution.external_buffers import Feed
-from clrt.runtime.execution.launch_throttle import Stop
-from clrt.runtime.execution.planner import Planner, Stage
+from clrt.runtime.execution.launch_throttle import CancellationToken
+from clrt.runtime.execution.planner import PlannedSegment, Planner
 from clrt.runtime.execution.refusals import no_room, over_budget
-from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import return_freed
-from clrt.runtime.opencl.session import Session
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.active_calls import ActiveCall, Waiters
 
 # Runs of a model that are on the device at once: while one computes the next is enqueued.
@@ -33,7 +33,7 @@ _LOOK_S = 0.5
 _LARGE_BYTES = 8 << 20
 
 
-class Room:
+class ArenaPool:
     """Gives executions an arena each, within the model's limit.
 
     Attributes:
@@ -49,7 +49,7 @@ class Room:
 
     def __init__(
         self,
-        session: Session,
+        session: DeviceSession,
         planner: Planner,
         own_limit: int | None,
         lock: Any,
@@ -61,7 +61,7 @@ class Room:
         """
         limited = "the device" if own_limit is None else "memory_limit"
         self.account = Ledger(planner.limit, limited)
-        self.weights = Weights(session, self.account)
+        self.weights = WeightStore(session, self.account)
         self.lane = session.new_lane(background)
         self.own_limit = own_limit
         self.session = session
@@ -70,31 +70,31 @@ class Room:
         self.ends = Waiters()
         self._closed = False
         # What is idle and what is in use follows from the runs of these.
-        self._arenas: list[Slabs] = []
+        self._arenas: list[ArenaMemory] = []
         self.used_s = 0.0
         self._bound: WeakSet[BoundPlan] = WeakSet()
         BUDGET.enter(self)
         # By template and arena: whose kernels the next plan takes over, as it was bound last.
-        self._donors: WeakValueDictionary[tuple[PlanTemplate, Slabs], BoundPlan] = (
+        self._donors: WeakValueDictionary[tuple[PlanTemplate, ArenaMemory], BoundPlan] = (
             WeakValueDictionary()
         )
 
     @property
-    def _idle(self) -> list[Slabs]:
+    def _idle(self) -> list[ArenaMemory]:
         """The arenas that a run may take."""
         return [s for s in self._arenas if not s.in_use and not s.is_torn]
 
     @property
-    def _in_use(self) -> dict[Slabs, Execution]:
+    def _in_use(self) -> dict[ArenaMemory, Execution]:
         """The runs that have not ended, by arena."""
         return {s: cast(Execution, s.run) for s in self._arenas if s.in_use}
 
     def begin(
         self,
-        stage: Stage,
+        stage: PlannedSegment,
         feeds: Mapping[str, Feed],
         outputs: Mapping[str, bool],
-        stop: Stop,
+        stop: CancellationToken,
         recorder: StepRecorder | None,
         call: ActiveCall,
     ) -> Execution:
@@ -136,7 +136,7 @@ class Room:
             return 0
         return int(max(needed - max(BUDGET.left, 0), 0))
 
-    def _await_budget(self, stage: Stage, ticket: Any, epoch: object) -> None:
+    def _await_budget(self, stage: PlannedSegment, ticket: Any, epoch: object) -> None:
         """Waits for runs that give memory back, of this model and of others.
 
         Raises:
@@ -164,7 +164,7 @@ class Room:
             if not weights or not self._in_use:
                 self._free(keeps_weights=not weights)
 
-    def _take(self, stage: Stage) -> BoundPlan | None:
+    def _take(self, stage: PlannedSegment) -> BoundPlan | None:
         """The stage bound to an arena; None where somebody has to end before."""
         self._drop_torn()
         idle = self._idle
@@ -189,7 +189,7 @@ class Room:
             if bound is None:
                 bound = stage.bound[slabs] = self.bind(stage.plan, slabs)
                 self._bound.add(bound)
-                if isinstance(stage.plan, SizedPlan):
+                if isinstance(stage.plan, InstantiatedPlan):
                     template = stage.plan.template
                     bound.donor = self._donors.get((template, slabs))
                     self._donors[template, slabs] = bound
@@ -202,22 +202,22 @@ class Room:
             for slabs in torn:
                 slabs.clear()
 
-    def _new_arena(self) -> Slabs:
-        made = Slabs(self.session, self.account)
+    def _new_arena(self) -> ArenaMemory:
+        made = ArenaMemory(self.session, self.account)
         self._arenas.append(made)
         return made
 
-    def bind(self, plan: Plan, slabs: Slabs | None = None, own: bool = False) -> BoundPlan:
+    def bind(self, plan: Plan, slabs: ArenaMemory | None = None, own: bool = False) -> BoundPlan:
         """A plan bound to an arena, by default one of its own.
 
         Args:
             own: Whether it has weights of its own, too.
         """
-        weights = Weights(self.session, self.account) if own else self.weights
-        slabs = slabs or Slabs(self.session, self.account)
+        weights = WeightStore(self.session, self.account) if own else self.weights
+        slabs = slabs or ArenaMemory(self.session, self.account)
         return BoundPlan(plan, self.session, weights, slabs, self._planner.constants, self.lane)
 
-    def _has_room(self, stage: Stage, slabs: Slabs) -> bool:
+    def _has_room(self, stage: PlannedSegment, slabs: ArenaMemory) -> bool:
         """Whether it fits beside what other shapes left and other runs use.
 
         Raises:
@@ -228,7 +228,7 @@ class Room:
             raise self.no_room(stage)
         return self._needed(stage, slabs) <= self.account.left
 
-    def _needed(self, stage: Stage, slabs: Slabs) -> int:
+    def _needed(self, stage: PlannedSegment, slabs: ArenaMemory) -> int:
         """Bytes that a run of a stage in an arena will allocate: none where it is bound."""
         bound = stage.bound.get(slabs)
         if bound is not None and bound.ready:
@@ -244,7 +244,7 @@ class Room:
         """The oldest execution that nobody is at: enqueued and not waited for, or broken off."""
         return next((e for e in self._in_use.values() if e.is_left), None)
 
-    def _check_others(self, stage: Stage) -> None:
+    def _check_others(self, stage: PlannedSegment) -> None:
         """Whether there is somebody to wait for but this thread.
 
         Raises:
@@ -329,7 +329,9 @@ class Room:
         self.ends = Waiters()
         self._arenas = self._idle
 
-    def no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
+    def no_room(
+        self, stage: PlannedSegment, error: OutOfMemoryError | None = None
+    ) -> OutOfMemoryError:
         """The error for a stage over the limit, or for one that the driver gave no room."""
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return no_room(self._planner, stage, of, error)

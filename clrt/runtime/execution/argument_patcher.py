@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clrt.plan.template import SizedPlan
+from clrt.plan.template import InstantiatedPlan
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 
 
-class Enqueue(NamedTuple):
+class BoundLaunch(NamedTuple):
     """A kernel with its arguments set.
 
     Attributes:
@@ -41,10 +41,12 @@ class Enqueue(NamedTuple):
         return found
 
 
-class Patcher:
+class ArgumentPatcher:
     """What the kernels of a template's plan are set to."""
 
-    def __init__(self, plan: SizedPlan, steps: Sequence[Enqueue], generation: int) -> None:
+    def __init__(
+        self, plan: InstantiatedPlan, steps: Sequence[BoundLaunch], generation: int
+    ) -> None:
         words = plan.template.words
         self._kernels = [steps[i].kernel for i in words.launches.tolist()]
         self._setters = [scalar_setter(kernel) for kernel in self._kernels]
@@ -55,8 +57,8 @@ class Patcher:
 
     def patch(
         self,
-        plan: SizedPlan,
-        steps: list[Enqueue],
+        plan: InstantiatedPlan,
+        steps: list[BoundLaunch],
         slabs: Sequence[TrackedBuffer],
         generation: int,
         constant: Callable[[Any], TrackedBuffer],

@@ -15,18 +15,26 @@ import numpy as np
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.kernel_source import splittable_axes
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status, numbered_arguments
+from clrt.kernels.spec import (
+    Buffer,
+    BufferArg,
+    Launch,
+    PackedWeight,
+    Scratch,
+    StatusWord,
+    numbered_arguments,
+)
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep
-from clrt.plan.template import SizedPlan
-from clrt.runtime.execution.argument_patcher import Enqueue, Patcher
+from clrt.plan.template import InstantiatedPlan
+from clrt.runtime.execution.argument_patcher import ArgumentPatcher, BoundLaunch
 from clrt.runtime.execution.launch_throttle import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
-from clrt.runtime.opencl.arena_memory import Slabs
-from clrt.runtime.opencl.device_context import Lane, TrackedBuffer
+from clrt.runtime.opencl.arena_memory import ArenaMemory
+from clrt.runtime.opencl.device_context import RunQueue, TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
-from clrt.runtime.opencl.session import Session
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.weight_store import WeightStore
 
 # Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
 # because PoCL compiles a kernel anew for each local size.
@@ -40,7 +48,7 @@ _LEAST_FLOPS = 5e9
 _LEAST_BYTES = 1e9
 
 
-BoundStep: TypeAlias = "Enqueue | HostStep"
+BoundStep: TypeAlias = "BoundLaunch | HostStep"
 
 
 @dataclass
@@ -82,26 +90,26 @@ class BoundPlan:
     """
 
     plan: Plan
-    session: Session
-    weights: Weights
-    slabs: Slabs
+    session: DeviceSession
+    weights: WeightStore
+    slabs: ArenaMemory
     model_constants: frozenset[Value]
-    lane: Lane
+    lane: RunQueue
     seconds_a_run: float | None = None
     broken: bool = False
     donor: BoundPlan | None = None
     steps: list[BoundStep] = field(default_factory=list)
-    _own: Weights = field(init=False)
+    _own: WeightStore = field(init=False)
     _status: TrackedBuffer | None = None
     _generation: int = -1
     _external: dict[Value, _External] = field(default_factory=dict)
     # The driver keeps no memory alive that the host has given it.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
-    _patcher: Patcher | None = None
+    _patcher: ArgumentPatcher | None = None
     _views: dict[Value, Array | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._own = Weights(self.session, self.weights.account)
+        self._own = WeightStore(self.session, self.weights.account)
         self.slabs.views[self] = self._views
         self.session.connection.owners.add(self)
 
@@ -172,9 +180,9 @@ class BoundPlan:
                 self.steps.append(step)
         for spec in self.plan.also:
             self.weights.kernel(spec)
-        if isinstance(self.plan, SizedPlan):
-            steps = cast(list[Enqueue], self.steps)
-            self._patcher = Patcher(self.plan, steps, self.slabs.generation)
+        if isinstance(self.plan, InstantiatedPlan):
+            steps = cast(list[BoundLaunch], self.steps)
+            self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
 
     def _take_over(self, donor: BoundPlan) -> bool:
         """Takes the kernels of a plan of the same template, and sets what differs.
@@ -183,10 +191,10 @@ class BoundPlan:
         """
         plan, patcher = self.plan, donor._patcher
         donor._patcher, donor._generation = None, -1
-        if patcher is None or not isinstance(plan, SizedPlan):
+        if patcher is None or not isinstance(plan, InstantiatedPlan):
             return False
         own = donor._own.hand_over(
-            self._own, {value for _, _, value in cast(SizedPlan, donor.plan).derived()}
+            self._own, {value for _, _, value in cast(InstantiatedPlan, donor.plan).derived()}
         )
         self._used = {k: b for k, b in donor._used.items() if k not in own}
         self.steps, donor.steps = donor.steps, []
@@ -196,7 +204,7 @@ class BoundPlan:
             self.seconds_a_run = donor.seconds_a_run * plan.flops / max(donor.plan.flops, 1)
         self._external = dict(zip(plan.external, donor._external.values(), strict=True))
         donor._external, donor._used = {}, {}
-        steps, slabs = cast(list[Enqueue], self.steps), self.slabs
+        steps, slabs = cast(list[BoundLaunch], self.steps), self.slabs
         patcher.patch(plan, steps, slabs.buffers, slabs.generation, self._own.get)
         self._patcher = patcher
         return True
@@ -219,7 +227,7 @@ class BoundPlan:
         for external in self._external.values():
             external.buffer = None
 
-    def _bind_launch(self, launch: Launch) -> Enqueue:
+    def _bind_launch(self, launch: Launch) -> BoundLaunch:
         kernel = self.weights.kernel(launch.kernel)
         set_scalar = scalar_setter(kernel)
         for index, arg in numbered_arguments(launch):
@@ -237,7 +245,7 @@ class BoundPlan:
                 set_scalar(index, arg)
         local = launch.local_size or self._local(kernel, len(launch.global_size))
         axes = splittable_axes(launch.kernel.source)
-        return Enqueue(
+        return BoundLaunch(
             launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local, axes
         )
 
@@ -258,10 +266,10 @@ class BoundPlan:
 
     def locate(self, buffer: Buffer) -> tuple[TrackedBuffer, int]:
         """The device buffer, and the element offset in it, of what is not the caller's."""
-        if isinstance(buffer, Status):
+        if isinstance(buffer, StatusWord):
             assert self._status is not None
             return self._status, self.plan.statuses.index(buffer)
-        if isinstance(buffer, Packed):
+        if isinstance(buffer, PackedWeight):
             return self._constants(buffer.value).get(buffer), 0
         if isinstance(buffer, Value):
             root = self.plan.root(buffer)
@@ -273,7 +281,7 @@ class BoundPlan:
             place, dtype = self.plan.places[buffer], buffer.dtype
         return self.slabs.buffers[place.slab], place.offset_bytes // dtype.itemsize
 
-    def _constants(self, value: Value) -> Weights:
+    def _constants(self, value: Value) -> WeightStore:
         return self.weights if value in self.model_constants else self._own
 
     def bytes_of(self, value: Value) -> tuple[TrackedBuffer, int]:
@@ -338,7 +346,7 @@ class BoundPlan:
         """What is in the queue still uses the host's arrays and the arena: waits for it."""
         connection = self.session.connection
         with connection.lock:
-            connection.unfinished.add(self.lane)
+            connection.undrained_queues.add(self.lane)
             self.forget_status()
 
     def forget_status(self) -> None:
@@ -352,7 +360,7 @@ class BoundPlan:
         with self.session.lock, self.session.commands, self.settling():
             queue = self.lane.queue
             self.bind()
-            steps = [s for s in self.steps if isinstance(s, Enqueue) and s.entry == entry]
+            steps = [s for s in self.steps if isinstance(s, BoundLaunch) and s.entry == entry]
             queue.finish()
             start = time.perf_counter()
             for step in steps:

@@ -13,7 +13,7 @@ from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Held, all_graphs, shapes_of
+from clrt.ops.base import RuntimeValue, all_graphs, shapes_of
 from clrt.ops.control.control_flow import If, copy_all
 from clrt.plan.specialise import fix_inputs
 from clrt.runtime.execution.signature import bind_dims
@@ -73,7 +73,7 @@ class Branches:
         self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
-    def chosen(self, feeds: Mapping[str, Held]) -> tuple[Graph, Mapping[str, Held]]:
+    def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
         """The graph for the inputs of a run, and those of them that it takes."""
         branch = self._first
         while branch.choosing:

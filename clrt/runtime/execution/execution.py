@@ -12,12 +12,12 @@ from typing import Any, Protocol, cast
 
 from clrt.errors import ClrtError, InputError
 from clrt.plan.steps import HostStep
-from clrt.runtime.execution.argument_patcher import Enqueue
+from clrt.runtime.execution.argument_patcher import BoundLaunch
 from clrt.runtime.execution.bound_plan import BoundPlan, BoundStep
 from clrt.runtime.execution.external_buffers import Feed
-from clrt.runtime.execution.launch_throttle import NEVER, Pace, Stop
+from clrt.runtime.execution.launch_throttle import NEVER, CancellationToken, LaunchThrottle
 from clrt.runtime.execution.transfers import Transfers
-from clrt.runtime.opencl.device_context import Lane
+from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 from clrt.util.active_calls import ActiveCall
 
@@ -57,7 +57,7 @@ class Execution:
     feeds: Mapping[str, Feed]
     outputs: Mapping[str, bool]
     recorder: StepRecorder | None = None
-    stop: Stop = NEVER
+    stop: CancellationToken = NEVER
     call: ActiveCall | None = None
     ended: Callable[[Execution], None] = lambda execution: None
     detached: bool = False
@@ -140,7 +140,7 @@ class Execution:
             return self._moves.results
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> RunQueue:
         """The queue that it is in."""
         return self.bound.lane
 
@@ -206,8 +206,8 @@ class Execution:
         """Has the plan bound; a fork waits for it."""
         connection = self.bound.session.connection
         with connection.lock:
-            if connection.unfinished:
-                connection.settle()
+            if connection.undrained_queues:
+                connection.drain()
             connection.in_flight.add(self)
         self.bound.bind()
 
@@ -234,8 +234,8 @@ class Execution:
     def _feed(self) -> None:
         """The inputs, after what broken runs have left."""
         bound, connection = self.bound, self.bound.session.connection
-        if connection.unfinished:
-            connection.settle()
+        if connection.undrained_queues:
+            connection.drain()
         if bound.broken:
             bound.forget_status()
         self._began_s = time.perf_counter()
@@ -249,7 +249,7 @@ class Execution:
     def _enqueue(self) -> None:
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
         queue = self.lane.queue
-        for step in cast(list[Enqueue], self.bound.steps):
+        for step in cast(list[BoundLaunch], self.bound.steps):
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:
@@ -258,7 +258,7 @@ class Execution:
         lock, give_way = connection.lock, partial(connection.give_way, self)
         costs, moves = bound.plan.costs, self._moves
         rate = bound.expected_s / max(sum(costs), 1)
-        pace = Pace(self.lane, self.stop, give_way, rate)
+        pace = LaunchThrottle(self.lane, self.stop, give_way, rate)
         left = iter(costs)
         for step in bound.steps:
             if isinstance(step, HostStep):

@@ -10,14 +10,14 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.plan.plan import Plan
 from clrt.runtime.opencl.device_context import TrackedBuffer
-from clrt.runtime.opencl.session import Session
-from clrt.runtime.opencl.tensors import DeviceTensor, Lease
+from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 
 Feed: TypeAlias = "Array | DeviceTensor"
 
 
 @dataclass
-class Leases:
+class ExternalBuffers:
     """The memory of a plan's external values in one run. It is not used again while this lives.
 
     Attributes:
@@ -25,10 +25,10 @@ class Leases:
     """
 
     plan: Plan
-    session: Session
-    by_root: dict[Value, Lease] = field(default_factory=dict)
-    _donated: list[tuple[DeviceTensor, Lease]] = field(default_factory=list)
-    _claimed: set[Lease] = field(default_factory=set)
+    session: DeviceSession
+    by_root: dict[Value, PooledBuffer] = field(default_factory=dict)
+    _donated: list[tuple[DeviceTensor, PooledBuffer]] = field(default_factory=list)
+    _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
         """The buffers of the external values: of tensors that are given, or new ones.

@@ -13,16 +13,16 @@ from clrt.errors import ModelError, NumberError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held, Op, shapes_of
-from clrt.ops.node_errors import Blaming
-from clrt.plan.device_io import HOST_ONLY, Contract
+from clrt.ops.base import Op, RuntimeValue, shapes_of
+from clrt.ops.node_errors import NodeErrorContext
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.index_error_origin import traced
 from clrt.plan.specialise import GraphBreak
-from clrt.runtime.execution.arena_pool import Room
+from clrt.runtime.execution.arena_pool import ArenaPool
 from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.external_buffers import Feed
-from clrt.runtime.execution.launch_throttle import Stop
-from clrt.runtime.execution.planner import NOTHING, Planner, Stage
+from clrt.runtime.execution.launch_throttle import CancellationToken
+from clrt.runtime.execution.planner import NOTHING, PlannedSegment, Planner
 from clrt.runtime.execution.profiler import Recorder
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
@@ -30,7 +30,7 @@ from clrt.util.host_limits import check_iterations
 
 
 @dataclass
-class Task:
+class GraphRun:
     """One run of a model.
 
     Attributes:
@@ -42,19 +42,19 @@ class Task:
     """
 
     planner: Planner
-    room: Room
+    room: ArenaPool
     graph: Graph
-    stop: Stop
+    stop: CancellationToken
     call: ActiveCall
     recorder: Recorder | None = None
     iterations: int = 0
 
     def outputs(
         self,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
-    ) -> Mapping[str, Held]:
+    ) -> Mapping[str, RuntimeValue]:
         """The outputs of the model.
 
         Args:
@@ -73,8 +73,11 @@ class Task:
             raise traced(error, self.graph) from error
 
     def begin(
-        self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
-    ) -> tuple[dict[str, Held], Execution] | None:
+        self,
+        feeds: Mapping[str, RuntimeValue],
+        wanted: Mapping[str, bool],
+        donated: Collection[str] = (),
+    ) -> tuple[dict[str, RuntimeValue], Execution] | None:
         """What is there without a plan, and the rest enqueued; None if that takes more than that.
 
         Raises:
@@ -92,7 +95,7 @@ class Task:
         execution.detach()
         return there, execution
 
-    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+    def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
         """The outputs of a graph that a node holds; what is computed stays on the device."""
         self.iterations += 1
         check_iterations(self.iterations, "The model")
@@ -108,13 +111,13 @@ class Task:
         except NumberError as error:
             raise traced(error, self.graph) from error
 
-    def _on_device(self, value: Held) -> Held:
+    def _on_device(self, value: RuntimeValue) -> RuntimeValue:
         """An array that has axes as a tensor; all else as it is."""
         if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind != "U":
             return self.room.session.tensor_of(value, DType.of(value.dtype))
         return value
 
-    def read(self, value: Held) -> Array:
+    def read(self, value: RuntimeValue) -> Array:
         """The elements of a tensor."""
         return _on_host(value)
 
@@ -131,10 +134,10 @@ class Task:
     def _run(
         self,
         graph: Graph,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool] | None,
         donated: Collection[str],
-    ) -> Mapping[str, Held]:
+    ) -> Mapping[str, RuntimeValue]:
         """The outputs of a graph.
 
         Args:
@@ -165,11 +168,11 @@ class Task:
     def _stage(
         self,
         graph: Graph,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool] | None,
         donated: Collection[str],
         known: Mapping[str, Array],
-    ) -> Stage:
+    ) -> PlannedSegment:
         shapes = shapes_of(feeds)
         tensors = [(n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor)]
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]
@@ -177,13 +180,13 @@ class Task:
         if tensors or kept:
             # Numbers alone are copied: a loop has them in both places.
             on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
-            contract = Contract(on_device, on_device.intersection(donated), frozenset(kept))
+            contract = DeviceIo(on_device, on_device.intersection(donated), frozenset(kept))
         with self.room.lock:
             return self.planner.stage(graph, shapes, known, contract)
 
     def _pass_break(
-        self, stage: Stage, graph_break: GraphBreak, feeds: Mapping[str, Held]
-    ) -> dict[str, Held]:
+        self, stage: PlannedSegment, graph_break: GraphBreak, feeds: Mapping[str, RuntimeValue]
+    ) -> dict[str, RuntimeValue]:
         """All values there are once the host has done its part."""
         kept = {n: n not in graph_break.reads for n in stage.plan.graph.output_names}
         held = {**feeds, **(self._execute(stage, feeds, kept) if kept else {})}
@@ -193,7 +196,7 @@ class Task:
         return held
 
     def _execute(
-        self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
+        self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Mapping[str, Feed]:
         """Runs a stage where there is room for it."""
         execution = self._begin(stage, feeds, outputs)
@@ -216,30 +219,30 @@ class Task:
             raise self.room.no_room(stage, error) from error
 
     def _begin(
-        self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
+        self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Execution:
         # A plan has no inputs but tensors; the others are for the host.
         tensors = cast(Mapping[str, Feed], feeds)
         return self.room.begin(stage, tensors, outputs, self.stop, self.recorder, self.call)
 
-    def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
+    def _drive(self, node: Node, feeds: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
         """The outputs of a node that the host drives."""
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
-        if node.op.host_computes:
+        if node.op.computes_on_host:
             self.planner.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
-        with Blaming(node):
-            results = node.op.drive(inputs, self)
-        if self.recorder is not None and node.op.host_computes:
+        with NodeErrorContext(node):
+            results = node.op.run_host_driven(inputs, self)
+        if self.recorder is not None and node.op.computes_on_host:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}
 
 
 def _split(
-    graph: Graph, feeds: Mapping[str, Held], wanted: Mapping[str, bool] | None
-) -> tuple[dict[str, Held], Mapping[str, bool]]:
+    graph: Graph, feeds: Mapping[str, RuntimeValue], wanted: Mapping[str, bool] | None
+) -> tuple[dict[str, RuntimeValue], Mapping[str, bool]]:
     """The outputs that are there without a plan, and the others with whether each stays."""
     there = {
         n: _value(v, feeds)
@@ -258,21 +261,21 @@ def _read_behind(graph_break: GraphBreak) -> set[str]:
     return {*by_host, *(v.name for v in graph_break.suffix.inputs)}
 
 
-def _on_host(value: Held) -> Array:
+def _on_host(value: RuntimeValue) -> Array:
     """The elements of a tensor, wherever it lies."""
     return value.numpy() if isinstance(value, DeviceTensor) else np.asarray(value)
 
 
-def _value(value: Value, feeds: Mapping[str, Held]) -> Held:
+def _value(value: Value, feeds: Mapping[str, RuntimeValue]) -> RuntimeValue:
     return value.numbers if value.is_constant else feeds[value.name]
 
 
-def _is_there(value: Value, feeds: Mapping[str, Held]) -> bool:
+def _is_there(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
     """Whether no plan need run for a value."""
     return value.has_numbers if value.is_constant else value.name in feeds
 
 
-def _held(type_: TensorType, value: Held) -> Held:
+def _held(type_: TensorType, value: RuntimeValue) -> RuntimeValue:
     """A value in the form in which it waits for the next stage.
 
     Raises:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from clrt.errors import ClrtError
-from clrt.runtime.opencl.device_context import Lane
+from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
@@ -25,14 +25,16 @@ _GIVE_S = 0.02
 _BACKGROUND_GIVE_S = 0.5
 
 
-class Stop:
+class CancellationToken:
     """Whether runs are to end before their time.
 
     Attributes:
         requested: Set by another thread than those that run.
     """
 
-    def __init__(self, error: Callable[[], ClrtError], outer: Stop | None = None) -> None:
+    def __init__(
+        self, error: Callable[[], ClrtError], outer: CancellationToken | None = None
+    ) -> None:
         self.requested = False
         self._error = error
         self._outer = outer
@@ -49,10 +51,10 @@ class Stop:
             raise self._error()
 
 
-NEVER = Stop(ClrtError)
+NEVER = CancellationToken(ClrtError)
 
 
-class Pace:
+class LaunchThrottle:
     """Keeps what is in a queue short; whoever enqueues tells each launch.
 
     Launches come in parts of about `_PART_S`, by what each costs in any one unit and how long those
@@ -64,8 +66,8 @@ class Pace:
 
     def __init__(
         self,
-        lane: Lane,
-        stop: Stop,
+        lane: RunQueue,
+        stop: CancellationToken,
         give_way: Callable[[float], bool],
         rate: float,
     ) -> None:

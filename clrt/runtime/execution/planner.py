@@ -25,7 +25,7 @@ from clrt.ir.op import Array
 from clrt.kernels.tuning_records import record_for
 from clrt.ops.base import all_graphs
 from clrt.plan import memory as sizes
-from clrt.plan.device_io import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.memory import Memory, Shapes
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import GraphBreak, specialise_to_break
@@ -33,7 +33,7 @@ from clrt.plan.template import trace_plan
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.signature import bind_dims
 from clrt.runtime.execution.template_cache import Templates
-from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(eq=False)
-class Stage:
+class PlannedSegment:
     """A plan, and where the graph goes on after it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Stage:
 
     plan: Plan
     graph_break: GraphBreak | None
-    bound: dict[Slabs, BoundPlan] = field(default_factory=dict)
+    bound: dict[ArenaMemory, BoundPlan] = field(default_factory=dict)
     own_bytes: int = 0
     kept: bool = True
     runs: int = 0
@@ -96,8 +96,8 @@ class PlanCache:
     """
 
     def __init__(self) -> None:
-        self._stages: RecencyDict[Any, Stage] = RecencyDict()
-        self.latest: tuple[tuple[Graph, Contract, Shapes], Stage] | None = None
+        self._stages: RecencyDict[Any, PlannedSegment] = RecencyDict()
+        self.latest: tuple[tuple[Graph, DeviceIo, Shapes], PlannedSegment] | None = None
         self.host_bytes = self.own_bytes = 0
 
     def __len__(self) -> int:
@@ -108,15 +108,15 @@ class PlanCache:
         """All of it; what a plan has on the device its graph has on the host, too."""
         return self.host_bytes + 2 * self.own_bytes
 
-    def values(self) -> ValuesView[Stage]:
+    def values(self) -> ValuesView[PlannedSegment]:
         """The stages."""
         return self._stages.values()
 
-    def get(self, key: Any) -> Stage | None:
+    def get(self, key: Any) -> PlannedSegment | None:
         """The stage of a key, which is now the one used last."""
         return self._stages.use(key)
 
-    def add(self, key: Any, stage: Stage) -> None:
+    def add(self, key: Any, stage: PlannedSegment) -> None:
         """Keeps a stage."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
@@ -126,12 +126,12 @@ class PlanCache:
         """Keeps a stage no longer."""
         self._drop(self._stages.pop(key))
 
-    def _drop(self, stage: Stage) -> None:
+    def _drop(self, stage: PlannedSegment) -> None:
         stage.kept = False
         self.host_bytes -= stage.host_bytes
         self.own_bytes -= stage.own_bytes
 
-    def recount(self, stage: Stage) -> None:
+    def recount(self, stage: PlannedSegment) -> None:
         """Asks a stage anew what it has of the device: its first run makes what it lacks.
 
         Of many stages that take much, those go that were used longest ago.
@@ -191,8 +191,8 @@ class Planner:
         graph: Graph,
         shapes: Shapes,
         known: Mapping[str, Array] = NOTHING,
-        contract: Contract = HOST_ONLY,
-    ) -> Stage:
+        contract: DeviceIo = HOST_ONLY,
+    ) -> PlannedSegment:
         """A graph's first stage, kept.
 
         Args:
@@ -232,8 +232,8 @@ class Planner:
         graph: Graph,
         shapes: Shapes,
         known: Mapping[str, Array],
-        contract: Contract,
-    ) -> Stage:
+        contract: DeviceIo,
+    ) -> PlannedSegment:
         """A stage by a template, where there is one; else planned.
 
         Args:
@@ -246,20 +246,20 @@ class Planner:
         if plan is None:
             plan = self._templates.learn(family, bindings, lambda: plain()[0], trace)
         if plan is not None:
-            return Stage(plan, None)
-        stage = Stage(*plain())
+            return PlannedSegment(plan, None)
+        stage = PlannedSegment(*plain())
         if stage.graph_break is None and not stage.plan.host_steps and not self._caps.simulator:
             self._templates.begin(family, bindings, stage.plan)
         return stage
 
     def _for_many(
         self,
-        stage: Stage,
+        stage: PlannedSegment,
         graph: Graph,
         shapes: Shapes,
         known: Mapping[str, Array],
-        contract: Contract,
-    ) -> Stage | None:
+        contract: DeviceIo,
+    ) -> PlannedSegment | None:
         """The stage with loops as part of its plan; None where that cannot be, or has no room."""
         assert stage.graph_break is not None
         stage.runs = 0
@@ -273,7 +273,7 @@ class Planner:
         fits = self.memory(plan, graph_break).device_bytes <= self.limit
         if not fits or loops <= left or plan.host_steps:
             return None
-        again = Stage(plan, graph_break)
+        again = PlannedSegment(plan, graph_break)
         again.runs = 0
         return again
 
@@ -282,7 +282,7 @@ class Planner:
         graph: Graph,
         shapes: Shapes,
         known: Mapping[str, Array] = NOTHING,
-        contract: Contract = HOST_ONLY,
+        contract: DeviceIo = HOST_ONLY,
         tunables: Tunables = NOTHING,
         repeated: bool = False,
     ) -> tuple[Plan, GraphBreak | None]:
@@ -302,7 +302,7 @@ class Planner:
 
         return self._make(contract, first, tunables), graph_break
 
-    def _make(self, contract: Contract, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
+    def _make(self, contract: DeviceIo, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
         """The plan of a specialised graph."""
 
         @cache

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
-from clrt.runtime.execution.argument_patcher import Enqueue
+from clrt.runtime.execution.argument_patcher import BoundLaunch
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.opencl.device_context import Lane
+from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class NodeRun:
 class Recorder:
     """Runs the steps of plans on a second queue of the session, and notes when they ran."""
 
-    session: Session
+    session: DeviceSession
     _runs: list[PlanRun | NodeRun] = field(default_factory=list)
     _queue: cl.CommandQueue = field(init=False)
 
@@ -67,7 +67,7 @@ class Recorder:
     def record_steps(
         self,
         bound: BoundPlan,
-        steps: Sequence[Enqueue | HostStep],
+        steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> None:
         """Runs the steps of a plan whose inputs have been enqueued on its own queue."""
@@ -84,8 +84,8 @@ class Recorder:
 
     def _record(
         self,
-        lane: Lane,
-        steps: Sequence[Enqueue | HostStep],
+        lane: RunQueue,
+        steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> list[Span]:
         spans: list[Span] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from clrt.errors import OutOfMemoryError
 from clrt.plan import memory as sizes
-from clrt.runtime.execution.planner import Planner, Stage
+from clrt.runtime.execution.planner import PlannedSegment, Planner
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.formatting import format_bytes, format_shapes
 
 
 def no_room(
-    planner: Planner, stage: Stage, of: str, error: OutOfMemoryError | None = None
+    planner: Planner, stage: PlannedSegment, of: str, error: OutOfMemoryError | None = None
 ) -> OutOfMemoryError:
     """The error for a stage over its model's limit, or for one that the driver gave no room.
 
@@ -33,7 +33,7 @@ def no_room(
     return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)
 
 
-def over_budget(planner: Planner, stage: Stage) -> OutOfMemoryError:
+def over_budget(planner: Planner, stage: PlannedSegment) -> OutOfMemoryError:
     """The error for a stage that does not fit beside what is held of the budget of all models."""
     memory = planner.memory(stage.plan, stage.graph_break)
     shapes = {v.name: v.dims for v in stage.plan.graph.inputs}

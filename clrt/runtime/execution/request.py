@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from clrt.ops.base import Held
+from clrt.ops.base import RuntimeValue
 from clrt.runtime.execution.signature import Signature
 from clrt.runtime.execution.state import State
-from clrt.runtime.opencl.tensors import DeviceTensor, Lease
+from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 
 
 @dataclass(slots=True)
@@ -28,14 +28,14 @@ class RunRequest:
         leases: The memory of the inputs that are donated.
     """
 
-    feeds: Mapping[str, Held]
+    feeds: Mapping[str, RuntimeValue]
     wanted: Mapping[str, bool]
     donated: frozenset[str]
     names: Sequence[str]
     device_outputs: bool
     held: frozenset[str]
     state: State | None
-    leases: tuple[tuple[DeviceTensor, Lease], ...]
+    leases: tuple[tuple[DeviceTensor, PooledBuffer], ...]
 
     @classmethod
     def of(
@@ -74,14 +74,14 @@ class RunRequest:
             if tensor.lease is None and not tensor.is_released:
                 tensor.lease = lease
 
-    def for_user(self, results: Mapping[str, Held]) -> dict[str, Any]:
+    def for_user(self, results: Mapping[str, RuntimeValue]) -> dict[str, Any]:
         """The results as `Model.run` returns them."""
         if self.state is not None:
             self.state.update(results)
         return {n: _for_user(results[n], self.device_outputs, n in self.held) for n in self.names}
 
 
-def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
+def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
     """A result as `run` returns it: strings as objects, sequences as lists, maps as dicts.
 
     Args:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
-from clrt.ops.base import Held
+from clrt.ops.base import RuntimeValue
 from clrt.plan.index_error_origin import traced
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.execution.launch_throttle import Stop
+from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
 
 # How often a wait with a timeout looks: the device tells no time when it will be done.
@@ -30,7 +30,7 @@ class Pending(Protocol):
     def done(self) -> bool:
         """Whether `result` waits for nothing."""
 
-    def result(self, timeout: float | None = None) -> Mapping[str, Held]:
+    def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
         """The outputs, or the error.
 
         Raises:
@@ -48,14 +48,14 @@ class Enqueued:
     """
 
     execution: Execution
-    there: Mapping[str, Held]
+    there: Mapping[str, RuntimeValue]
     graph: Graph
 
     def done(self) -> bool:
         """Whether `result` waits for nothing."""
         return self.execution.done
 
-    def result(self, timeout: float | None = None) -> Mapping[str, Held]:
+    def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
         """The outputs.
 
         Raises:
@@ -79,7 +79,7 @@ class Run:
     into it stay as they are until it is done. Who drops it before lets it go on.
     """
 
-    def __init__(self, pending: Pending, stop: Stop, request: RunRequest) -> None:
+    def __init__(self, pending: Pending, stop: CancellationToken, request: RunRequest) -> None:
         self._pending = pending
         self._stop = stop
         self._request = request

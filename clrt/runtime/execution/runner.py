@@ -10,15 +10,15 @@ from typing import Any
 
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
-from clrt.ops.base import Held
-from clrt.runtime.execution.arena_pool import MOST_ARENAS, Room
+from clrt.ops.base import RuntimeValue
+from clrt.runtime.execution.arena_pool import MOST_ARENAS, ArenaPool
 from clrt.runtime.execution.branch_specializer import Branches
-from clrt.runtime.execution.graph_run import Task
-from clrt.runtime.execution.launch_throttle import Stop
+from clrt.runtime.execution.graph_run import GraphRun
+from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.planner import Planner
 from clrt.runtime.execution.profiler import Recorder
 from clrt.runtime.execution.run import Enqueued, Pending
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
 
@@ -36,7 +36,7 @@ def _cancelled() -> ClrtError:
     return CancelledError("The run was cancelled.")
 
 
-def _readers(feeds: Mapping[str, Held], donated: Collection[str]) -> list[Future[Any]]:
+def _readers(feeds: Mapping[str, RuntimeValue], donated: Collection[str]) -> list[Future[Any]]:
     """The runs on threads of their own that read what is donated."""
     tensors = [feeds[name] for name in donated]
     return [run for t in tensors if isinstance(t, DeviceTensor) for run in tuple(t.readers)]
@@ -57,7 +57,7 @@ class Runner:
         self,
         graph: Graph,
         rewrite: Callable[[Graph], object],
-        session: Session,
+        session: DeviceSession,
         strict: bool,
         own_limit: int | None,
         background: bool,
@@ -70,8 +70,8 @@ class Runner:
         limit = caps.global_mem_bytes if own_limit is None else own_limit
         self.lock: Any = RLock()
         self.planner = Planner(graph, caps, strict, limit, rewrite)
-        self.room = Room(session, self.planner, own_limit, self.lock, background)
-        self.stop = Stop(_closed)
+        self.room = ArenaPool(session, self.planner, own_limit, self.lock, background)
+        self.stop = CancellationToken(_closed)
         self.check: Callable[[], None] | None = None
         self._branches = Branches(graph, rewrite, self.planner.adopt)
         self._session = session
@@ -80,12 +80,12 @@ class Runner:
 
     def run(
         self,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
         recorder: Recorder | None = None,
-        stop: Stop | None = None,
-    ) -> Mapping[str, Held]:
+        stop: CancellationToken | None = None,
+    ) -> Mapping[str, RuntimeValue]:
         """The outputs of the model, computed on this thread.
 
         Args:
@@ -104,13 +104,13 @@ class Runner:
 
     def _run(
         self,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool],
         donated: Collection[str],
-        stop: Stop,
+        stop: CancellationToken,
         before: Collection[Future[Any]],
         recorder: Recorder | None = None,
-    ) -> Mapping[str, Held]:
+    ) -> Mapping[str, RuntimeValue]:
         """The outputs of the model.
 
         Args:
@@ -134,11 +134,11 @@ class Runner:
 
     def submit(
         self,
-        feeds: Mapping[str, Held],
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
         in_worker: bool = False,
-    ) -> tuple[Pending, Stop]:
+    ) -> tuple[Pending, CancellationToken]:
         """A run on its way, and what ends it.
 
         A short one is enqueued on this thread; one with work for the host in its midst, or with
@@ -150,7 +150,7 @@ class Runner:
         Raises:
             InputError: The model is closed.
         """
-        stop = Stop(_cancelled, self.stop)
+        stop = CancellationToken(_cancelled, self.stop)
         call = self._enter(ActiveCall(), "run")
         try:
             run = self._begin(call, stop, feeds, wanted, donated, in_worker)
@@ -163,8 +163,8 @@ class Runner:
     def _begin(
         self,
         call: ActiveCall,
-        stop: Stop,
-        feeds: Mapping[str, Held],
+        stop: CancellationToken,
+        feeds: Mapping[str, RuntimeValue],
         wanted: Mapping[str, bool],
         donated: Collection[str],
         in_worker: bool,
@@ -189,15 +189,15 @@ class Runner:
 
     def _task(
         self,
-        feeds: Mapping[str, Held],
-        stop: Stop,
+        feeds: Mapping[str, RuntimeValue],
+        stop: CancellationToken,
         call: ActiveCall,
         recorder: Recorder | None = None,
-    ) -> tuple[Task, Mapping[str, Held]]:
+    ) -> tuple[GraphRun, Mapping[str, RuntimeValue]]:
         """A run of the graph that its inputs choose, and those of them that this takes."""
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)
-        return Task(self.planner, self.room, graph, stop, call, recorder), feeds
+        return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
 
     def trim(self) -> None:
         """Frees what runs have left; see `Model.trim`.

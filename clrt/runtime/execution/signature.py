@@ -17,9 +17,9 @@ from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held
+from clrt.ops.base import RuntimeValue
 from clrt.runtime.execution.external_buffers import Feed
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.host_limits import text_array
 
@@ -72,7 +72,7 @@ class Signature:
         held: Names of the outputs that are, or are from, a container.
     """
 
-    def __init__(self, graph: Graph, session: Session) -> None:
+    def __init__(self, graph: Graph, session: DeviceSession) -> None:
         self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
         pairs = zip(graph.output_names, graph.outputs, strict=True)
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
@@ -99,7 +99,7 @@ class Signature:
                 raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
         return wanted
 
-    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
+    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, RuntimeValue]:
         """The inputs as plans take them; see `Model.run`.
 
         Raises:
@@ -134,7 +134,7 @@ class Signature:
         array = feed.numpy() if isinstance(feed, DeviceTensor) else feed
         return self._session.tensor_of(array, spec.dtype)
 
-    def donated(self, feeds: Mapping[str, Held], names: Collection[str]) -> frozenset[str]:
+    def donated(self, feeds: Mapping[str, RuntimeValue], names: Collection[str]) -> frozenset[str]:
         """Names of inputs whose memory a run may use up.
 
         Raises:
@@ -174,7 +174,7 @@ class Signature:
             specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
             raise InputError(f"Missing input {specs}.")
 
-    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> Held:
+    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> RuntimeValue:
         if isinstance(type_, ContainerType):
             if type_.kind == "optional":
                 return None if given is None else self._feed(spec, type_.element, given)
@@ -186,7 +186,7 @@ class Signature:
             return [self._feed(spec, type_.element, item) for item in given]
         return self._tensor(spec, given)
 
-    def _map(self, spec: TensorSpec, type_: ContainerType, given: Any) -> Held:
+    def _map(self, spec: TensorSpec, type_: ContainerType, given: Any) -> RuntimeValue:
         assert type_.key is not None
         title = f"Input '{spec.name}' is a map from {type_.key} to {type_.dtype}"
         if not isinstance(given, Mapping):

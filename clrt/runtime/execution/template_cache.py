@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from clrt.ir.dims import Bindings
 from clrt.plan.plan import Plan
-from clrt.plan.plan_equivalence import do_alike
-from clrt.plan.template import PlanTemplate, SizedPlan
+from clrt.plan.plan_equivalence import plans_equivalent
+from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Templates:
         self._max_slab_bytes = max_slab_bytes
         self._families: RecencyDict[Hashable, _GraphTemplates] = RecencyDict()
 
-    def plan(self, key: Hashable, bindings: Bindings) -> SizedPlan | None:
+    def plan(self, key: Hashable, bindings: Bindings) -> InstantiatedPlan | None:
         """A plan of a graph; None where it has to be planned.
 
         Args:
@@ -95,7 +95,7 @@ class Templates:
         sized = template.at(sizes, self._max_slab_bytes)
         if sized is None:
             sizes, plan, sized = bindings, make(), own
-        if own is None or sized is None or not do_alike(sized, plan):
+        if own is None or sized is None or not plans_equivalent(sized, plan):
             _LOG.debug("the template for %s is not what planning makes", sizes)
             family.tries = MOST_TEMPLATES
             family.found.clear()

@@ -10,10 +10,10 @@ import numpy as np
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.base import Op
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.plan.steps import HostStep
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.external_buffers import Feed, Leases
+from clrt.runtime.execution.external_buffers import ExternalBuffers, Feed
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.tensors import DeviceTensor
@@ -30,7 +30,7 @@ class Transfers:
     """
 
     bound: BoundPlan
-    leases: Leases | None = None
+    leases: ExternalBuffers | None = None
     last: cl.Event | None = None
     slabs: tuple[TrackedBuffer, ...] = ()
     _events: list[cl.Event] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Transfers:
         bound = self.bound
         self.slabs = tuple(bound.slabs.buffers)
         if bound.plan.external:
-            self.leases = Leases(bound.plan, bound.session)
+            self.leases = ExternalBuffers(bound.plan, bound.session)
             bound.bind_external(self.leases.take(feeds))
         for value in bound.plan.graph.inputs:
             self._feed(value, feeds[value.name])
@@ -94,8 +94,8 @@ class Transfers:
             None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
             for v in node.inputs
         ]
-        with Blaming(node):
-            results = node.op.compute(*inputs)
+        with NodeErrorContext(node):
+            results = node.op.run_reference(*inputs)
         for value, array in zip(node.outputs, results, strict=False):
             elements = np.asarray(array, value.dtype.numpy, order="C")
             if elements.nbytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import needing
+from clrt.errors import explain_missing_extra
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch
 from clrt.kernels.tuned import TUNED
@@ -28,13 +28,13 @@ class Explanation(Findings):
     """An explanation of the plan for some input shapes. Prints as text of at most 100 columns."""
 
     def __str__(self) -> str:
-        with needing("The text of an explanation"):
+        with explain_missing_extra("The text of an explanation"):
             from clrt.runtime.inspection.tables import as_text
 
         return as_text(self)
 
     def __rich__(self) -> object:
-        with needing("The text of an explanation"):
+        with explain_missing_extra("The text of an explanation"):
             from clrt.runtime.inspection.tables import explanation_tables
 
         return explanation_tables(self)
@@ -221,7 +221,7 @@ def _break_row(graph_break: GraphBreak) -> BreakRow:
     why = "the shape of what follows, or its kernel, depends on what the host reads"
     if first in graph_break.host_driven:
         why = "the host drives it: control flow, a sequence, a map or bounds that are computed"
-        if first.op.host_computes:
+        if first.op.computes_on_host:
             why = "the host computes it: how much comes out depends on the data"
     ops = Counter(n.op.name for n in graph_break.suffix.nodes)
     return BreakRow(graph_break.title, why, graph_break.reads, dict(ops.most_common()))

@@ -13,11 +13,11 @@ from weakref import WeakSet
 import numpy as np
 
 from clrt.errors import ClrtError, InputError
-from clrt.formats.safetensors import Header
+from clrt.formats.safetensors import SafetensorsHeader
 from clrt.ir.graph import Graph
 from clrt.models.compiled import read_compiled
 from clrt.models.sources import Source, is_compiled, read_graph
-from clrt.ops.base import Held, shapes_of
+from clrt.ops.base import RuntimeValue, shapes_of
 from clrt.passes.device_pipeline import optimize_for, prepare
 from clrt.passes.driver import PassReport
 from clrt.runtime.execution.profiler import Recorder
@@ -26,7 +26,7 @@ from clrt.runtime.execution.run import Run
 from clrt.runtime.execution.runner import Runner
 from clrt.runtime.execution.signature import Signature
 from clrt.runtime.execution.state import State
-from clrt.runtime.model.pickling import Reloadable, recording
+from clrt.runtime.model.pickling import PicklesBySource, recording
 from clrt.runtime.model.planned_model import PlannedModel
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.session import session_for
@@ -35,7 +35,7 @@ from clrt.runtime.selftest.gate import ensure_right
 from clrt.util import env_vars
 from clrt.util.files import expanded
 from clrt.util.formatting import parse_bytes
-from clrt.util.gc_control import without_full_collections
+from clrt.util.gc_control import gc_young_only
 
 if TYPE_CHECKING:
     from clrt.runtime.profiling.profile import Profile
@@ -54,9 +54,9 @@ if hasattr(os, "register_at_fork"):
 
 
 @recording
-@without_full_collections
+@gc_young_only
 def load(
-    source: Source | Header,
+    source: Source | SafetensorsHeader,
     *,
     device: str | int | DeviceInfo | None = None,
     strict: bool | None = None,
@@ -103,8 +103,8 @@ def load(
     folder = None if cache_dir is None else expanded(cache_dir)
     if isinstance(source, (str, Path)):
         source = expanded(source)
-    if isinstance(source, Header) or is_compiled(source):
-        compiled = read_compiled(source if isinstance(source, Header) else Path(source))
+    if isinstance(source, SafetensorsHeader) or is_compiled(source):
+        compiled = read_compiled(source if isinstance(source, SafetensorsHeader) else Path(source))
         prepare(compiled.graph, info.caps)
         graph, shapes = compiled.graph, compiled.shapes
         model = Model(graph, info, strict, folder, None, limit, shapes, priority)
@@ -115,7 +115,7 @@ def load(
     return Model(graph, info, strict, folder, report, limit, (), priority, optimize_level)
 
 
-class Model(PlannedModel, Reloadable):
+class Model(PlannedModel, PicklesBySource):
     """A model on a device. Use `load` to make one.
 
     `run` may be called from several threads. As a context manager it frees its device memory at the
@@ -348,7 +348,7 @@ class Model(PlannedModel, Reloadable):
                 )
         return State(pairs, {n: self._signature.on_device(n, values[n]) for n in pairs})
 
-    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
+    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, RuntimeValue]:
         """The inputs of a run as `run` takes them in: by name, checked, in the input's dtype.
 
         Raises:

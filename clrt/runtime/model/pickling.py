@@ -107,7 +107,7 @@ class PortableGraph:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class LoadRecipe:
     """How a model was loaded.
 
     Attributes:
@@ -122,20 +122,20 @@ class Recipe:
 
 
 def recording(load: Loads) -> Loads:
-    """Decorator of a function from a source and keyword options to a `Reloadable`: notes these."""
+    """Decorator: records source and options of a call on the `PicklesBySource` that it returns."""
 
     @functools.wraps(load)
     def recorded(source: Any, **options: Any) -> Any:
         made = load(source, **options)
         is_path = isinstance(source, (str, Path))
         path = os.path.abspath(expanded(source)) if is_path else None
-        made._recipe = Recipe(recorded, path, options)
+        made._recipe = LoadRecipe(recorded, path, options)
         return made
 
     return cast(Loads, recorded)
 
 
-class Reloadable:
+class PicklesBySource:
     """A model that pickles and copies.
 
     One from a file pickles as its path, any other one as its graph; both with their options and the
@@ -144,7 +144,7 @@ class Reloadable:
 
     device: DeviceInfo
     _graph: Graph
-    _recipe: Recipe
+    _recipe: LoadRecipe
 
     def __reduce__(self) -> tuple[Any, ...]:
         recipe = self._recipe
@@ -184,7 +184,7 @@ def _reload(
 _PATHS = ("path", "model_name", "model_name_or_path")
 
 
-class Rebuilt:
+class PicklesByArguments:
     """What pickles and copies as the arguments that it was made with, the path or name first.
 
     It has the device of its `model`.

@@ -12,7 +12,7 @@ from clrt.errors import InputError
 from clrt.ir.graph import Graph
 from clrt.passes.driver import PassReport
 from clrt.plan import memory as sizes
-from clrt.plan.device_io import HOST_ONLY, Contract
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.runtime.execution.bound_plan import BoundPlan
@@ -114,7 +114,7 @@ class PlannedModel:
         self,
         shapes: Mapping[str, Sequence[int]],
         tunables: Mapping[str, Mapping[str, int]],
-        contract: Contract = HOST_ONLY,
+        contract: DeviceIo = HOST_ONLY,
     ) -> BoundPlan:
         """A plan of its own for given input shapes, as the tuner compares them.
 

@@ -12,7 +12,7 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.ledger import Ledger
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 
 class ArenaUser(Protocol):
@@ -24,7 +24,7 @@ class ArenaUser(Protocol):
 
 
 @dataclass(eq=False)
-class Slabs:
+class ArenaMemory:
     """Device memory of an arena, which one run uses at a time; it only grows.
 
     Attributes:
@@ -36,7 +36,7 @@ class Slabs:
             find one takes 3 us.
     """
 
-    session: Session
+    session: DeviceSession
     account: Ledger | None = None
     buffers: list[TrackedBuffer] = field(default_factory=list)
     generation: int = 0

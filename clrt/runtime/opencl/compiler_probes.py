@@ -10,7 +10,7 @@ from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.runtime.opencl.driver import Guard, cl
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 _KERNEL = "__kernel void probe(__global {type} *x) {{ x[0] = {value}; }}\n"
 # What a report says of a device, besides its capabilities; none of it names a user or a machine.
@@ -64,12 +64,12 @@ PROBES: Mapping[str, CompilerProbe] = {
 }
 
 
-def compiled_probes(session: Session) -> dict[str, bool]:
+def compiled_probes(session: DeviceSession) -> dict[str, bool]:
     """Which of `PROBES` the device's compiler takes."""
     return {name: _compiles(session, probe) for name, probe in PROBES.items()}
 
 
-def _compiles(session: Session, probe: CompilerProbe) -> bool:
+def _compiles(session: DeviceSession, probe: CompilerProbe) -> bool:
     enabled = "".join(
         f"#ifdef {name}\n#pragma OPENCL EXTENSION {name} : enable\n#endif\n"
         for name in ("cl_khr_fp16", "cl_khr_fp64", "cl_khr_subgroups")
@@ -82,7 +82,7 @@ def _compiles(session: Session, probe: CompilerProbe) -> bool:
     return False
 
 
-def driver_facts(session: Session) -> dict[str, Any]:
+def driver_facts(session: DeviceSession) -> dict[str, Any]:
     """What the driver says of its device besides `DeviceCaps`, as JSON takes it."""
     found: dict[str, Any] = {}
     with Guard(str(session.device)):

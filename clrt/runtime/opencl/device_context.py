@@ -43,7 +43,7 @@ class InFlight(Protocol):
     """A run on its way."""
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> RunQueue:
         """The queue that it is in."""
 
     @property
@@ -56,14 +56,14 @@ class InFlight(Protocol):
 
 
 @dataclass(eq=False)
-class Lane:
+class RunQueue:
     """An in-order queue of the context: each model has one, so that none waits for another's runs.
 
     Attributes:
         background: Whether its runs give way to all others.
     """
 
-    connection: Connection
+    connection: DeviceContext
     queue: cl.CommandQueue
     background: bool = False
 
@@ -89,15 +89,15 @@ class Lane:
         if self.connection.looks:
             self.wait(cl.enqueue_marker(self.queue))
         self.queue.finish()
-        self.connection.unfinished.discard(self)
+        self.connection.undrained_queues.discard(self)
 
 
 @dataclass(eq=False)
-class Connection:
+class DeviceContext:
     """What all sessions of a device share: a context, its queues, and who may use them.
 
     Attributes:
-        unfinished: Lanes in which something may still be, from a run that was broken off.
+        undrained_queues: Lanes in which something may still be, from a run that was broken off.
         in_flight: The runs that have something in a queue, or will have.
         begun: How many runs ever began.
         owners: What holds objects of the driver.
@@ -106,7 +106,7 @@ class Connection:
 
     device: DeviceInfo
     context: cl.Context
-    unfinished: set[Lane] = field(default_factory=set)
+    undrained_queues: set[RunQueue] = field(default_factory=set)
     in_flight: set[InFlight] = field(default_factory=set)
     begun: int = 0
     lost: bool = False
@@ -124,9 +124,9 @@ class Connection:
         return cl.CommandQueue(self.context, self.device.handle)
 
     @cached_property
-    def lane(self) -> Lane:
+    def lane(self) -> RunQueue:
         """For commands that are no run: what they leave is complete when they return."""
-        return Lane(self, self.new_queue())
+        return RunQueue(self, self.new_queue())
 
     @property
     def lock(self) -> Any:
@@ -158,13 +158,13 @@ class Connection:
         """Whether this process can use the driver: not in some forks."""
         return not (self.lost or is_left_behind(self.device.caps))
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Waits for what broken runs have left in any queue: it may use what is free since.
 
         Raises:
             cl.Error: The driver fails.
         """
-        for lane in tuple(self.unfinished):
+        for lane in tuple(self.undrained_queues):
             lane.finish()
 
     def give_way(self, run: InFlight, most_s: float) -> bool:

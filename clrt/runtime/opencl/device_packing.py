@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from clrt.ir.op import Array, DerivedElements, StackedElements, StoredElements
+from clrt.ir.op import Array, ConcatenatedRows, PackedConstant, TracedConstant
 from clrt.kernels.spec import (
     INDEXED_BYTES,
     BufferArg,
+    DevicePacking,
     KernelSpec,
     Launch,
-    Packed,
-    RowPacking,
+    PackedWeight,
     Scratch,
     numbered_arguments,
 )
@@ -22,7 +22,7 @@ from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 # A smaller weight is packed by the host before the program for it is there.
 _LEAST_BYTES = 2 << 20
@@ -30,25 +30,25 @@ _LEAST_BYTES = 2 << 20
 _CHUNK_BYTES = 4 << 20
 
 
-def packs(source: Packed, session: Session, account: Ledger | None = None) -> bool:
+def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None = None) -> bool:
     """Whether the device packs a weight: not where a limit leaves no room for the rows besides."""
-    known, simulator = source.value.type.known, session.device.caps.simulator
+    known, simulator = source.value.type.known_elements, session.device.caps.simulator
     if source.rows is None or simulator or not _LEAST_BYTES <= source.nbytes < INDEXED_BYTES:
         return False
     ledgers = [BUDGET] if account is None else [BUDGET, account]
     needed = source.nbytes + _chunk_bytes(source.rows)
     if any(x.limit is not None and x.limit - x.nbytes < needed for x in ledgers):
         return False
-    if isinstance(known, StackedElements):
+    if isinstance(known, ConcatenatedRows):
         return all(part.flags.c_contiguous for part in known.parts)
-    if isinstance(known, StoredElements):  # in the layout of another device
+    if isinstance(known, PackedConstant):  # in the layout of another device
         return True
     return isinstance(known, np.ndarray) and known.flags.c_contiguous
 
 
 def pack(
-    source: Packed,
-    session: Session,
+    source: PackedWeight,
+    session: DeviceSession,
     kernel_of: Callable[[KernelSpec], cl.Kernel],
     account: Ledger | None = None,
 ) -> TrackedBuffer:
@@ -56,23 +56,23 @@ def pack(
 
     Args:
         kernel_of: Makes a kernel object.
-        account: As in `Session.allocate`.
+        account: As in `DeviceSession.allocate`.
 
     Raises:
         OutOfMemoryError: There is no room for it.
         DeviceError: The driver fails.
     """
-    rows, known = source.rows, source.value.type.known
-    assert rows is not None and known is not None and not isinstance(known, DerivedElements)
-    if isinstance(known, StoredElements):
+    rows, known = source.rows, source.value.type.known_elements
+    assert rows is not None and known is not None and not isinstance(known, TracedConstant)
+    if isinstance(known, PackedConstant):
         parts: tuple[Array, ...] = (known.elements,)
         drop_pages(known.array)
     else:
-        parts = known.parts if isinstance(known, StackedElements) else (known,)
+        parts = known.parts if isinstance(known, ConcatenatedRows) else (known,)
     dtype = source.value.dtype
     # Axes of one element may lie before the rows, as that of directions in recurrent nets.
     matrices = tuple([p.reshape(-1, rows.row_bytes // dtype.itemsize) for p in parts])
-    elements = StackedElements(matrices, dtype.numpy)
+    elements = ConcatenatedRows(matrices, dtype.numpy)
     step = _chunk_rows(rows)
     packed = session.allocate(source.nbytes, account)
     given = session.allocate(_chunk_bytes(rows), account)
@@ -94,16 +94,16 @@ def pack(
     return packed
 
 
-def _chunk_rows(rows: RowPacking) -> int:
-    return max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
+def _chunk_rows(rows: DevicePacking) -> int:
+    return max(_CHUNK_BYTES // rows.row_bytes // rows.row_multiple, 1) * rows.row_multiple
 
 
-def _chunk_bytes(rows: RowPacking) -> int:
+def _chunk_bytes(rows: DevicePacking) -> int:
     return min(_chunk_rows(rows), rows.rows) * rows.row_bytes
 
 
 def _run(
-    launch: Launch, kernel: cl.Kernel, session: Session, buffers: dict[Scratch, TrackedBuffer]
+    launch: Launch, kernel: cl.Kernel, session: DeviceSession, buffers: dict[Scratch, TrackedBuffer]
 ) -> None:
     """Runs one launch to its end."""
     set_scalar = scalar_setter(kernel)

@@ -19,12 +19,12 @@ from clrt.errors import InputError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.gemm_gpu import tile_launches
-from clrt.kernels.gemm_matrix_unit_gpu import UnitWay, plain_kernel
-from clrt.kernels.gemm_problem import MatrixView, Product
+from clrt.kernels.gemm_matrix_unit_gpu import MatrixUnitConfig, plain_kernel
+from clrt.kernels.gemm_problem import GemmProblem, MatrixOperand
 from clrt.kernels.spec import BufferArg, Launch, Scratch
 from clrt.runtime.opencl.driver import cl
 from clrt.util.env_vars import cache_dir
-from clrt.util.files import make_cache_folder, parse_json, read_regular, replacing
+from clrt.util.files import atomic_write, make_cache_folder, parse_json, read_regular
 
 _BY_ASSEMBLER = (MMA,)
 # By how extensions begin that a device has.
@@ -72,7 +72,7 @@ def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozen
     found = find()
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)
-        with replacing(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(json.dumps(sorted(map(str, found))).encode())
     return found
 
@@ -106,9 +106,9 @@ def works(device: cl.Device, unit: MatrixShape) -> bool:
 def _product(unit: MatrixShape, dtype: DType) -> Launch:
     """The product of two buffers."""
     a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)
-    left, right = (MatrixView(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
-    product = Product(y, dtype, (1, 1), _M, _N, _K, left, right)
-    (launch,) = tile_launches(product, [plain_kernel(product, UnitWay(unit))], 0)
+    left, right = (MatrixOperand(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
+    product = GemmProblem(y, dtype, (1, 1), _M, _N, _K, left, right)
+    (launch,) = tile_launches(product, [plain_kernel(product, MatrixUnitConfig(unit))], 0)
     return launch
 
 

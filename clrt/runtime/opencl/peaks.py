@@ -11,7 +11,7 @@ import numpy as np
 from clrt.device.caps import AMX_BFLOAT16
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.driver import cl
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 _CHAINS = 12
 _STEPS = 20_000
@@ -70,7 +70,7 @@ class PeakProbe:
     buffers: tuple[cl.Buffer, ...]
 
 
-def multiply_adds(session: Session) -> PeakProbe:
+def multiply_adds(session: DeviceSession) -> PeakProbe:
     """Multiply-adds that touch no memory."""
     caps = session.device.caps
     # CPU work-items are turned into loops; one by itself keeps the chains in registers.
@@ -86,7 +86,7 @@ def multiply_adds(session: Session) -> PeakProbe:
     )
 
 
-def unit_products(session: Session) -> PeakProbe:
+def unit_products(session: DeviceSession) -> PeakProbe:
     """Products of float32 by the matrix unit, six of bfloat16 for each, that touch no memory."""
     items = 16 * session.device.caps.compute_units
     steps = _STEPS // 20
@@ -101,7 +101,7 @@ def unit_products(session: Session) -> PeakProbe:
 
 
 def kernel_copy(
-    session: Session,
+    session: DeviceSession,
     source: cl.Buffer,
     target: cl.Buffer,
     queue: cl.CommandQueue | None = None,
@@ -118,7 +118,7 @@ def kernel_copy(
     )
 
 
-def buffer_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
+def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
     """A copy by clEnqueueCopyBuffer; bytes read plus bytes written."""
     return PeakProbe(
         lambda: cl.enqueue_copy(session.queue, target, source, byte_count=source.size),
@@ -127,7 +127,7 @@ def buffer_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakP
     )
 
 
-def kernel_read(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
+def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
     """A sum over a buffer; bytes read."""
     kernel = _kernel(session, "read_peak")
     kernel.set_args(source, target, np.int32(_READ_VECTORS))
@@ -140,7 +140,7 @@ def kernel_read(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakP
     )
 
 
-def cached_work(session: Session, nbytes: int) -> list[PeakProbe]:
+def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
     """Reading, changing in place, and adding into a third buffer, again and again on few bytes.
 
     No elementwise kernel moves more per second than the fastest of these: the first two write
@@ -159,7 +159,7 @@ def cached_work(session: Session, nbytes: int) -> list[PeakProbe]:
 
 
 def _again(
-    session: Session, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
+    session: DeviceSession, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
 ) -> PeakProbe:
     """A kernel that goes over `nbytes` of its buffers so often that its start takes no time."""
     caps = session.device.caps
@@ -176,7 +176,7 @@ def _again(
     )
 
 
-def large_buffers(session: Session) -> tuple[cl.Buffer, cl.Buffer]:
+def large_buffers(session: DeviceSession) -> tuple[cl.Buffer, cl.Buffer]:
     """Two large buffers, written once: unwritten pages may all be one page of zeros."""
     caps = session.device.caps
     largest = 1 << 18 if caps.simulator else _BUFFER_BYTES
@@ -189,7 +189,7 @@ def large_buffers(session: Session) -> tuple[cl.Buffer, cl.Buffer]:
 _MEASURED: dict[tuple[int, int], Peaks] = {}
 
 
-def peaks_of(session: Session) -> Peaks:
+def peaks_of(session: DeviceSession) -> Peaks:
     """The ceilings of the session's device: measured at the first call, about two seconds."""
     key = session.device.key
     with session.lock, session.commands:
@@ -207,7 +207,7 @@ def peaks_of(session: Session) -> Peaks:
         return _MEASURED[key]
 
 
-def _cached_speeds(session: Session) -> tuple[tuple[int, float], ...]:
+def _cached_speeds(session: DeviceSession) -> tuple[tuple[int, float], ...]:
     caps = session.device.caps
     most = (
         _CACHED_BYTES[0]
@@ -224,7 +224,7 @@ def _cached_speeds(session: Session) -> tuple[tuple[int, float], ...]:
     return tuple(reversed(found))
 
 
-def _speed(session: Session, probe: PeakProbe, seconds: float) -> float:
+def _speed(session: DeviceSession, probe: PeakProbe, seconds: float) -> float:
     """The best of several turns, in 10^9 per second.
 
     The first launch is not one of them: drivers compile in it. The next ones wake threads and raise
@@ -242,12 +242,12 @@ def _speed(session: Session, probe: PeakProbe, seconds: float) -> float:
     return 1e-9 * probe.amount / best
 
 
-def _lanes(session: Session) -> int:
+def _lanes(session: DeviceSession) -> int:
     caps = session.device.caps
     return caps.float_lanes if caps.is_cpu and caps.float_lanes > 1 else 4
 
 
-def _kernel(session: Session, entry: str) -> cl.Kernel:
+def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
     caps = session.device.caps
     macros = {
         "CONSECUTIVE": int(caps.is_cpu),
@@ -270,7 +270,7 @@ class LaunchTimes:
     alone: float
 
 
-def launch_times(session: Session) -> LaunchTimes:
+def launch_times(session: DeviceSession) -> LaunchTimes:
     """What a launch takes by itself on the session's device."""
     ones = np.ones(64 * _lanes(session), np.float32)
     buffers = session.upload(ones), session.upload(ones)

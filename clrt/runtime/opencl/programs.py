@@ -24,7 +24,7 @@ from clrt.runtime.opencl.driver import NO_BUILD, Guard, binary_of, check_process
 from clrt.runtime.opencl.kernel_invokers import remember_invokers
 from clrt.runtime.opencl.program_writer import Saver
 from clrt.util.active_calls import RecencyDict
-from clrt.util.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
+from clrt.util.files import SHIPPED, atomic_write, is_private, make_cache_folder, read_regular
 
 # Drivers print warnings, and no user can act on one.
 _NO_WARNINGS = "-w"
@@ -206,7 +206,7 @@ class ProgramCache:
         with contextlib.suppress(cl.Error, MemoryError):
             binary = binary_of(program)
             _clear_way(path)
-            with replacing(path, sync=False) as stream:  # a torn entry fails its digest
+            with atomic_write(path, sync=False) as stream:  # a torn entry fails its digest
                 stream.write(_digest(key, binary) + binary)
 
 

@@ -19,18 +19,18 @@ from clrt.device.caps import ALIGNMENT_BYTES
 from clrt.ir.dtypes import DType, native
 from clrt.ir.mmap_arrays import is_mapped
 from clrt.ir.op import Array
-from clrt.runtime.opencl.device_context import Connection, Lane, TrackedBuffer
+from clrt.runtime.opencl.device_context import DeviceContext, RunQueue, TrackedBuffer
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import Guard, check_process, cl, new_context
 from clrt.runtime.opencl.ledger import ALLOCATING, BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.programs import ProgramCache
-from clrt.runtime.opencl.tensors import DeviceTensor, Lease
+from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 from clrt.util import env_vars
 
 
 @dataclass
-class Session:
+class DeviceSession:
     """What talks to a device.
 
     Attributes:
@@ -38,7 +38,7 @@ class Session:
     """
 
     device: DeviceInfo
-    connection: Connection
+    connection: DeviceContext
     programs: ProgramCache
     allocations: int = 0
     _ledger: Ledger = field(default_factory=Ledger)
@@ -51,21 +51,21 @@ class Session:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """Of commands that are no run's; see `Connection.lane`."""
+        """Of commands that are no run's; see `DeviceContext.lane`."""
         return self.connection.lane.queue
 
-    def new_lane(self, background: bool = False) -> Lane:
+    def new_lane(self, background: bool = False) -> RunQueue:
         """A queue for the runs of a model.
 
         Raises:
             DeviceError: The driver fails.
         """
         with self.guard:
-            return Lane(self.connection, self.connection.new_queue(), background)
+            return RunQueue(self.connection, self.connection.new_queue(), background)
 
     @property
     def lock(self) -> Any:
-        """Held while work is enqueued; see `Connection.lock`."""
+        """Held while work is enqueued; see `DeviceContext.lock`."""
         return self.connection.lock
 
     @property
@@ -99,7 +99,7 @@ class Session:
             pooled = min(fitting, default=None)
             buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop().buffer
             idle = self._idle[buffer.nbytes]
-        lease = Lease(buffer)
+        lease = PooledBuffer(buffer)
         lease.back = _LeasedBuffer(lease, idle)
         return DeviceTensor(shape, dtype, self, lease)
 
@@ -237,7 +237,7 @@ class Session:
                 cl.enqueue_copy(self.queue, buffer, contiguous)
 
 
-class _LeasedBuffer(weakref.ref[Lease]):
+class _LeasedBuffer(weakref.ref[PooledBuffer]):
     """The buffer of a lease, for the next one: goes to the pool when the lease is garbage.
 
     A built-in method puts it there, as no exception can break that off.
@@ -247,28 +247,28 @@ class _LeasedBuffer(weakref.ref[Lease]):
 
     buffer: TrackedBuffer
 
-    def __new__(cls, lease: Lease, pool: list[_LeasedBuffer]) -> _LeasedBuffer:
+    def __new__(cls, lease: PooledBuffer, pool: list[_LeasedBuffer]) -> _LeasedBuffer:
         made = super().__new__(cls, lease, pool.append)
         made.buffer = lease.buffer
         return made
 
-    def __init__(self, lease: Lease, pool: list[_LeasedBuffer]) -> None:
+    def __init__(self, lease: PooledBuffer, pool: list[_LeasedBuffer]) -> None:
         super().__init__(lease, pool.append)  # type: ignore[call-arg]
 
 
 class _SettledCommands:
-    """See `Session.commands`."""
+    """See `DeviceSession.commands`."""
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: DeviceSession) -> None:
         self._session = session
 
     def __enter__(self) -> None:
         connection = self._session.connection
-        if connection.unfinished:
+        if connection.undrained_queues:
             with self._session.guard:
-                connection.settle()
+                connection.drain()
 
     def __exit__(self, *raised: Any) -> None:
         self._session.guard.__exit__(*raised)
@@ -280,11 +280,11 @@ def _aligned(nbytes: int) -> Array:
     return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
 
-_SESSIONS: dict[tuple[tuple[int, int], Path], Session] = {}
+_SESSIONS: dict[tuple[tuple[int, int], Path], DeviceSession] = {}
 _SESSIONS_LOCK = RLock()
 
 
-def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
+def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> DeviceSession:
     """The session of a device; models on one device share it, so tensors pass between them.
 
     Some cores of a device are a device of their own.
@@ -301,15 +301,15 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
         if connection is None:
             with Guard(str(device), device.caps.global_mem_bytes):
                 context = new_context(device.handle)
-                connection = Connection(device, context)
+                connection = DeviceContext(device, context)
         programs = ProgramCache(connection.context, device.handle, device.caps, key[-1])
-        session = Session(device, connection, programs)
+        session = DeviceSession(device, connection, programs)
         BUDGET.enter_pool(session.clear_pool)
         _SESSIONS[key] = session
         return session
 
 
-def _connections() -> list[Connection]:
+def _connections() -> list[DeviceContext]:
     return list({id(s.connection): s.connection for s in _SESSIONS.values()}.values())
 
 

@@ -16,11 +16,11 @@ from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.driver import cl
 
 if TYPE_CHECKING:
-    from clrt.runtime.opencl.session import Session
+    from clrt.runtime.opencl.session import DeviceSession
 
 
 @dataclass(eq=False)
-class Lease:
+class PooledBuffer:
     """Memory of tensors; it goes back to the pool of its session with the last of them.
 
     Attributes:
@@ -42,7 +42,7 @@ _VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 class _SharedElements:
     """Elements that lie in the host's memory: an array of them keeps that memory from reuse."""
 
-    lease: Lease
+    lease: PooledBuffer
     __array_interface__: dict[str, Any]
 
 
@@ -64,8 +64,8 @@ class DeviceTensor:
 
     shape: tuple[int, ...]
     dtype: DType
-    session: Session = field(repr=False)
-    lease: Lease | None = field(repr=False)
+    session: DeviceSession = field(repr=False)
+    lease: PooledBuffer | None = field(repr=False)
     readers: set[Future[Any]] = field(default_factory=set, repr=False)
     _released: bool = field(default=False, repr=False)
 
@@ -78,7 +78,7 @@ class DeviceTensor:
         """
         return self.held().buffer
 
-    def held(self) -> Lease:
+    def held(self) -> PooledBuffer:
         """Its memory.
 
         Raises:

@@ -9,18 +9,18 @@ from typing import Any
 
 from clrt.errors import InputError
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, StackedElements, StoredElements
-from clrt.kernels.spec import KernelSpec, Packed
+from clrt.ir.op import Array, ConcatenatedRows, PackedConstant
+from clrt.kernels.spec import KernelSpec, PackedWeight
 from clrt.runtime.opencl.device_context import TrackedBuffer
 from clrt.runtime.opencl.device_packing import pack, packs
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.ledger import Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 
 
 @dataclass(eq=False)
-class Weights:
+class WeightStore:
     """What one model keeps: each constant, or packed form of it, once, and its programs.
 
     Attributes:
@@ -30,7 +30,7 @@ class Weights:
             models go on.
     """
 
-    session: Session
+    session: DeviceSession
     account: Ledger | None = None
     programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
@@ -39,25 +39,25 @@ class Weights:
     def __post_init__(self) -> None:
         self.session.connection.owners.add(self)
 
-    def get(self, source: Value | Packed) -> TrackedBuffer:
+    def get(self, source: Value | PackedWeight) -> TrackedBuffer:
         """The buffer of a constant or of its packed form; made at the first call."""
-        value = source.value if isinstance(source, Packed) else source
-        layout = source.layout if isinstance(source, Packed) else ""
+        value = source.value if isinstance(source, PackedWeight) else source
+        layout = source.layout if isinstance(source, PackedWeight) else ""
         key = (value, layout)
         if key not in self._buffers:
             self._buffers[key] = self._make(source, value, layout)
         return self._buffers[key]
 
-    def _make(self, source: Value | Packed, value: Value, layout: str) -> TrackedBuffer:
-        known = value.type.known
-        if isinstance(known, StoredElements) and known.layout == layout:
+    def _make(self, source: Value | PackedWeight, value: Value, layout: str) -> TrackedBuffer:
+        known = value.type.known_elements
+        if isinstance(known, PackedConstant) and known.layout == layout:
             return self.session.constant(known.array, self.account)
-        if isinstance(source, Packed) and packs(source, self.session, self.account):
+        if isinstance(source, PackedWeight) and packs(source, self.session, self.account):
             return pack(source, self.session, self.kernel, self.account)
         array = value.numbers
         if array is None:
             raise InputError(f"'{value.name}' is no constant")
-        if not isinstance(source, Packed):
+        if not isinstance(source, PackedWeight):
             return self.session.constant(array, self.account)
         packed = source.pack(array)
         assert packed.nbytes == source.nbytes, source.layout
@@ -85,7 +85,7 @@ class Weights:
         for value in values:
             _drop_pages(value)
 
-    def hand_over(self, other: Weights, keep: Collection[Value]) -> set[int]:
+    def hand_over(self, other: WeightStore, keep: Collection[Value]) -> set[int]:
         """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""
         ids = {id(buffer) for buffer in self._buffers.values()}
         for key in [k for k in self._buffers if k[0] not in keep]:
@@ -95,11 +95,11 @@ class Weights:
 
 def _drop_pages(value: Value) -> None:
     """Takes what a constant was read from out of memory, where it is a mapped file."""
-    known = value.type.known
-    if isinstance(known, StackedElements):
+    known = value.type.known_elements
+    if isinstance(known, ConcatenatedRows):
         parts: tuple[Array, ...] = known.parts
     else:
-        array = known.array if isinstance(known, StoredElements) else value.numbers
+        array = known.array if isinstance(known, PackedConstant) else value.numbers
         parts = () if array is None else (array,)
     for part in parts:
         drop_pages(part)

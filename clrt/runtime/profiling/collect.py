@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
-from clrt.plan.plan import Plan, lifetimes
+from clrt.plan.plan import Plan, step_lifetimes
 from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import touched, traffic
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.profiler import NodeRun, PlanRun, Recorder, Span
 from clrt.runtime.opencl.peaks import Peaks, peaks_of
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.profiling.profile import Profile
 from clrt.runtime.profiling.timings import (
     HostTime,
@@ -44,7 +44,7 @@ class _Recorded:
 
 
 def collect(
-    session: Session,
+    session: DeviceSession,
     run: Callable[[Recorder | None], object],
     name: str,
     inputs: dict[str, tuple[int, ...]],
@@ -185,7 +185,7 @@ def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
 
 
 def _tenants(plan: Plan) -> Iterator[Tenant]:
-    for owner, interval in lifetimes(plan):
+    for owner, interval in step_lifetimes(plan):
         place = plan.places[owner]
         yield Tenant(
             "scratch" if isinstance(owner, Scratch) else owner.name,

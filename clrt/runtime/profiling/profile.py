@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from clrt.errors import needing
+from clrt.errors import explain_missing_extra
 from clrt.runtime.profiling.timings import Timings
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Profile(Timings):
         _write(path, page_text(self))
 
     def __str__(self) -> str:
-        with needing("The text of a profile"):
+        with explain_missing_extra("The text of a profile"):
             from clrt.runtime.profiling.tables import tables_text
 
         return tables_text(self)
 
 
 def _write(path: str | Path, text: str) -> None:
-    with replacing(Path(path)) as stream:
+    with atomic_write(Path(path)) as stream:
         stream.write(text.encode())

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array, Step
+from clrt.ir.op import Array, ElementwiseStep
 from clrt.ops.attention.fused_attention import FusedAttention
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.base import Op
 from clrt.ops.conv.conv import Conv
@@ -65,7 +65,7 @@ def cases() -> Iterator[Case]:
 
 def _products(rng: np.random.Generator) -> Iterator[Case]:
     family = "matrix products"
-    gelu = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+    gelu = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)), ElementwiseStep(Gelu(), (2,))))
     yield Case(family, gelu, _normal(rng, (70, 130), (130, 67), (67,)), (1, 2))
     yield Case(family, MatMul(), _normal(rng, (3, 33, 40), (3, 40, 50)))
     yield Case(family, MatMul(), _normal(rng, (300, 200), (200, 300)), (1,))
@@ -76,7 +76,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
     family = "products of few rows"
     yield Case(family, MatMul(), _normal(rng, (3, 300), (300, 70)), (1,))
     x, weights, bias = _normal(rng, (3, 70), (70, 33), (33,))
-    biased = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+    biased = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         narrow = weights.astype(dtype.numpy)
         yield Case("weights of 16 bits", biased, (x, narrow, bias), (1, 2))
@@ -99,10 +99,10 @@ def _attentions(rng: np.random.Generator) -> Iterator[Case]:
 def _paged(rng: np.random.Generator) -> Iterator[Case]:
     """Tokens of two sequences, of which the first has two pages."""
     heads = (_HEADS, _KEPT_HEADS, _SIZE)
-    step = _as([[0, 0, PAGE + 8], [1, 0, PAGE + 9], [2, 1, 5]], "i4")
+    step = _as([[0, 0, PAGE_TOKENS + 8], [1, 0, PAGE_TOKENS + 9], [2, 1, 5]], "i4")
     table = _as([[0, 2], [1, 0]], "i4")
-    pitch = _KEPT_HEADS * 2 * PAGE * _SIZE
-    slabs = _normal(rng, (1, pitch), (2, pitch), *[(0, pitch)] * (SLABS - 2))
+    pitch = _KEPT_HEADS * 2 * PAGE_TOKENS * _SIZE
+    slabs = _normal(rng, (1, pitch), (2, pitch), *[(0, pitch)] * (MAX_SLABS - 2))
     (x,) = _normal(rng, (3, (_HEADS + 2 * _KEPT_HEADS) * _SIZE))
     angles = rng.uniform(0, 6, (3, _SIZE // 2))
     tables = _as(np.cos(angles), "f4"), _as(np.sin(angles), "f4")
@@ -145,15 +145,25 @@ def _moves(rng: np.random.Generator) -> Iterator[Case]:
     yield Case("copies", Concat(1), _normal(rng, (7, 33), (7, 70)))
 
 
-def _mathematics() -> tuple[Step, ...]:
+def _mathematics() -> tuple[ElementwiseStep, ...]:
     """A sum of the functions for which devices have code of their own, each about as large."""
     a, b = 0, 1
-    steps = [Step(Mul(), (a, b)), Step(Sin(), (2,)), Step(Cos(), (2,)), Step(Erf(), (a,))]
-    steps += [Step(Tanh(), (b,)), Step(Exp(), (3,)), Step(Abs(), (2,)), Step(Sqrt(), (8,))]
-    steps += [Step(Log(), (7,))]
+    steps = [
+        ElementwiseStep(Mul(), (a, b)),
+        ElementwiseStep(Sin(), (2,)),
+        ElementwiseStep(Cos(), (2,)),
+        ElementwiseStep(Erf(), (a,)),
+    ]
+    steps += [
+        ElementwiseStep(Tanh(), (b,)),
+        ElementwiseStep(Exp(), (3,)),
+        ElementwiseStep(Abs(), (2,)),
+        ElementwiseStep(Sqrt(), (8,)),
+    ]
+    steps += [ElementwiseStep(Log(), (7,))]
     total = 3
     for term in (4, 5, 6, 7, 9, 10):
-        steps.append(Step(Add(), (total, term)))
+        steps.append(ElementwiseStep(Add(), (total, term)))
         total = 1 + len(steps)
     return tuple(steps)
 

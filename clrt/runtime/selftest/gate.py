@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.util import env_vars
 
 if TYPE_CHECKING:
-    from clrt.runtime.opencl.session import Session
+    from clrt.runtime.opencl.session import DeviceSession
     from clrt.runtime.selftest.runner import Outcome
 
 ALWAYS, NEVER = "always", "never"
@@ -28,7 +28,7 @@ def needs_self_test(caps: DeviceCaps) -> bool:
     return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
 
 
-def ensure_right(session: Session) -> None:
+def ensure_right(session: DeviceSession) -> None:
     """Tests a device at its first use, about a second; later that costs nothing.
 
     Raises:
@@ -47,7 +47,7 @@ def ensure_right(session: Session) -> None:
         _seen.add(key)
 
 
-def _refuse_wrong(session: Session, outcomes: tuple[Outcome, ...]) -> None:
+def _refuse_wrong(session: DeviceSession, outcomes: tuple[Outcome, ...]) -> None:
     wrong = [o for o in outcomes if o.is_wrong]
     if not wrong:
         return

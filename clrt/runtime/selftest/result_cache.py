@@ -14,14 +14,14 @@ from typing import Any
 import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError
-from clrt.runtime.opencl.session import Session
+from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.selftest.runner import Outcome, check_device
-from clrt.util.files import make_cache_folder, parse_json, read_regular, replacing
+from clrt.util.files import atomic_write, make_cache_folder, parse_json, read_regular
 
 _MOST_BYTES = 1 << 20
 
 
-def recall_or_check(session: Session, anew: bool = False) -> tuple[Outcome, ...]:
+def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome, ...]:
     """What a self-test found: a former one of the same device, driver and version, or one now.
 
     Args:
@@ -73,5 +73,5 @@ def _remember(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Keeps outcomes where the folder can be written: else the next process tests again."""
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)
-        with replacing(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(json.dumps([asdict(o) for o in outcomes]).encode())

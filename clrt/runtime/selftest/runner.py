@@ -20,11 +20,11 @@ from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.opencl.arena_memory import Slabs
-from clrt.runtime.opencl.session import Session
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.arena_memory import ArenaMemory
+from clrt.runtime.opencl.session import DeviceSession
+from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.runtime.selftest.cases import Case, cases
-from clrt.util.accuracy import difference
+from clrt.util.accuracy import max_difference
 
 # Times what tests allow: drivers may round in other ways, and what miscomputes is off by far more.
 # But no more than the second, in whatever dtype.
@@ -67,7 +67,9 @@ class Outcome:
         )
 
 
-def check_device(session: Session, given: Iterable[Case] | None = None) -> tuple[Outcome, ...]:
+def check_device(
+    session: DeviceSession, given: Iterable[Case] | None = None
+) -> tuple[Outcome, ...]:
     """The outcome of each case on a device.
 
     Args:
@@ -79,7 +81,7 @@ def check_device(session: Session, given: Iterable[Case] | None = None) -> tuple
 def graph_of(case: Case) -> Graph:
     """A graph of the op, whose weights and what planning must know are constants."""
     build = Builder()
-    known = {*case.weights, *case.op.host_inputs}
+    known = {*case.weights, *case.op.plan_time_inputs}
     values = [
         None
         if array is None
@@ -93,7 +95,7 @@ def graph_of(case: Case) -> Graph:
     return build.graph("self-test", inputs, outputs, [f"y{i}" for i in range(len(outputs))])
 
 
-def _outcome(case: Case, session: Session) -> Outcome:
+def _outcome(case: Case, session: DeviceSession) -> Outcome:
     expected = case.op.reference(*case.inputs)
     limit = _limit(case, expected)
     caps = session.device.caps
@@ -111,7 +113,7 @@ def _outcome(case: Case, session: Session) -> Outcome:
     except ClrtError as error:
         return replace(outcome, note=str(error), lasting=False)
     pairs = zip(found, expected, strict=True)
-    worst = max((difference(a, b)[1] for a, b in pairs), default=0.0)
+    worst = max((max_difference(a, b)[1] for a, b in pairs), default=0.0)
     return replace(outcome, error=min(worst, _BEYOND))
 
 
@@ -124,7 +126,7 @@ def _limit(case: Case, expected: tuple[Array, ...]) -> float:
     return min(float(_SLACK * case.op.accuracy.value * epsilon), _MOST)
 
 
-def _run(plan: Plan, case: Case, session: Session) -> list[Array]:
+def _run(plan: Plan, case: Case, session: DeviceSession) -> list[Array]:
     """The outputs of a plan.
 
     Raises:
@@ -132,7 +134,7 @@ def _run(plan: Plan, case: Case, session: Session) -> list[Array]:
     """
     constants = frozenset(plan.graph.constants())
     lane = session.connection.lane
-    bound = BoundPlan(plan, session, Weights(session), Slabs(session), constants, lane)
+    bound = BoundPlan(plan, session, WeightStore(session), ArenaMemory(session), constants, lane)
     names = {v.name for v in plan.graph.inputs}
     feeds = {f"x{i}": np.ascontiguousarray(a) for i, a in enumerate(case.inputs) if a is not None}
     feeds = {name: array for name, array in feeds.items() if name in names}

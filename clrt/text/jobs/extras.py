@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from clrt.errors import needing
+from clrt.errors import explain_missing_extra
 
 
 def need(module: str) -> Any:
@@ -14,5 +14,5 @@ def need(module: str) -> Any:
     Raises:
         UnsupportedError: It is not installed.
     """
-    with needing("A job"):
+    with explain_missing_extra("A job"):
         return importlib.import_module(module)

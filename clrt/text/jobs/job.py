@@ -26,7 +26,7 @@ from clrt.text.jobs.inputs import InputFile, find_inputs
 from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.rows import kept_schema
 from clrt.text.jobs.work_units import WorkUnit, split
-from clrt.util.files import parse_json, replacing
+from clrt.util.files import atomic_write, parse_json
 
 VECTOR, FILE, ROW = "vector", "file", "row"
 # Texts are sorted by length within a part: one of 4,096 takes 3-5 % longer a text.
@@ -112,7 +112,7 @@ class EmbedJob:
             "files": [astuple(f) for f in self.files],
             "units": [[places[u.path], *astuple(u)[1:]] for u in self.units],
         }
-        with replacing(self.folder / _PLAN) as stream:
+        with atomic_write(self.folder / _PLAN) as stream:
             stream.write(json.dumps(values).encode())
 
     @cached_property
@@ -136,7 +136,7 @@ class EmbedJob:
 
     def finish_unit(self, index: int, record: UnitRecord) -> None:
         """Records a unit whose part is there."""
-        with replacing(self._record_file(index)) as stream:
+        with atomic_write(self._record_file(index)) as stream:
             stream.write(json.dumps(asdict(record)).encode())
 
     def records(self) -> Iterator[tuple[int, UnitRecord | None]]:
@@ -147,7 +147,7 @@ class EmbedJob:
         """Writes `_errors.jsonl`, of all units; its path, or None where there are none."""
         path = self.folder / _ERRORS
         errors = (e for _, record in self.records() if record for e in record.errors)
-        with replacing(path) as stream:
+        with atomic_write(path) as stream:
             for error in errors:
                 stream.write(json.dumps(error, ensure_ascii=False).encode() + b"\n")
             there = stream.tell() > 0

@@ -13,10 +13,10 @@ from clrt.text.jobs.job import FILE, ROW, VECTOR, EmbedJob, UnitRecord
 from clrt.text.jobs.options import EmbedOptions
 from clrt.text.jobs.rows import RowReader, UnitRows
 from clrt.text.jobs.work_units import WorkUnit
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 
 
-class PartMaker:
+class ShardWriter:
     """Makes parts with a model that it loads once.
 
     Args:
@@ -61,7 +61,7 @@ class PartMaker:
         table = arrow.table(
             {**columns, VECTOR: arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
         )
-        with replacing(self._job.part(index)) as stream:
+        with atomic_write(self._job.part(index)) as stream:
             parquet.write_table(table, stream, use_dictionary=list(columns))
 
 
@@ -72,9 +72,9 @@ def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> 
         pending: The units to do.
 
     Raises:
-        ClrtError: As `PartMaker`.
+        ClrtError: As `ShardWriter`.
     """
-    maker = PartMaker(job, options)
+    maker = ShardWriter(job, options)
     try:
         for index in pending:
             yield maker.make(index).rows

@@ -40,20 +40,20 @@ MOST = replace(
     ],
 )
 def test_what_a_device_lacks(requires: Requires, reason: str) -> None:
-    assert requires.lacking(LEAST) == reason
+    assert requires.missing(LEAST) == reason
     if requires is not CPU:
-        assert requires.lacking(MOST) is None
+        assert requires.missing(MOST) is None
 
 
 def test_another_matrix_unit_is_none() -> None:
-    assert Requires(matrix=AMX_BFLOAT16).lacking(MOST) is not None
+    assert Requires(matrix=AMX_BFLOAT16).missing(MOST) is not None
 
 
 def test_kinds_divide_the_devices() -> None:
     for kind in ("cpu", "gpu", "igpu", "accelerator"):
         caps = replace(LEAST, kind=kind)
-        assert ANY.lacking(caps) is None
-        assert (CPU.lacking(caps) is None) != (GPU.lacking(caps) is None)
+        assert ANY.missing(caps) is None
+        assert (CPU.missing(caps) is None) != (GPU.missing(caps) is None)
 
 
 def test_what_only_sizes_tell() -> None:

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from clrt.formats.gguf.block_types import BLOCK_TYPES, BlockType, Levels
+from clrt.formats.gguf.block_types import BLOCK_TYPES, BlockType, DecodedRows
 
 ORACLE = gguf.quants._type_traits.keys()  # what the package dequantises, but for F32 and F16
 QUANTISED = [t for t in BLOCK_TYPES.values() if t.coding is not None]
@@ -21,7 +21,7 @@ def _raw(kind: BlockType, rows: int = 37, blocks: int = 5) -> np.ndarray:
     return rng.integers(0, 256, (rows, blocks * kind.nbytes), np.uint8)
 
 
-def _evaluated(parts: Levels) -> np.ndarray:
+def _evaluated(parts: DecodedRows) -> np.ndarray:
     """The values that levels stand for."""
     centred = parts.levels.astype(np.float32) - np.float32(parts.zero)
     with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.ir.cl_code import Code, spelled
+from clrt.ir.cl_code import Code, render_define
 from clrt.kernels.spec import KernelSpec
 
 _FOLDER = Path(clrt.__file__).parent
@@ -60,26 +60,26 @@ def test_code_is_written_as_literals() -> None:
 )
 def test_a_define_takes_only_numbers_and_code(value: object) -> None:
     with pytest.raises(TypeError, match="no part of a kernel's source"):
-        spelled(value)
+        render_define(value)
     with pytest.raises(TypeError):
         KernelSpec.of("tensor/fill.cl", "fill_bits", VALUE=value)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         _ = KernelSpec("tensor/fill.cl", "fill_bits", (("VALUE", value),)).text  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        Code("{}").fill(value)  # type: ignore[arg-type]
+        Code("{}").substitute(value)  # type: ignore[arg-type]
 
 
 def test_text_made_of_code_is_no_code() -> None:
     code = Code("a")
     for text in (code + code, f"{code}", code.upper(), code.replace("a", "b"), "".join([code])):
         with pytest.raises(TypeError):
-            spelled(text)
+            render_define(text)
 
 
 def test_numbers_have_one_spelling() -> None:
     values = (True, False, -3, 1 << 63, 0.1, -0.0)
-    assert [spelled(v) for v in values] == [
+    assert [render_define(v) for v in values] == [
         "1", "0", "-3", "9223372036854775808", "0x1.999999999999ap-4", "-0x0.0p+0",
     ]  # fmt: skip
-    assert Code("{0} + {b}").fill(1, b=Code("x")) == "1 + x"
+    assert Code("{0} + {b}").substitute(1, b=Code("x")) == "1 + x"
     assert Code(", ").join([Code("a"), Code("b")]) == "a, b"

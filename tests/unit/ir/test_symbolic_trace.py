@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clrt.ir.symbolic_trace import Trace, plain, pure
+from clrt.ir.symbolic_trace import ShapeTrace, pure, untraced
 
 _Code = Callable[[int, int], int]
 
@@ -44,9 +44,9 @@ def _loops(a: int, b: int) -> int:
 @pytest.mark.parametrize("code", [_share, _loops, _searches], ids=lambda c: c.__name__)
 @given(a=st.integers(-40, 300), b=st.integers(-40, 300), c=st.integers(-40, 300), d=st.integers(0))
 def test_where_the_guards_hold_the_formulas_do(code: _Code, a: int, b: int, c: int, d: int) -> None:
-    trace = Trace({"a": a, "b": b})
+    trace = ShapeTrace({"a": a, "b": b})
     result = code(*trace.start().values())
-    assert plain(result) == code(a, b)
+    assert untraced(result) == code(a, b)
     # At the sizes of the trace itself every guard holds; and the same way near it.
     for symbols in ({"a": a, "b": b}, {"a": c, "b": d % 300}, {"a": a + 64, "b": b}):
         numbers = trace.evaluate(symbols)
@@ -69,38 +69,38 @@ def test_where_the_guards_hold_the_formulas_do(code: _Code, a: int, b: int, c: i
     ids=["index", "key", "numpy", "quotient", "float", "shape"],
 )
 def test_a_number_taken_for_what_it_is_pins_the_trace(use: Callable[[int], object]) -> None:
-    trace = Trace({"n": 5})
+    trace = ShapeTrace({"n": 5})
     use(trace.start()["n"])
     assert trace.evaluate({"n": 5}) is not None
     assert trace.evaluate({"n": 6}) is None
-    assert trace.pins and __file__ in trace.pins[0]
+    assert trace.pinned_at and __file__ in trace.pinned_at[0]
 
 
 def test_comparisons_are_guards_both_ways() -> None:
-    trace = Trace({"n": 5})
+    trace = ShapeTrace({"n": 5})
     n = trace.start()["n"]
     assert n < 10 and n > 3 and n != 7 and isinstance(n, int)
     assert [trace.evaluate({"n": x}) is not None for x in (3, 4, 7, 9, 10)] == [
         False, True, False, True, False,
     ]  # fmt: skip
-    assert not trace.pins
+    assert not trace.pinned_at
 
 
 def test_equal_formulas_are_one() -> None:
-    trace = Trace({"a": 3, "b": 4})
+    trace = ShapeTrace({"a": 3, "b": 4})
     a, b = trace.start().values()
     assert trace.formula(a * b + 1) == trace.formula(1 + b * a)
     assert trace.formula(a * 1 + 0) == trace.formula(a)
 
 
 def test_a_division_by_zero_at_other_sizes_is_a_guard_that_fails() -> None:
-    trace = Trace({"a": 3, "b": 4})
+    trace = ShapeTrace({"a": 3, "b": 4})
     a, b = trace.start().values()
     _ = a // b
     assert trace.evaluate({"a": 3, "b": 0}) is None
 
 
 def test_numbers_of_two_traces_do_not_mix() -> None:
-    left, right = Trace({"a": 3}).start()["a"], Trace({"a": 3}).start()["a"]
+    left, right = ShapeTrace({"a": 3}).start()["a"], ShapeTrace({"a": 3}).start()["a"]
     with pytest.raises(ValueError, match="another trace"):
         _ = left + right

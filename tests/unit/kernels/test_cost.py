@@ -11,7 +11,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.device_rates import rates_of
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Node
-from clrt.kernels.cost import FAST, PLAIN, Speed, Work, seconds, work_of
+from clrt.kernels.cost import FAST, PLAIN, Efficiency, WorkEstimate, seconds, work_of
 from clrt.kernels.variant import Variant, by_cost, runs_as
 from clrt.ops import REGISTRY
 from clrt.ops.conv.conv import Conv
@@ -27,7 +27,9 @@ def _emit(node: Node, ctx: object) -> list[object]:
     return []
 
 
-def _variant(name: str, work: Work, speed: Speed = FAST, why: str | None = None) -> Variant:
+def _variant(
+    name: str, work: WorkEstimate, speed: Efficiency = FAST, why: str | None = None
+) -> Variant:
     return Variant(name, _emit, lambda n, c: why, speed=speed, work=lambda n: work)  # type: ignore[arg-type]
 
 
@@ -36,19 +38,22 @@ def _order(*variants: Variant) -> list[str]:
 
 
 def test_least_cost_first() -> None:
-    little, much = Work(1000), Work(1 << 30)
+    little, much = WorkEstimate(1000), WorkEstimate(1 << 30)
     assert _order(_variant("a", much), _variant("b", little)) == ["b", "a"]
     assert _order(_variant("a", little, PLAIN), _variant("b", little)) == ["b", "a"]
-    assert _order(_variant("a", Work(0, 0, 2)), _variant("b", Work(0))) == ["b", "a"]
-    assert _order(_variant("a", Work(0, 1 << 30)), _variant("b", much)) == ["b", "a"]
+    assert _order(_variant("a", WorkEstimate(0, 0, 2)), _variant("b", WorkEstimate(0))) == [
+        "b",
+        "a",
+    ]
+    assert _order(_variant("a", WorkEstimate(0, 1 << 30)), _variant("b", much)) == ["b", "a"]
 
 
 def test_equal_costs_keep_the_order() -> None:
-    assert _order(*(_variant(n, Work(5)) for n in "cab")) == ["c", "a", "b"]
+    assert _order(*(_variant(n, WorkEstimate(5)) for n in "cab")) == ["c", "a", "b"]
 
 
 def test_what_does_not_fit_comes_first_with_its_reason() -> None:
-    variants = [_variant("a", Work(9)), _variant("b", Work(1), why="no")]
+    variants = [_variant("a", WorkEstimate(9)), _variant("b", WorkEstimate(1), why="no")]
     assert [(v.name, r) for v, r in by_cost(variants, NODE, CPU)] == [("b", "no"), ("a", None)]
     runs_as("a", variants, NODE, CPU)
     with pytest.raises(UnsupportedError, match="no"):
@@ -59,7 +64,7 @@ def test_rates_grow_with_the_device() -> None:
     for kind in ("cpu", "gpu"):
         small = replace(CPU, kind=kind)
         large = replace(small, compute_units=8)
-        work = Work(1 << 40, 1 << 30)
+        work = WorkEstimate(1 << 40, 1 << 30)
         assert rates_of(large).flops == 4 * rates_of(small).flops
         assert seconds(work, FAST, large) < seconds(work, FAST, small)
 

@@ -16,7 +16,7 @@ from clrt.ir.cl_code import Code
 from clrt.ir.dtypes import DType
 from clrt.kernels.cl_preprocessor import Interface, read_interface
 from clrt.kernels.kernel_signature import read_signature
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch, launch, unused
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch, launch, unread_arg
 
 FILL = KernelSpec.of("tensor/fill.cl", "fill_from", DATA_T=Code("uint"))
 VALUE, DST = Scratch(1, DType.FLOAT32), Scratch(8, DType.INT32)
@@ -35,7 +35,7 @@ def test_a_launch_has_the_arguments_in_the_order_of_the_source() -> None:
 
 
 def test_a_stand_in_is_neither_read_nor_written() -> None:
-    made = launch(FILL, (8,), value=unused(Scratch(2, DType.INT64)), dst=DST, n=8, run=1)
+    made = launch(FILL, (8,), value=unread_arg(Scratch(2, DType.INT64)), dst=DST, n=8, run=1)
     assert len(made.buffers) == 2
     assert [(a.buffer, access) for a, access in made.accesses()] == [(DST, "write")]
 

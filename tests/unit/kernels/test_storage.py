@@ -23,7 +23,7 @@ NARROW = [d for d in DType if d.storage not in ("plain", "half")]
 FLOATS = [
     c
     for c in REGISTRY.classes.values()
-    if c.storages == WIDENED_STORAGES and not issubclass(c, (PagedOp, SampleTokens))
+    if c.supported_storages == WIDENED_STORAGES and not issubclass(c, (PagedOp, SampleTokens))
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import clrt.runtime.model.model  # noqa: F401  (declares every group)
 from clrt.device.caps import DeviceCaps
-from clrt.kernels.gemm_cpu import GemmShares
+from clrt.kernels.gemm_cpu import GemmPartitionThresholds
 from clrt.kernels.gemm_tile import GemmTiles
 from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuning_records import check, new_record
@@ -26,13 +26,15 @@ def test_the_file_has_what_the_groups_have() -> None:
 
 
 def test_a_record_sets_some_and_leaves_the_others() -> None:
-    default = GemmShares.of({})
+    default = GemmPartitionThresholds.of({})
     ctx = Lowering(CPU, lambda group: {"stripe": 5} if group == "gemm_shares" else {})
-    assert ctx.thresholds(GemmShares).stripe == 5
-    assert ctx.thresholds(GemmShares).split == default.split
+    assert ctx.thresholds(GemmPartitionThresholds).stripe == 5
+    assert ctx.thresholds(GemmPartitionThresholds).split == default.split
     assert ctx.thresholds(GemmTiles) is GemmTiles.of({})
     # Fewer blocks to a work-group are more work-groups.
-    assert GemmShares.of({"stripe": 5}).height(64, 1, 4, CPU) <= default.height(64, 1, 16, CPU)
+    assert GemmPartitionThresholds.of({"stripe": 5}).height(64, 1, 4, CPU) <= default.height(
+        64, 1, 16, CPU
+    )
 
 
 def test_a_threshold_that_a_group_lacks_is_an_error() -> None:

@@ -18,7 +18,7 @@ from clrt.errors import InputError, ModelError
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, StoredElements, TensorType
+from clrt.ir.op import Array, PackedConstant, TensorType
 from clrt.ir.text import print_graph
 from clrt.kernels.panel_layout import Panels
 from clrt.models.compiled import CompiledModel, read_compiled, read_extras, write_compiled
@@ -106,10 +106,10 @@ def test_packed_weights_are_restored(tmp_path: Path, transposed: bool) -> None:
     path = tmp_path / "m.clrt"
     write_compiled(CompiledModel(graph), path, "a test", [panels.of(weight)])
     stored = read_compiled(path).graph.nodes[0].arg(1)
-    assert isinstance(stored.type.known, StoredElements)
-    assert stored.type.known.layout == panels.layout
+    assert isinstance(stored.type.known_elements, PackedConstant)
+    assert stored.type.known_elements.layout == panels.layout
     assert weight.numbers is not None
-    np.testing.assert_array_equal(stored.type.known.array, panels.pack(weight.numbers))
+    np.testing.assert_array_equal(stored.type.known_elements.array, panels.pack(weight.numbers))
     np.testing.assert_array_equal(stored.numbers, weight.numbers)
 
 

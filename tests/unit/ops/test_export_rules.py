@@ -9,7 +9,7 @@ import pytest
 
 from clrt.ops.base import Op
 from clrt.ops.decompositions.export_rules.general import check_decomposable, decompose_all
-from clrt.ops.decompositions.registry import DECOMPOSITIONS, Audience
+from clrt.ops.decompositions.registry import DECOMPOSITIONS, DecompositionStage
 from clrt.ops.ml.decision_trees import DecisionTrees
 from clrt.ops.reference_interpreter import evaluate
 from tests.harness import sample_graph
@@ -18,7 +18,7 @@ from tests.ops.samples import Sample, samples
 
 def _samples() -> Iterator[tuple[str, Sample]]:
     # The trees become an op that clrt has not; see test_onnx_exporter.
-    keys = (key for audience, key in DECOMPOSITIONS if audience is Audience.EXPORT)
+    keys = (key for audience, key in DECOMPOSITIONS if audience is DecompositionStage.EXPORT)
     for cls in (key for key in keys if isinstance(key, type) and key is not DecisionTrees):
         for k, sample in enumerate(samples(cls)):
             # One of a few is enough: samples are about the tails of kernels.

@@ -14,12 +14,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.transpose import Transpose
-from clrt.plan.arena import Arena, Interval, align, live_bytes, place, separate
+from clrt.plan.arena import Arena, LiveInterval, align, assign_offsets, live_bytes, separate
 from clrt.plan.plan import make_plan
 
 intervals = st.lists(
     st.builds(
-        lambda nbytes, first, length: Interval(nbytes, first, first + length),
+        lambda nbytes, first, length: LiveInterval(nbytes, first, first + length),
         st.integers(0, 5000),
         st.integers(0, 20),
         st.integers(0, 8),
@@ -29,8 +29,8 @@ intervals = st.lists(
 
 
 @given(intervals, st.sampled_from([6016, 1 << 20]))
-def test_live_buffers_are_disjoint(wanted: list[Interval], slab: int) -> None:
-    arena = place(wanted, slab)
+def test_live_buffers_are_disjoint(wanted: list[LiveInterval], slab: int) -> None:
+    arena = assign_offsets(wanted, slab)
     assert all(size <= slab for size in arena.slab_bytes)
     assert arena.nbytes >= live_bytes(wanted)
     for i, (a, p) in enumerate(zip(wanted, arena.places, strict=True)):
@@ -46,22 +46,22 @@ def test_live_buffers_are_disjoint(wanted: list[Interval], slab: int) -> None:
 
 
 def test_chain_takes_two_buffers() -> None:
-    chain = [Interval(1024, i, i + 1) for i in range(20)]
-    assert place(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
+    chain = [LiveInterval(1024, i, i + 1) for i in range(20)]
+    assert assign_offsets(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
 
 
 def test_offsets_are_those_that_kernels_can_count() -> None:
     sizes = (3 << 30, 1 << 30, 1 << 30, 1 << 20)
-    arena = place([Interval(n, 0, 1) for n in sizes], 8 << 30)
+    arena = assign_offsets([LiveInterval(n, 0, 1) for n in sizes], 8 << 30)
     ends = [p.offset_bytes + n for p, n in zip(arena.places, sizes, strict=True) if p.offset_bytes]
     assert ends
     assert max(ends) <= 1 << 31
 
 
-@pytest.mark.parametrize("arrange", [place, separate])
+@pytest.mark.parametrize("arrange", [assign_offsets, separate])
 def test_buffer_larger_than_a_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match="smaller batch"):
-        arrange([Interval(1 << 20, 0, 1)], 1 << 16)
+        arrange([LiveInterval(1 << 20, 0, 1)], 1 << 16)
 
 
 @pytest.mark.parametrize("simulator", [False, True])

@@ -7,15 +7,15 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clrt.plan.arena import Arena, Interval, align, place
-from clrt.plan.arena_relayout import Stack
+from clrt.plan.arena import Arena, LiveInterval, align, assign_offsets
+from clrt.plan.arena_relayout import StackingOrder
 
 _SPANS = st.tuples(
     st.integers(0, 40), st.integers(0, 12), st.integers(0, 5000), st.integers(0, 9000)
 )
 
 
-def _overlap(intervals: list[Interval], arena: Arena) -> bool:
+def _overlap(intervals: list[LiveInterval], arena: Arena) -> bool:
     def meet(a: int, b: int) -> bool:
         p, q = arena.places[a], arena.places[b]
         return (
@@ -30,10 +30,10 @@ def _overlap(intervals: list[Interval], arena: Arena) -> bool:
 
 @given(st.lists(_SPANS, max_size=40), st.sampled_from([1 << 14, 1 << 31]))
 def test_other_sizes_do_not_overlap(spans: list[tuple[int, int, int, int]], slab: int) -> None:
-    before = [Interval(size, first, first + length) for first, length, size, _ in spans]
-    after = [Interval(size, first, first + length) for first, length, _, size in spans]
-    arena = place(before, slab)
-    stack = Stack.of(before, arena)
+    before = [LiveInterval(size, first, first + length) for first, length, size, _ in spans]
+    after = [LiveInterval(size, first, first + length) for first, length, _, size in spans]
+    arena = assign_offsets(before, slab)
+    stack = StackingOrder.of(before, arena)
     again = stack.arena([align(i.nbytes) for i in before])
     assert not _overlap(before, again)
     assert all(

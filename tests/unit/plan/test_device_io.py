@@ -5,8 +5,8 @@ from __future__ import annotations
 from clrt.device.caps import DeviceCaps
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
-from clrt.plan.device_io import HOST_ONLY, Contract
-from clrt.plan.plan import Plan, lifetimes, make_plan
+from clrt.plan.device_io import HOST_ONLY, DeviceIo
+from clrt.plan.plan import Plan, make_plan, step_lifetimes
 
 CPU = DeviceCaps("p", "n", "v", "1", "cpu")
 # A row for each of two samples goes into a cache, which another node reads before.
@@ -19,7 +19,7 @@ CACHE = """graph "g" (%cache: float32[2,8,4], %rows: float32[2,1,4], %at: int64[
 BOTH = frozenset({"next", "y"})
 
 
-def planned(contract: Contract) -> Plan:
+def planned(contract: DeviceIo) -> Plan:
     return make_plan(parse_graph(CACHE, REGISTRY), CPU, lambda _: {}, contract)
 
 
@@ -29,13 +29,13 @@ def external(plan: Plan) -> list[str]:
 
 def test_without_a_contract_all_lies_in_the_arena() -> None:
     plan = planned(HOST_ONLY)
-    names = {v.name for v, _ in lifetimes(plan) if hasattr(v, "name")}
+    names = {v.name for v, _ in step_lifetimes(plan) if hasattr(v, "name")}
     assert external(plan) == [] and names == {"cache", "rows", "at", "y"}
     assert plan.launches == 2  # the arena's cache is the plan's to write to
 
 
 def test_an_input_of_the_caller_is_copied_and_not_written_to() -> None:
-    plan = planned(Contract(frozenset({"cache"}), frozenset(), BOTH))
+    plan = planned(DeviceIo(frozenset({"cache"}), frozenset(), BOTH))
     assert external(plan) == ["cache", "next", "y"]
     assert plan.launches == 3
     first = plan.steps[0]
@@ -43,7 +43,7 @@ def test_an_input_of_the_caller_is_copied_and_not_written_to() -> None:
 
 
 def test_a_donated_input_becomes_an_output() -> None:
-    plan = planned(Contract(frozenset({"cache"}), frozenset({"cache"}), BOTH))
+    plan = planned(DeviceIo(frozenset({"cache"}), frozenset({"cache"}), BOTH))
     assert external(plan) == ["cache", "y"]
     assert plan.launches == 2
     next_, _ = plan.graph.outputs

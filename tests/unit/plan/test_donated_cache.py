@@ -9,7 +9,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
-from clrt.plan.device_io import Contract
+from clrt.plan.device_io import DeviceIo
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise_to_break
 
@@ -36,7 +36,7 @@ def test_rows_go_into_a_donated_cache_at_any_length(text: str, name: str) -> Non
     first, graph_break = specialise_to_break(_graph(text), {"P": 8}, {}, {}, {name})
     assert graph_break is None
     names = frozenset({name})
-    plan = make_plan(first, CPU, lambda _: {}, Contract(names, names, frozenset({"next"})))
+    plan = make_plan(first, CPU, lambda _: {}, DeviceIo(names, names, frozenset({"next"})))
     (next_,) = plan.graph.outputs
     assert plan.launches == 1
     assert next_.dims == (2, 3, 8, 4) and plan.root(next_).name == name

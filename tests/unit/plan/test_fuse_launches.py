@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.ir.op import Array, ElementwiseStep, IrOp, TensorType
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.table import Add
 from clrt.plan.fuse_launches import connected
-from clrt.plan.plan import Plan, lifetimes
+from clrt.plan.plan import Plan, step_lifetimes
 from clrt.plan.steps import Region
 from tests.harness import plan_graph
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
-RESIDUAL = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+RESIDUAL = FusedMatMul(steps=(ElementwiseStep(Add(), (0, 1)),))
 N = 24
 
 
@@ -95,7 +95,7 @@ def test_memory_is_free_once_a_launch_of_a_region_ends() -> None:
     assert made == [["first"], ["second"], ["norm"]]
     root = {n.name: plan.root(n.output).name for n in plan.graph.nodes}
     assert root == {"first": "first", "second": "r", "norm": "r"}
-    spans = {v.name: (i.first, i.last) for v, i in lifetimes(plan) if isinstance(v, Value)}
+    spans = {v.name: (i.first, i.last) for v, i in step_lifetimes(plan) if isinstance(v, Value)}
     assert spans == {"x": (-1, 0), "r": (-1, 1), "first": (0, 0)}
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import DerivedElements, TensorType
+from clrt.ir.op import TensorType, TracedConstant
 from clrt.models.sources import read_graph
 from clrt.ops.vision import resample_launches
 from clrt.ops.vision.resample import AxisSampling
 from clrt.plan.plan import Plan
-from clrt.plan.plan_equivalence import do_alike
+from clrt.plan.plan_equivalence import plans_equivalent
 from clrt.plan.specialise import specialise
 from clrt.plan.template import PlanTemplate, trace_plan
 from clrt.runtime.execution.template_cache import Templates
@@ -34,9 +34,9 @@ def planned(n: int, scale: float = 2.0) -> Plan:
 
 
 def test_plans_of_one_graph_at_one_size_are_alike() -> None:
-    assert do_alike(planned(5), planned(5))
-    assert not do_alike(planned(5), planned(6))
-    assert not do_alike(planned(5), planned(5, 3.0))
+    assert plans_equivalent(planned(5), planned(5))
+    assert not plans_equivalent(planned(5), planned(6))
+    assert not plans_equivalent(planned(5), planned(5, 3.0))
 
 
 def test_weights_that_plans_fold_are_alike_by_their_elements() -> None:
@@ -49,8 +49,8 @@ def test_weights_that_plans_fold_are_alike_by_their_elements() -> None:
         return plan(specialise(graph_of(body, "%x: float32[B,2]"), {"B": 3}))
 
     assert any(layout for _, layout in folding(4.0).uploads)  # a weight is packed
-    assert do_alike(folding(4.0), folding(4.0))
-    assert not do_alike(folding(4.0), folding(5.0))
+    assert plans_equivalent(folding(4.0), folding(4.0))
+    assert not plans_equivalent(folding(4.0), folding(5.0))
 
 
 def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +79,8 @@ def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatc
 
     def table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
         calls.append(kind)
-        known = real(sampling, kind, by_taps).type.known
-        array = known.array if isinstance(known, DerivedElements) else known
+        known = real(sampling, kind, by_taps).type.known_elements
+        array = known.array if isinstance(known, TracedConstant) else known
         assert isinstance(array, np.ndarray)
         # As if it were made of something that was lost.
         return Value(kind, TensorType.of(array + len(calls)))

@@ -7,7 +7,7 @@ import pytest
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
-from clrt.kernels.spec import BufferArg, TensorRows
+from clrt.kernels.spec import BufferArg, RowPitchSupport
 from clrt.plan.subview_placement import _Fit, _fit, _PartPlace
 
 
@@ -19,6 +19,6 @@ def test_kernels_that_read_octets_need_rows_at_octets(
     octets: bool, offset: int, pitch: int, fits: bool
 ) -> None:
     value = Value("x", TensorType(DType.FLOAT32, (3, 16)))
-    arg = BufferArg(value, rows=TensorRows(16, ("a_row",), octets))
+    arg = BufferArg(value, rows=RowPitchSupport(16, ("a_row",), octets))
     found = _fit(arg, _PartPlace(offset, 16, pitch), value)
     assert found == (_Fit(offset, True) if fits else "needs aligned")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clrt.plan.slab_occupancy import Lifetime, Slab
+from clrt.plan.slab_occupancy import LifetimeNodes, SlabOccupancy
 
 TICKS = 32
 _LIVES = st.tuples(st.integers(0, TICKS - 1), st.integers(0, TICKS - 1)).map(sorted)
@@ -13,10 +13,10 @@ _LIVES = st.tuples(st.integers(0, TICKS - 1), st.integers(0, TICKS - 1)).map(sor
 
 @given(st.lists(st.tuples(_LIVES, st.integers(1, 9)), max_size=40))
 def test_room_is_the_lowest_that_is_free_all_the_time(wanted: list[tuple[list[int], int]]) -> None:
-    slab = Slab()
+    slab = SlabOccupancy()
     taken: list[tuple[int, int, int, int]] = []
     for (first, last), nbytes in wanted:
-        span = Lifetime.of(first, last, TICKS)
+        span = LifetimeNodes.of(first, last, TICKS)
         beside = [(o, e) for f, t, o, e in taken if f <= last and first <= t]
         starts = (0, *(end for _, end in beside))
         lowest = min(s for s in starts if all(s + nbytes <= o or e <= s for o, e in beside))
@@ -27,7 +27,7 @@ def test_room_is_the_lowest_that_is_free_all_the_time(wanted: list[tuple[list[in
 
 @given(_LIVES)
 def test_a_span_is_its_ticks(life: list[int]) -> None:
-    span = Lifetime.of(life[0], life[1], TICKS)
+    span = LifetimeNodes.of(life[0], life[1], TICKS)
     leaves = [
         leaf
         for leaf in range(TICKS, 2 * TICKS)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clrt.plan.arena import align, place
-from clrt.plan.plan import make_plan, tenants
+from clrt.plan.arena import align, assign_offsets
+from clrt.plan.plan import arena_buffers, make_plan
 from clrt.plan.template import PlanTemplate, trace_plan
 from tests.fuzz.graphs import SIZES, Case, graphs
 from tests.passes.helpers import graph_of
@@ -96,7 +96,7 @@ def test_the_arena_is_searched_anew_where_it_would_waste() -> None:
         sized = template.at({"B": b, "S": s}, CPU.max_alloc_bytes)
         assert sized is not None
         check_arena(sized)
-        best = place([i for _, i in tenants(sized)], CPU.max_alloc_bytes)
+        best = assign_offsets([i for _, i in arena_buffers(sized)], CPU.max_alloc_bytes)
         assert sized.arena.nbytes <= 1.1 * best.nbytes
 
 
@@ -104,7 +104,7 @@ def test_slabs_stay_within_what_the_device_allocates() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
     whole = template.at({"B": 300, "S": 300}, CPU.max_alloc_bytes)
     assert whole is not None
-    largest = max(align(i.nbytes) for _, i in tenants(whole))
+    largest = max(align(i.nbytes) for _, i in arena_buffers(whole))
     sized = template.at({"B": 300, "S": 300}, largest)
     assert sized is not None
     assert max(sized.arena.slab_bytes) <= largest

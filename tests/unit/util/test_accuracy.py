@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clrt.util.accuracy import difference
+from clrt.util.accuracy import max_difference
 
 INF, NAN = np.inf, np.nan
 
@@ -23,4 +23,4 @@ INF, NAN = np.inf, np.nan
     ],
 )
 def test_difference(actual: list[float], expected: list[float], apart: tuple[float, float]) -> None:
-    assert difference(np.array(actual), np.array(expected)) == apart
+    assert max_difference(np.array(actual), np.array(expected)) == apart

@@ -13,7 +13,7 @@ from clrt.util import env_vars
 @pytest.mark.parametrize("knob", env_vars.ALL, ids=lambda k: k.name)
 @pytest.mark.parametrize("text", ["", " "])
 def test_empty_is_unset(
-    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     assert knob.get() == knob.default
@@ -29,7 +29,7 @@ def test_empty_is_unset(
     ],
 )
 def test_values(
-    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str, expected: object
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str, expected: object
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     assert knob.get() == expected
@@ -47,7 +47,7 @@ def test_values(
     ],
 )
 def test_mistakes(
-    monkeypatch: pytest.MonkeyPatch, knob: env_vars.Knob[object], text: str, message: str
+    monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str, message: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
     with pytest.raises(ClrtError, match=f"^{message}"):

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from clrt.errors import InputError
-from clrt.util.files import check_targets, expanded, make_cache_folder, replacing
+from clrt.util.files import atomic_write, check_targets, expanded, make_cache_folder
 
 
 def test_a_link_stays(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_bytes(b"old")
     link.symlink_to(real)
-    with replacing(link) as stream:
+    with atomic_write(link) as stream:
         stream.write(b"new")
         assert real.read_bytes() == b"old"
     assert link.is_symlink()
@@ -64,7 +64,7 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
         process.kill()
     (left,) = {p for p in tmp_path.iterdir() if p.name.startswith(".m.clrt.")} - {*others}
     assert left.read_bytes() == b"half"
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(b"new")
     assert path.read_bytes() == b"new"
     assert {*tmp_path.iterdir()} == {path, *others}
@@ -73,7 +73,7 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
 def test_what_a_process_still_writes_stays(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     with _writer(path) as process:
-        with replacing(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(b"new")
         assert path.read_bytes() == b"new"
         assert len(list(tmp_path.iterdir())) == 2
@@ -90,7 +90,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
     reader.start()
-    with replacing(pipe, sync=False) as stream:
+    with atomic_write(pipe, sync=False) as stream:
         stream.write(b"text")
     reader.join()
     assert found == [b"text"]
@@ -100,7 +100,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no links to open pipes")
 def test_a_pipe_without_a_name_is_written_to() -> None:
     reading, writing = os.pipe()
-    with replacing(Path(f"/dev/fd/{writing}")) as stream:
+    with atomic_write(Path(f"/dev/fd/{writing}")) as stream:
         stream.write(b"text")
     os.close(writing)
     with open(reading, "rb") as pipe:
@@ -108,7 +108,10 @@ def test_a_pipe_without_a_name_is_written_to() -> None:
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "no" / "file"):
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        atomic_write(tmp_path / "no" / "file"),
+    ):
         pass
 
 

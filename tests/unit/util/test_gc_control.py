@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clrt.util.gc_control import import_module, without_collector, without_full_collections
+from clrt.util.gc_control import gc_disabled, gc_young_only, import_module
 
 USUAL = (50, 2, 3)
 
@@ -44,19 +44,19 @@ def grow() -> list[list[Any]]:
     return [[] for _ in range(300_000)]
 
 
-@without_full_collections
+@gc_young_only
 def nested(depth: int) -> None:
     if depth:
         nested(depth - 1)
     grow()
 
 
-@without_full_collections
+@gc_young_only
 def fail() -> None:
     raise ValueError
 
 
-@without_full_collections
+@gc_young_only
 def set_by_the_program() -> None:
     gc.set_threshold(70, 5, 6)
 
@@ -85,12 +85,12 @@ def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
     (gc.enable if was else gc.disable)()
 
 
-@without_collector
+@gc_disabled
 def states(depth: int) -> list[bool]:
     return [gc.isenabled(), *(states(depth - 1) if depth else ()), gc.isenabled()]
 
 
-@without_collector
+@gc_disabled
 def fail_within() -> None:
     raise ValueError
 

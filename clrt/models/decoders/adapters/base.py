@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.formats.gguf.file import GgufFile
 from clrt.ir.op import Array
-from clrt.models.decoders.decoder import Decoder
+from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
@@ -46,7 +46,7 @@ class AdaptedModel:
     """
 
     path: Path
-    decoder: Decoder
+    decoder: DecoderConfig
     family: DecoderFamily
     architecture: str
     is_gguf: bool
@@ -83,7 +83,7 @@ class AdaptedModel:
         return found is not None and (found.rotary, self.family.rotary) == ("interleaved", "halves")
 
 
-def adapted_folder(path: Path, decoder: Decoder) -> AdaptedModel:
+def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
     """A model in a Hugging Face folder."""
     architecture = GGUF_NAMES.get(decoder.family, decoder.family)
     found = ARCHITECTURES.get(architecture)
@@ -92,7 +92,7 @@ def adapted_folder(path: Path, decoder: Decoder) -> AdaptedModel:
     return AdaptedModel(path, decoder, family, architecture if found else "", False, names)
 
 
-def adapted_gguf(file: GgufFile, decoder: Decoder) -> AdaptedModel:
+def adapted_gguf(file: GgufFile, decoder: DecoderConfig) -> AdaptedModel:
     """A model in a GGUF file."""
     architecture = decoder.family
     kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}

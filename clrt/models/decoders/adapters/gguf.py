@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufTensor, read_gguf
 from clrt.models.decoders.adapters.base import AdaptedModel
-from clrt.models.decoders.adapters.lora_delta import Floats, LowRank, TensorChange
+from clrt.models.decoders.adapters.lora_delta import Floats, LoraDelta, TensorDelta
 from clrt.models.decoders.gguf_weights import stored_name
 
 _DOWN, _UP = ".lora_a", ".lora_b"
@@ -80,7 +80,7 @@ class GgufAdapter:
         stored = stored_name(name, self._model.names)
         return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
 
-    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None:
+    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
         """What it makes of a tensor; None where it leaves it as it is.
 
         Raises:
@@ -92,7 +92,7 @@ class GgufAdapter:
             if tensor is None:
                 return None
             value = self._read(tensor, shape, index)
-            return TensorChange(self._model.shifted(name, value, from_gguf=True))
+            return TensorDelta(self._model.shifted(name, value, from_gguf=True))
         down, up = (self._file.tensors.get(stored + end) for end in (_DOWN, _UP))
         if down is None and up is None:
             return None
@@ -104,11 +104,11 @@ class GgufAdapter:
         (rows, columns), rank = shape, (up.shape or (1,))[-1]
         if name == _EMBEDDINGS:  # the rows of the first are those of tokens
             table = self._read(down, (rows, rank), index), self._read(up, (columns, rank), index)
-            return TensorChange(product=LowRank(table[0], table[1].T, self._scale(rank)))
+            return TensorDelta(product=LoraDelta(table[0], table[1].T, self._scale(rank)))
         left = self._read(up, (rows, rank), index)
         left = self._model.reordered(name, left, from_gguf=True)
         right = self._read(down, (rank, columns), index)
-        return TensorChange(product=LowRank(left, right, self._scale(rank)))
+        return TensorDelta(product=LoraDelta(left, right, self._scale(rank)))
 
     def _scale(self, rank: int) -> float:
         """llama.cpp's factor: 1 where the file has no alpha."""

@@ -21,7 +21,7 @@ _large = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LoraDelta:
     """A product that is added to a matrix.
 
     Source: Hu et al., LoRA (2021); for the lengths Liu et al., DoRA (2024).
@@ -42,7 +42,7 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class TensorChange:
+class TensorDelta:
     """What an adapter makes of a tensor.
 
     Attributes:
@@ -52,7 +52,7 @@ class TensorChange:
     """
 
     value: Floats | None = None
-    product: LowRank | None = None
+    product: LoraDelta | None = None
     added: Floats | None = None
 
     def __bool__(self) -> bool:
@@ -79,7 +79,7 @@ class TensorChange:
         return found if self.added is None else found + self.added
 
 
-Changes: TypeAlias = Sequence[tuple[float, TensorChange]]
+Changes: TypeAlias = Sequence[tuple[float, TensorDelta]]
 """What adapters make of a tensor, and how much of each is taken."""
 
 
@@ -114,7 +114,7 @@ def merged_vector(base: Floats, changes: Changes) -> Floats:
 
 
 @_large
-def _by_columns(change: TensorChange, base: Rows, parts: Sequence[slice]) -> TensorChange:
+def _by_columns(change: TensorDelta, base: Rows, parts: Sequence[slice]) -> TensorDelta:
     """The same change, where it gives columns lengths with the factors of these as lengths."""
     product = change.product
     if product is None or product.lengths is None or not product.of_columns:

@@ -21,14 +21,14 @@ from clrt.models.decoders.adapters.lora_delta import (
     Changes,
     Floats,
     Rows,
-    TensorChange,
+    TensorDelta,
     merged_rows,
     merged_vector,
 )
 from clrt.models.decoders.adapters.peft import PeftAdapter
 from clrt.models.decoders.adapters.peft_config import CONFIG
 from clrt.models.decoders.half_precision import in_half
-from clrt.models.decoders.weight_source import QuantisedRows, WeightSource
+from clrt.models.decoders.weight_source import QuantizedMatrix, WeightSource
 
 _HEAD, _EMBEDDINGS = "output.weight", "token_embd.weight"
 
@@ -47,7 +47,7 @@ class Adapter(Protocol):
 
     def changes(self, name: str) -> bool: ...
 
-    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None: ...
+    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None: ...
 
 
 def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
@@ -120,7 +120,7 @@ class AdaptedWeights:
             return self._finite(name, vector)
         return self._merged(name, base, (shape[0], shape[1]), changes)
 
-    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
         """A matrix with its changes; quantised ones become Q8_0.
 
         Raises:
@@ -132,12 +132,12 @@ class AdaptedWeights:
         base = self._source.matrix(stored, *shape)
         if not changes:
             return base
-        if not isinstance(base, QuantisedRows):
+        if not isinstance(base, QuantizedMatrix):
             return self._merged(name, base, shape, changes)
         merged = self._rows(name, base, shape, changes)
         if columns % Q8_0_ELEMENTS:
             return _kept(merged, shape, np.dtype(np.float16))
-        return QuantisedRows("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
+        return QuantizedMatrix("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
 
     def _changes(self, name: str, shape: tuple[int, ...], index: int = 0) -> Changes:
         found = []
@@ -167,7 +167,7 @@ class AdaptedWeights:
         return _kept(self._rows(name, matrix, shape, changes), shape, matrix.dtype)
 
     def _rows(
-        self, name: str, matrix: Array | QuantisedRows, shape: tuple[int, int], changes: Changes
+        self, name: str, matrix: Array | QuantizedMatrix, shape: tuple[int, int], changes: Changes
     ) -> Iterator[Floats]:
         """The rows of a matrix with its changes, in chunks.
 
@@ -212,9 +212,9 @@ def _wide(matrix: Array) -> Floats:
     return matrix.astype(np.float32, copy=False)
 
 
-def _rows(matrix: Array | QuantisedRows) -> Rows:
+def _rows(matrix: Array | QuantizedMatrix) -> Rows:
     """The rows of a matrix as float32."""
-    if isinstance(matrix, QuantisedRows):
+    if isinstance(matrix, QuantizedMatrix):
         type_, raw = BLOCK_TYPES_BY_NAME[matrix.type], matrix.raw
         return lambda part: type_.dequantise(raw[part])
     return lambda part: _wide(matrix[part])

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.models.decoders.adapters.base import AdaptedModel
-from clrt.models.decoders.adapters.lora_delta import Floats, LowRank, TensorChange
+from clrt.models.decoders.adapters.lora_delta import Floats, LoraDelta, TensorDelta
 from clrt.models.decoders.adapters.peft_config import CONFIG, PeftConfig
 from clrt.models.decoders.weights import PREFIXES, in_order, paths_of, split_name
 from clrt.models.huggingface.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ class PeftAdapter:
             ("down", "up", "rows", "columns", "weight")
         )
 
-    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None:
+    def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
         """What it makes of a tensor; None where it leaves it as it is.
 
         Args:
@@ -129,16 +129,14 @@ class PeftAdapter:
             value, added = (self._rows(module, part, name, shape) for part in ("bias", "added"))
             if added is not None:
                 added = added * np.float32(self._config.scale(module.name))
-            made = TensorChange(value, added=added)
+            made = TensorDelta(value, added=added)
         elif len(shape) == 1:
             value = self._rows(module, "weight", name, shape)
             if value is not None:
                 value = self._model.shifted(name, value, from_gguf=False)
-            made = TensorChange(value)
+            made = TensorDelta(value)
         else:
-            made = TensorChange(
-                self._value(module, name, shape), self._product(module, name, shape)
-            )
+            made = TensorDelta(self._value(module, name, shape), self._product(module, name, shape))
         return made if made else None
 
     def _module(self, name: str, index: int) -> _Module | None:
@@ -158,7 +156,7 @@ class PeftAdapter:
             return None if found is None else found.T
         return self._rows(module, "weight", name, shape)
 
-    def _product(self, module: _Module, name: str, shape: tuple[int, ...]) -> LowRank | None:
+    def _product(self, module: _Module, name: str, shape: tuple[int, ...]) -> LoraDelta | None:
         """What is added to a matrix."""
         has, (rows, columns) = module.tensors, shape
         is_table = "rows" in has or "columns" in has
@@ -185,7 +183,7 @@ class PeftAdapter:
             assert left is not None and right is not None
             up, down = left, right
         lengths = self._lengths(module, name, columns if is_table else rows, is_table)
-        return LowRank(up, down, self._config.scale(module.name), lengths, of_columns=is_table)
+        return LoraDelta(up, down, self._config.scale(module.name), lengths, of_columns=is_table)
 
     def _lengths(self, module: _Module, name: str, count: int, of_columns: bool) -> Floats | None:
         """The lengths of rows or columns, where the adapter has such."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import DecoderNames
 from clrt.models.decoders.paging.refusal import refusal
 from clrt.models.decoders.paging.step_probe import STEPS, StepProbe
-from clrt.models.decoders.paging.visibility import Visibility, VisibilityReader
+from clrt.models.decoders.paging.visibility import AttentionPattern, VisibilityReader
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.update_cache import UpdateCache
 from clrt.ops.base import Op
@@ -33,7 +33,7 @@ class LayerAttention:
     layer: int
     key: Value
     value: Value
-    shows: Visibility
+    shows: AttentionPattern
 
     @property
     def op(self) -> FusedAttention:
@@ -175,7 +175,7 @@ def _adds_one_row(node: Node) -> bool:
     zero = fill is None or (fill.numbers is not None and not fill.numbers.any())
     pads = node.arg(1).numbers
     behind = pads is not None and not pads[: pads.size // 2].any()
-    return zero and behind and same(after[2], before[2] + 1)
+    return zero and behind and provably_equal(after[2], before[2] + 1)
 
 
 def _unrounded(value: Value) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import same, substitute, symbol
+from clrt.ir.dims import provably_equal, substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.models.decoders.io_names import TOKENS
@@ -50,7 +50,7 @@ def _taken(build: Builder, value: Value, rows: Value) -> Value:
     if (
         not isinstance(axis, int)
         or value.shape is None
-        or not same(value.shape[axis], symbol(TOKENS))
+        or not provably_equal(value.shape[axis], symbol(TOKENS))
     ):
         raise refusal(
             f"'{value.name}' {value.type}, of which logits are made, has no axis of tokens"

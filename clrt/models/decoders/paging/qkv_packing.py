@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import product, same, symbol
+from clrt.ir.dims import product, provably_equal, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import TOKENS
@@ -40,7 +40,7 @@ class _Columns:
     def is_whole(self) -> bool:
         """Whether they are all of it."""
         shape = self.source.shape
-        return shape is not None and same(shape[-1], self.count)
+        return shape is not None and provably_equal(shape[-1], self.count)
 
 
 class HeadJoiner:
@@ -104,7 +104,7 @@ class HeadJoiner:
                 break
             at += part.count
         else:
-            if same((first.source.shape or (None,))[-1] or 0, at):
+            if provably_equal((first.source.shape or (None,))[-1] or 0, at):
                 return first.source
         return self._product(parts) or self._build.add(Concat(2), *map(self._cut, parts))
 
@@ -197,7 +197,10 @@ class HeadJoiner:
         half, shape = node.arg(0), node.output.shape or ()
         assert isinstance(node.op, Concat)
         width = _last(half)
-        plain = same(product(shape[:-1]), symbol(TOKENS)) and node.op.axis in (-1, len(shape) - 1)
+        plain = provably_equal(product(shape[:-1]), symbol(TOKENS)) and node.op.axis in (
+            -1,
+            len(shape) - 1,
+        )
         if width is None or not plain:
             return None
         found = self._build.add(Reshape(1), half, self._build.dims((symbol(TOKENS), width)))
@@ -220,7 +223,11 @@ def _by_number(node: Node) -> bool:
         len(node.inputs) == 2
         and other is not None
         and other.is_constant
-        and (other.shape is not None and len(other.shape) <= 1 and same(product(other.shape), 1))
+        and (
+            other.shape is not None
+            and len(other.shape) <= 1
+            and provably_equal(product(other.shape), 1)
+        )
     )
 
 

@@ -38,7 +38,7 @@ from clrt.models.decoders.paging.visibility import MOST_KEYS, VisibilityReader
 from clrt.models.decoders.sampling_head import SAMPLER_INPUTS, sample_next
 from clrt.ops.attention.page_layout import page_form
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import SLABS
+from clrt.ops.attention.paged_cache import MAX_SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Reshape, View
@@ -47,7 +47,7 @@ from clrt.passes.pipeline import find_subgraphs, tidy
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 # What inputs of such a graph are called, whatever a file calls its values.
-_INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(SLABS)))
+_INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(MAX_SLABS)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _DecoderRewriter:
         self._rows = build.input("rows", DType.INT32, (symbol("rows"),))
         size = len(attention) * self._kv_heads * page_form(self._head_size, cache).head_elements
         self._given = [
-            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), size)) for s in range(SLABS)
+            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), size)) for s in range(MAX_SLABS)
         ]
         self._slabs = list(self._given)
         self._places = self._column(_PLACE)

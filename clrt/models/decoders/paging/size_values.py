@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clrt.ir.dims import Expr, product, same, symbol
+from clrt.ir.dims import Expr, product, provably_equal, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.models.decoders.io_names import PAST, TOKENS, DecoderNames
@@ -68,7 +68,11 @@ def read_sizes(
 def _counts_tokens(value: Value) -> bool:
     """Whether a value may have a number for each token of a step."""
     shape = value.shape
-    return shape is not None and value.dtype in _INTEGERS and same(product(shape), symbol(TOKENS))
+    return (
+        shape is not None
+        and value.dtype in _INTEGERS
+        and provably_equal(product(shape), symbol(TOKENS))
+    )
 
 
 def _is_places(value: Value, probe: StepProbe) -> bool:

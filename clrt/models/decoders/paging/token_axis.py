@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clrt.ir.dims import Expr, Shape, product, same, symbol
+from clrt.ir.dims import Expr, Shape, product, provably_equal, symbol
 from clrt.ir.graph import Node, Value
 from clrt.models.decoders.io_names import TOKENS
 from clrt.ops.attention.fused_rotary import FusedRotary
@@ -112,11 +112,11 @@ def _used_axes(node: Node, rank: int) -> set[int] | None:
 def _each(shape: Shape, axis: int) -> int | None:
     """How many elements of an axis belong to a token; None where it is no axis of tokens."""
     dim, tokens = shape[axis], symbol(TOKENS)
-    if same(dim, tokens):
+    if provably_equal(dim, tokens):
         return 1
     assert isinstance(dim, Expr)
     counts = list(dim.terms.values())
-    return counts[0] if len(counts) == 1 and same(dim, tokens * counts[0]) else None
+    return counts[0] if len(counts) == 1 and provably_equal(dim, tokens * counts[0]) else None
 
 
 def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
@@ -132,7 +132,7 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
     at = behind.pop()
     for index, value in enumerate(node.inputs):
         shape = () if value is None else value.shape or ()
-        if index not in axes and len(shape) >= at and not same(shape[-at], 1):
+        if index not in axes and len(shape) >= at and not provably_equal(shape[-at], 1):
             return "it reads what differs along the axis of tokens, but not by token"
     dims = {str((node.arg(i).shape or ())[k]) for i, k in axes.items()}
     dims.add(str((node.output.shape or ())[rank - at]))
@@ -159,9 +159,9 @@ def _viewed(node: Node, axis: int | None) -> str | None:
     if axis is None or not isinstance(found, int):
         return "it reads tokens where only sizes are expected"
     heads = product(before[:axis]), product(after[:found])
-    first = same(heads[0], 1) and same(heads[1], 1)
+    first = provably_equal(heads[0], 1) and provably_equal(heads[1], 1)
     each = _each(before, axis), _each(after, found)
-    if first or (same(*heads) and each[0] == each[1]):
+    if first or (provably_equal(*heads) and each[0] == each[1]):
         return None
     return "it views elements of several tokens as one"
 

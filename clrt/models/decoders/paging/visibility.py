@@ -21,7 +21,7 @@ MOST_KEYS = 1 << 17
 
 
 @dataclass(frozen=True)
-class Visibility:
+class AttentionPattern:
     """Which keys a token sees: those of its text up to its own place, but for what is said here.
 
     Attributes:
@@ -48,9 +48,9 @@ class VisibilityReader:
     def __init__(self, probe: StepProbe, context: int) -> None:
         self._probe = probe
         self.longest = min(context, MOST_KEYS)
-        self._found: dict[tuple[Value, bool], Visibility] = {}
+        self._found: dict[tuple[Value, bool], AttentionPattern] = {}
 
-    def of(self, node: Node, sink: bool) -> Visibility:
+    def of(self, node: Node, sink: bool) -> AttentionPattern:
         """What a FusedAttention over past and present shows.
 
         Args:
@@ -65,7 +65,7 @@ class VisibilityReader:
         if mask is None:
             if not (op.is_causal and op.at_end) or sink:
                 raise refusal("it shows each token those behind it, too", node)
-            return Visibility(op.left_window)
+            return AttentionPattern(op.left_window)
         if op.is_causal:
             raise refusal("it has a mask beside its own order", node)
         key = (mask, sink)
@@ -81,7 +81,7 @@ class VisibilityReader:
             if found is None or found.size != 1 or int(found.flat[0]) != past + new:
                 raise refusal(f"'{lengths.name}' is not how many keys there are", node)
 
-    def _read(self, node: Node, mask: Value, sink: bool) -> Visibility:
+    def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
         """What the longest row says; it must hold for steps of several tokens, too."""
         longest = self.longest
         while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MOST_ELEMENTS:
@@ -106,7 +106,7 @@ class VisibilityReader:
             raise refusal("its sink differs by token", node)
         heads = self._heads(node)
         wide = np.float32
-        return Visibility(
+        return AttentionPattern(
             window,
             np.broadcast_to(slopes, heads).astype(wide) if slopes.any() else None,
             None if sinks is None else np.broadcast_to(sinks, heads).astype(wide),

@@ -34,7 +34,7 @@ from clrt.models.onnx.types import type_proto
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.decompositions.export_rules.general import check_decomposable, decompose_all
 from clrt.ops.movement.views import Reshape
-from clrt.util.files import replacing
+from clrt.util.files import atomic_write
 
 # protobuf messages end at 2 GiB; this leaves room for everything that is no weight.
 MAX_INLINE_BYTES = 3 << 29
@@ -71,10 +71,10 @@ def save_model(graph: Graph, path: Path) -> None:
         content = export_model(graph).SerializeToString()
     else:
         data = path.with_name(f"{path.name}.data")
-        with replacing(data) as stream:
+        with atomic_write(data) as stream:
             model = _export(graph, _ExternalTensors(stream, data.name))
         content = model.SerializeToString()
-    with replacing(path) as stream:
+    with atomic_write(path) as stream:
         stream.write(content)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clrt.errors import ClrtError
-from clrt.ir.dims import Expr, Undecidable, substitute
+from clrt.ir.dims import Expr, UndecidableDim, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array
@@ -64,7 +64,7 @@ def _is_dynamic(node: Node) -> bool:
     sizes = tuple(int(substitute(d, symbols)) for d in x.shape)
     try:
         return all(_agrees(trial, x.name, a) for a in _trials(sizes))
-    except (ClrtError, Undecidable, ValueError, LookupError):
+    except (ClrtError, UndecidableDim, ValueError, LookupError):
         return False
 
 

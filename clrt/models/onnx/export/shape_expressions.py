@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ir.dims import Dim, Undecidable, same
+from clrt.ir.dims import Dim, UndecidableDim, provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -123,7 +123,7 @@ class SymbolicConstants:
 def _is_natural(dim: Dim) -> bool:
     try:
         return dim >= 0
-    except Undecidable:
+    except UndecidableDim:
         return False
 
 
@@ -136,12 +136,12 @@ def reshape_numbers(node: Node) -> Array | None:
     data = target.type.data
     if data is None or data.ndim != 1 or x.shape is None:
         return None
-    if getattr(node.op, "allowzero", False) and any(same(dim, 0) for dim in data):
+    if getattr(node.op, "allowzero", False) and any(provably_equal(dim, 0) for dim in data):
         return None
     wanted: list[int] = []
     for index, dim in enumerate(data.tolist()):
         if isinstance(dim, int):
             wanted.append(dim)
         else:
-            wanted.append(0 if index < len(x.shape) and same(dim, x.shape[index]) else -1)
+            wanted.append(0 if index < len(x.shape) and provably_equal(dim, x.shape[index]) else -1)
     return np.array(wanted, np.int64) if wanted.count(-1) <= 1 else None

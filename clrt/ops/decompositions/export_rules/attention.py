@@ -13,8 +13,8 @@ from clrt.ir.graph import Node, Value
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.attention.update_cache import UpdateCache, update_parts
-from clrt.ops.decompositions.export_rules.builder import Maker
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.export_rules.builder import ExportBuilder
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.gather import Gather
@@ -41,8 +41,8 @@ from clrt.ops.tensor.range import Range
 _BY_HEAD = (0, 2, 1, 3)
 
 
-@decomposes(FusedAttention, audience=Audience.EXPORT)
-def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(FusedAttention, audience=DecompositionStage.EXPORT)
+def _fused_attention(node: Node, make: ExportBuilder) -> Sequence[Value]:
     op = node.op
     assert isinstance(op, FusedAttention)
     q, k, v = _projections(node, make)
@@ -73,8 +73,8 @@ def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
     return [make(Reshape(), merged, make.numbers([0, 0, width]))]
 
 
-@decomposes(FusedRotary, audience=Audience.EXPORT)
-def _fused_rotary(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(FusedRotary, audience=DecompositionStage.EXPORT)
+def _fused_rotary(node: Node, make: ExportBuilder) -> Sequence[Value]:
     op, x, cos, sin = node.op, node.arg(0), node.arg(1), node.arg(2)
     assert isinstance(op, FusedRotary)
     half, width = op.head_size // 2, op.num_heads * op.head_size
@@ -88,12 +88,12 @@ def _fused_rotary(node: Node, make: Maker) -> Sequence[Value]:
     return [make(Reshape(), merged, make.numbers([0, 0, width]))]
 
 
-@decomposes(UpdateCache, audience=Audience.EXPORT)
-def _update_cache(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(UpdateCache, audience=DecompositionStage.EXPORT)
+def _update_cache(node: Node, make: ExportBuilder) -> Sequence[Value]:
     return update_parts(node, make)
 
 
-def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
+def _bias(node: Node, q: Value, k: Value, make: ExportBuilder) -> Value | None:
     """What is added to the scores: the mask, and -inf for keys that a query does not see."""
     mask, op = node.input(3), node.op
     assert isinstance(op, FusedAttention)
@@ -111,7 +111,7 @@ def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
     return hidden if mask is None else make(Add(), mask, hidden)
 
 
-def _projections(node: Node, make: Maker) -> tuple[Value, Value, Value]:
+def _projections(node: Node, make: ExportBuilder) -> tuple[Value, Value, Value]:
     """The columns of q, k and v."""
     op = node.op
     assert isinstance(op, FusedAttention)
@@ -136,7 +136,7 @@ def _width(value: Value) -> Dim | None:
     return None if value.shape is None else value.shape[-1]
 
 
-def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: Maker) -> Value:
+def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: ExportBuilder) -> Value:
     """Heads transposed by `perm`, of [B, S, heads*size] or of [B, heads, S, size]."""
     if x.type.rank == 4:
         return x if perm == _BY_HEAD else make(Transpose((0, 1, 3, 2)), x)
@@ -144,12 +144,12 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: Maker) 
     return make(Transpose(perm), split)
 
 
-def _additive(mask: Value, dtype: DType, make: Maker) -> Value:
+def _additive(mask: Value, dtype: DType, make: ExportBuilder) -> Value:
     """A bool mask as one to add: 0 where it is true, -inf elsewhere."""
     return make(Where(), mask, make.numbers(0, dtype), make.numbers(-np.inf, dtype))
 
 
-def _places(q: Value, k: Value, make: Maker) -> tuple[Value, Value, list[Value]]:
+def _places(q: Value, k: Value, make: ExportBuilder) -> tuple[Value, Value, list[Value]]:
     """The numbers of queries, int64 [Sq], those of keys [Sk], and how many there are of each."""
     if q.shape is None or k.shape is None:
         raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
@@ -159,7 +159,7 @@ def _places(q: Value, k: Value, make: Maker) -> tuple[Value, Value, list[Value]]
     return rows, columns, sizes
 
 
-def _seen(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
+def _seen(node: Node, q: Value, k: Value, make: ExportBuilder) -> Value | None:
     """bool[Sq, Sk] or [B, 1, Sq, Sk]: the keys that a query sees by its place; None for all."""
     op, lengths = node.op, node.input(4)
     assert isinstance(op, FusedAttention)

@@ -8,10 +8,10 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.ir.builder import Builder
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Node, Value
-from clrt.ir.op import IrOp, Step
+from clrt.ir.op import ElementwiseStep, IrOp
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.activations import Swish
@@ -31,7 +31,7 @@ from clrt.ops.pointwise.table import (
 )
 
 
-class Maker(Builder):
+class ExportBuilder(Builder):
     """Makes the nodes that stand for one node, in forms that ONNX Runtime has.
 
     Args:
@@ -55,7 +55,7 @@ class Maker(Builder):
         rank = rank_of(value)
         return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
 
-    def program(self, steps: Sequence[Step], operands: Sequence[Value]) -> Value:
+    def program(self, steps: Sequence[ElementwiseStep], operands: Sequence[Value]) -> Value:
         """The last step of an elementwise program."""
         values = list(operands)
         for step in steps:
@@ -92,7 +92,7 @@ class Maker(Builder):
 
     def columns(self, value: Value, start: int, width: int) -> Value:
         """Some places of the last axis; the value itself where these are all."""
-        if not start and value.shape is not None and same(value.shape[-1], width):
+        if not start and value.shape is not None and provably_equal(value.shape[-1], width):
             return value
         return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))
 

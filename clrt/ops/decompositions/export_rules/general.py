@@ -1,7 +1,7 @@
 """Decompositions for export: ops that ONNX does not have, as ops that it has.
 
-A function gets the node and a `Maker`, and returns the values that take the place of the node's
-outputs. The forms are those that ONNX Runtime's own optimiser knows.
+A function gets the node and an `ExportBuilder`, and returns the values that take the place of the
+node's outputs. The forms are those that ONNX Runtime's own optimiser knows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ import numpy as np
 import clrt.ops.decompositions.export_rules.attention
 import clrt.ops.decompositions.export_rules.trees  # noqa: F401
 from clrt.errors import UnsupportedError
-from clrt.ir.dims import same, same_shape
+from clrt.ir.dims import provably_equal, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.conv.conv import Conv, Convolution, FusedConv
 from clrt.ops.conv.conv_integer import ConvInteger
-from clrt.ops.decompositions.export_rules.builder import Maker, rank_of
-from clrt.ops.decompositions.registry import Audience, Decomposition, decomposes, of_class
+from clrt.ops.decompositions.export_rules.builder import ExportBuilder, rank_of
+from clrt.ops.decompositions.registry import (
+    Decomposition,
+    DecompositionStage,
+    of_class,
+    register_decomposition,
+)
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
@@ -56,27 +61,27 @@ _SIGNED = {4: DType.INT4, 8: DType.INT8}
 _UNSIGNED = {4: DType.UINT4, 8: DType.UINT8}
 
 
-@decomposes(Fused, audience=Audience.EXPORT)
-def _fused(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(Fused, audience=DecompositionStage.EXPORT)
+def _fused(node: Node, make: ExportBuilder) -> Sequence[Value]:
     assert isinstance(node.op, Fused)
     return [make.program(node.op.steps, [v for v in node.inputs if v is not None])]
 
 
-@decomposes(Where, audience=Audience.EXPORT)
-def _where(node: Node, make: Maker) -> Sequence[Value] | None:
+@register_decomposition(Where, audience=DecompositionStage.EXPORT)
+def _where(node: Node, make: ExportBuilder) -> Sequence[Value] | None:
     if node.output.dtype is not DType.BOOL:
         return None
     return [make.choice(node.arg(0), node.arg(1), node.arg(2))]
 
 
-@decomposes(Literal, audience=Audience.EXPORT)
-def _literal(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(Literal, audience=DecompositionStage.EXPORT)
+def _literal(node: Node, make: ExportBuilder) -> Sequence[Value]:
     assert isinstance(node.op, Literal)
     return [make(Identity(), make.numbers(node.op.value, node.op.dtype))]
 
 
-@decomposes(FusedMatMul, audience=Audience.EXPORT)
-def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(FusedMatMul, audience=DecompositionStage.EXPORT)
+def _fused_matmul(node: Node, make: ExportBuilder) -> Sequence[Value]:
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, FusedMatMul)
     a = make.transposed(a) if op.trans_a else a
@@ -87,19 +92,19 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
     return [make.program(op.steps, [make(MatMul(), a, b), *extras])]
 
 
-@decomposes(RoundToScale, audience=Audience.EXPORT)
-def _round_to_scale(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(RoundToScale, audience=DecompositionStage.EXPORT)
+def _round_to_scale(node: Node, make: ExportBuilder) -> Sequence[Value]:
     return [make.on_scale(*(node.arg(i) for i in range(4)))]
 
 
-@decomposes(Swish, audience=Audience.EXPORT)
-def _swish(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(Swish, audience=DecompositionStage.EXPORT)
+def _swish(node: Node, make: ExportBuilder) -> Sequence[Value]:
     assert isinstance(node.op, Swish)
     return [make.swish(node.op, node.arg(0))]
 
 
-@decomposes(RoundedMatMul, audience=Audience.EXPORT)
-def _rounded_matmul(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(RoundedMatMul, audience=DecompositionStage.EXPORT)
+def _rounded_matmul(node: Node, make: ExportBuilder) -> Sequence[Value]:
     op, (a, b, scales, zeros) = node.op, (node.arg(i) for i in range(4))
     assert isinstance(op, RoundedMatMul)
     levels = [make.numbers(n, DType.FLOAT32) for n in (op.scale, op.low, op.high)]
@@ -109,8 +114,8 @@ def _rounded_matmul(node: Node, make: Maker) -> Sequence[Value]:
     return [make.program(op.steps, [product, *op.extras(node)])]
 
 
-@decomposes(FusedConv, audience=Audience.EXPORT)
-def _fused_conv(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(FusedConv, audience=DecompositionStage.EXPORT)
+def _fused_conv(node: Node, make: ExportBuilder) -> Sequence[Value]:
     op = node.op
     assert isinstance(op, FusedConv)
     attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
@@ -118,8 +123,8 @@ def _fused_conv(node: Node, make: Maker) -> Sequence[Value]:
     return [make.program(op.steps, [y, *op.extras(node)])]
 
 
-@decomposes(Softmax, LogSoftmax, audience=Audience.EXPORT)
-def _flat_softmax(node: Node, make: Maker) -> Sequence[Value] | None:
+@register_decomposition(Softmax, LogSoftmax, audience=DecompositionStage.EXPORT)
+def _flat_softmax(node: Node, make: ExportBuilder) -> Sequence[Value] | None:
     op, x = node.op, node.arg(0)
     assert isinstance(op, (Softmax, LogSoftmax))
     if not op.flatten:
@@ -128,12 +133,12 @@ def _flat_softmax(node: Node, make: Maker) -> Sequence[Value] | None:
     return [make(Reshape(), flat, make(Shape_(), x))]
 
 
-@decomposes(Lookup, audience=Audience.EXPORT)
-def _lookup(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(Lookup, audience=DecompositionStage.EXPORT)
+def _lookup(node: Node, make: ExportBuilder) -> Sequence[Value]:
     x, keys, values, default = (node.arg(i) for i in range(4))
     if keys.shape is None:
         raise UnsupportedError(f"{node!r} has keys of no known rank, which its export needs.")
-    if same(keys.shape[0], 0):
+    if provably_equal(keys.shape[0], 0):
         return [make(Expand(), default, make(Shape_(), x))]
     last = make.numbers([-1])
     column = make(Unsqueeze(), x, last)
@@ -150,8 +155,8 @@ def _lookup(node: Node, make: Maker) -> Sequence[Value]:
     return [make(Gather(0), table, place)]
 
 
-@decomposes(SquaredDistance, audience=Audience.EXPORT)
-def _squared_distance(node: Node, make: Maker) -> Sequence[Value]:
+@register_decomposition(SquaredDistance, audience=DecompositionStage.EXPORT)
+def _squared_distance(node: Node, make: ExportBuilder) -> Sequence[Value]:
     rows = make(Unsqueeze(), node.arg(0), make.numbers([1]))
     apart = make(Sub(), rows, node.arg(1))
     return [make(ReduceSum(keepdims=False), make(Mul(), apart, apart), make.numbers([2]))]
@@ -167,8 +172,8 @@ def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
     return bool(np.all((points == np.rint(points)) & (points >= 0) & (points < 1 << op.bits)))
 
 
-@decomposes(MatMulNBits, audience=Audience.EXPORT)
-def _matmul_nbits(node: Node, make: Maker) -> Sequence[Value] | None:
+@register_decomposition(MatMulNBits, audience=DecompositionStage.EXPORT)
+def _matmul_nbits(node: Node, make: ExportBuilder) -> Sequence[Value] | None:
     """DequantizeLinear and MatMul where these compute the same; else without the epilogue."""
     op = node.op
     assert isinstance(op, MatMulNBits)
@@ -179,7 +184,7 @@ def _matmul_nbits(node: Node, make: Maker) -> Sequence[Value] | None:
     return [_finished(node, make(replace(op, steps=()), *node.inputs[:5]), make)]
 
 
-def _dequantized_matmul(node: Node, make: Maker) -> Value:
+def _dequantized_matmul(node: Node, make: ExportBuilder) -> Value:
     """The form before the pass, for which ONNX Runtime chooses the kernel of the original."""
     op, a = node.op, node.arg(0)
     assert isinstance(op, MatMulNBits)
@@ -200,7 +205,7 @@ def _dequantized_matmul(node: Node, make: Maker) -> Value:
     return _finished(node, make(MatMul(), a, make(rule, levels, *parameters)), make)
 
 
-def _finished(node: Node, product: Value, make: Maker) -> Value:
+def _finished(node: Node, product: Value, make: ExportBuilder) -> Value:
     """A product with the epilogue of its node."""
     assert isinstance(node.op, MatMulNBits)
     return make.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
@@ -212,8 +217,8 @@ def _has_zero_points(node: Node) -> bool:
     return zeros is not None and zeros.shape != () and not same_shape(zeros.shape, (1,))
 
 
-@decomposes(ConvInteger, audience=Audience.EXPORT)
-def _conv_integer(node: Node, make: Maker) -> Sequence[Value] | None:
+@register_decomposition(ConvInteger, audience=DecompositionStage.EXPORT)
+def _conv_integer(node: Node, make: ExportBuilder) -> Sequence[Value] | None:
     """ONNX Runtime's has one zero point: where they differ, their product is subtracted."""
     if not _has_zero_points(node):
         return None
@@ -227,8 +232,8 @@ def _conv_integer(node: Node, make: Maker) -> Sequence[Value] | None:
     return [make(Sub(), *sums)]
 
 
-@decomposes(GroupNormalization, audience=Audience.EXPORT)
-def _scaled_by_channel(node: Node, make: Maker) -> Sequence[Value] | None:
+@register_decomposition(GroupNormalization, audience=DecompositionStage.EXPORT)
+def _scaled_by_channel(node: Node, make: ExportBuilder) -> Sequence[Value] | None:
     """ONNX has deprecated the form with a scale per group."""
     op, (x, *affine) = node.op, [v for v in node.inputs if v is not None]
     assert isinstance(op, GroupNormalization)
@@ -261,7 +266,7 @@ def check_decomposable(graph: Graph) -> None:
 
 def _entry(node: Node) -> Decomposition | None:
     assert isinstance(node.op, Op)
-    return of_class(type(node.op), Audience.EXPORT)
+    return of_class(type(node.op), DecompositionStage.EXPORT)
 
 
 def decompose_all(graph: Graph) -> Graph:
@@ -272,7 +277,7 @@ def decompose_all(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in copy.nodes:
         entry = _entry(node)
-        make = Maker(node, names, single)
+        make = ExportBuilder(node, names, single)
         found = None if entry is None else entry.apply(node, make)
         if found is None:
             nodes.append(node)

@@ -10,8 +10,8 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
-from clrt.ops.decompositions.export_rules.builder import Maker
-from clrt.ops.decompositions.registry import Audience, decomposes
+from clrt.ops.decompositions.export_rules.builder import ExportBuilder
+from clrt.ops.decompositions.registry import DecompositionStage, register_decomposition
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
 from clrt.ops.movement.slice import Slice
 from clrt.ops.pointwise.cast import Cast
@@ -58,8 +58,8 @@ class _Rows:
     targets: list[tuple[int, int, int, float]] = field(default_factory=list)
 
 
-@decomposes(DecisionTrees, audience=Audience.EXPORT)
-def _trees(node: Node, make: Maker) -> list[Value]:
+@register_decomposition(DecisionTrees, audience=DecompositionStage.EXPORT)
+def _trees(node: Node, make: ExportBuilder) -> list[Value]:
     """The values that take the place of a DecisionTrees.
 
     Raises:

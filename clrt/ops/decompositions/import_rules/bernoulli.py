@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands("", "Bernoulli")
-def _bernoulli(body: Body) -> None:
+@register_import_decomposition("", "Bernoulli")
+def _bernoulli(body: ImportBuilder) -> None:
     """ONNX's own body gives 1 where the number is above, against ONNX's text and its reference."""
     seed = {"seed": body.attrs["seed"]} if "seed" in body.attrs else {}
     x = body.inputs[0]

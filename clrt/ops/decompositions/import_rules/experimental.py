@@ -7,36 +7,39 @@ import numpy as np
 from clrt.errors import ModelError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.pointwise.cast import onnx_dtype
 
 
-def _scaled(body: Body, x: Value, factor: float) -> Value:
+def _scaled(body: ImportBuilder, x: Value, factor: float) -> Value:
     return x if factor == 1 else body("Mul", x, body.number(factor))
 
 
-@expands("", "Affine")
-def _affine(body: Body) -> None:
+@register_import_decomposition("", "Affine")
+def _affine(body: ImportBuilder) -> None:
     y = _scaled(body, body.inputs[0], body.attrs.get("alpha", 1.0))
     body.outputs = [body("Add", y, body.number(body.attrs.get("beta", 0.0)))]
 
 
-@expands("", "Scale")
-def _scale(body: Body) -> None:
+@register_import_decomposition("", "Scale")
+def _scale(body: ImportBuilder) -> None:
     factor = body.number(body.attrs.get("scale", 1.0))
     body.outputs = [body("Mul", body.inputs[0], factor)]
 
 
-@expands("", "ImageScaler")
-def _image_scaler(body: Body) -> None:
+@register_import_decomposition("", "ImageScaler")
+def _image_scaler(body: ImportBuilder) -> None:
     """`bias` has a number for each channel of `[N, C, H, W]`."""
     bias = body.number(body.attrs["bias"])
     y = _scaled(body, body.inputs[0], body.attrs.get("scale", 1.0))
     body.outputs = [body("Add", y, body("Unsqueeze", bias, body.ints(1, 2)))]
 
 
-@expands("", "Crop")
-def _crop(body: Body) -> None:
+@register_import_decomposition("", "Crop")
+def _crop(body: ImportBuilder) -> None:
     """`border` is what goes left, above, right and below; `scale`, height and width, what stays."""
     left, top, right, bottom = (int(v) for v in body.attrs["border"])
     x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
@@ -47,27 +50,27 @@ def _crop(body: Body) -> None:
         body.outputs = [body("Pad", x, body.ints(-top, -left, -bottom, -right), None, axes)]
 
 
-@expands("", "ParametricSoftplus")
-def _parametric_softplus(body: Body) -> None:
+@register_import_decomposition("", "ParametricSoftplus")
+def _parametric_softplus(body: ImportBuilder) -> None:
     y = body("Softplus", _scaled(body, body.inputs[0], body.attrs["beta"]))
     body.outputs = [body("Mul", y, body.number(body.attrs["alpha"]))]
 
 
-@expands("", "ScaledTanh")
-def _scaled_tanh(body: Body) -> None:
+@register_import_decomposition("", "ScaledTanh")
+def _scaled_tanh(body: ImportBuilder) -> None:
     y = body("Tanh", _scaled(body, body.inputs[0], body.attrs["beta"]))
     body.outputs = [body("Mul", y, body.number(body.attrs["alpha"]))]
 
 
-@expands("", "DynamicSlice")
-def _dynamic_slice(body: Body) -> None:
+@register_import_decomposition("", "DynamicSlice")
+def _dynamic_slice(body: ImportBuilder) -> None:
     if len(body.inputs) < 3:
         raise ModelError(f"it has {counted(len(body.inputs), 'input')}; expected 3 or 4.")
     body.outputs = [body("Slice", *body.inputs)]
 
 
-@expands("", "ConstantFill")
-def _constant_fill(body: Body) -> None:
+@register_import_decomposition("", "ConstantFill")
+def _constant_fill(body: ImportBuilder) -> None:
     """The shape is an attribute, that of the input, or with `input_as_shape` the input.
 
     Source: ONNX, opset 1 to 8; PyTorch wrote it for the first states of recurrent nets.

@@ -22,7 +22,7 @@ from clrt.ir.graph import Names, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Decompose
 from clrt.ops.control.control_flow import Scan
-from clrt.ops.decompositions.registry import Audience, Results, decomposes
+from clrt.ops.decompositions.registry import DecompositionStage, Results, register_decomposition
 from clrt.util.host_limits import MAX_COUNT, text_array
 
 
@@ -63,7 +63,7 @@ class ImportsBodies(Protocol):
 Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 
 
-class Body(Builder):
+class ImportBuilder(Builder):
     """The builder of what stands for one node of a file.
 
     Attributes:
@@ -114,7 +114,7 @@ class Body(Builder):
     def scan(
         self,
         inputs: Sequence[Value],
-        step: Callable[[Body, list[Value]], list[Value]],
+        step: Callable[[ImportBuilder, list[Value]], list[Value]],
         outputs: int,
         **attrs: Any,
     ) -> list[Value]:
@@ -126,10 +126,12 @@ class Body(Builder):
         """
 
         def inside(importer: ImportsBodies, formals: list[Value]) -> list[Value]:
-            inner = Body(self._origin, self.op_type, self.opset, {}, formals, outputs, importer)
+            inner = ImportBuilder(
+                self._origin, self.op_type, self.opset, {}, formals, outputs, importer
+            )
             return step(inner, formals)
 
-        types = Scan.formals([v.type for v in inputs])
+        types = Scan.subgraph_input_types([v.type for v in inputs])
         node = BodyNode("Scan", "", inputs, outputs, attrs)
         return self._importer.add_scan(node, types, inside)
 
@@ -262,10 +264,10 @@ class Body(Builder):
         return value if dtype is DType.FLOAT32 else self.cast(value, DType.FLOAT32)
 
 
-Expansion = Callable[[Body], None]
+Expansion = Callable[[ImportBuilder], None]
 
 
-def expands(
+def register_import_decomposition(
     domain: str, *op_types: str, before: int | None = None
 ) -> Callable[[Expansion], Expansion]:
     """Decorator: the function is the decomposition of these ops at import.
@@ -277,7 +279,7 @@ def expands(
     """
 
     def add(expansion: Expansion) -> Expansion:
-        def rule(_: object, body: Body) -> Results | None:
+        def rule(_: object, body: ImportBuilder) -> Results | None:
             try:
                 expansion(body)
             except Decompose:
@@ -285,7 +287,7 @@ def expands(
             return body.outputs
 
         keys = [(domain, op_type) for op_type in op_types]
-        decomposes(*keys, audience=Audience.IMPORT, before=before)(rule)
+        register_decomposition(*keys, audience=DecompositionStage.IMPORT, before=before)(rule)
         return expansion
 
     return add

@@ -7,12 +7,15 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules import ml_scores as s
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "ai.onnx.ml"
 
 
-def _product(body: Body, rows: int) -> Value:
+def _product(body: ImportBuilder, rows: int) -> Value:
     """x W^T + intercepts, [N, rows]."""
     weights = np.asarray(body.attrs["coefficients"], np.float32).reshape(rows, -1)
     intercepts = np.asarray(body.attrs.get("intercepts") or [0.0], np.float32)
@@ -20,13 +23,13 @@ def _product(body: Body, rows: int) -> Value:
     return body("Gemm", x, body.constant(weights), body.constant(intercepts), transB=1)
 
 
-@expands(_DOMAIN, "LinearRegressor")
-def _linear_regressor(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "LinearRegressor")
+def _linear_regressor(body: ImportBuilder) -> None:
     body.outputs = [s.transform(body, _product(body, body.attrs.get("targets", 1)))]
 
 
-@expands(_DOMAIN, "LinearClassifier")
-def _linear_classifier(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "LinearClassifier")
+def _linear_classifier(body: ImportBuilder) -> None:
     labels = body.labels("classlabels_strings", "classlabels_ints")
     intercepts = body.attrs.get("intercepts") or []
     classes = len(intercepts) or (1 if labels is None else len(labels))

@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError, counted
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.util.host_limits import text_array
 
 _DOMAIN = "ai.onnx.ml"
 
 
-def _lookup(body: Body, x: Value, keys: Array, values: Array, default: Any) -> Value:
+def _lookup(body: ImportBuilder, x: Value, keys: Array, values: Array, default: Any) -> Value:
     """Adds a table; the first of equal keys counts."""
     if len(keys) != len(values):
         raise ModelError(f"it has {counted(len(keys), 'key')} and {counted(len(values), 'value')}.")
@@ -28,8 +31,8 @@ def _lookup(body: Body, x: Value, keys: Array, values: Array, default: Any) -> V
     return body("Lookup", x, *map(body.constant, tables), domain="clrt")
 
 
-@expands(_DOMAIN, "LabelEncoder")
-def _label_encoder(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "LabelEncoder")
+def _label_encoder(body: ImportBuilder) -> None:
     if "classes_strings" in body.attrs:
         return _labels(body, "classes_strings")
     keys, _ = _table(body, "keys")
@@ -43,7 +46,7 @@ def _label_encoder(body: Body) -> None:
     body.outputs = [_lookup(body, body.inputs[0], keys, values, found)]
 
 
-def _table(body: Body, name: str) -> tuple[Array, str]:
+def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
     """The keys or the values, and the kind of attribute that has them."""
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", None)):
         found = body.attrs.get(f"{name}_{kind}")
@@ -59,7 +62,7 @@ def _no_default(values: Array) -> Any:
     return "_Unused" if values.dtype.kind == "U" else -1
 
 
-def _labels(body: Body, strings: str, ints: Array | None = None) -> None:
+def _labels(body: ImportBuilder, strings: str, ints: Array | None = None) -> None:
     """Text to numbers, or numbers to text, by the dtype of x."""
     texts = text_array(body.attrs[strings])
     numbers = np.arange(len(texts)) if ints is None else ints
@@ -71,13 +74,13 @@ def _labels(body: Body, strings: str, ints: Array | None = None) -> None:
     body.outputs = [made]
 
 
-@expands(_DOMAIN, "CategoryMapper")
-def _category_mapper(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "CategoryMapper")
+def _category_mapper(body: ImportBuilder) -> None:
     _labels(body, "cats_strings", np.asarray(body.attrs["cats_int64s"], np.int64))
 
 
-@expands(_DOMAIN, "OneHotEncoder")
-def _one_hot_encoder(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "OneHotEncoder")
+def _one_hot_encoder(body: ImportBuilder) -> None:
     x = body.inputs[0]
     if body.input_dtype() is DType.STRING:
         categories = text_array(body.attrs["cats_strings"])
@@ -94,8 +97,8 @@ def _one_hot_encoder(body: Body) -> None:
     body.outputs = [body("OneHot", place, depth, values)]
 
 
-@expands(_DOMAIN, "Scaler")
-def _scaler(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Scaler")
+def _scaler(body: ImportBuilder) -> None:
     x, dtype = body.real()
     offset, scale = (
         body.constant(np.asarray(body.attrs.get(name, [default]), dtype.numpy))
@@ -104,8 +107,8 @@ def _scaler(body: Body) -> None:
     body.outputs = [body.float32(body("Mul", body("Sub", x, offset), scale), dtype)]
 
 
-@expands(_DOMAIN, "Normalizer")
-def _normalizer(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Normalizer")
+def _normalizer(body: ImportBuilder) -> None:
     norm = body.attrs.get("norm", "MAX")
     ops = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
     if norm not in ops:
@@ -117,16 +120,16 @@ def _normalizer(body: Body) -> None:
     body.outputs = [body("Div", x, size)]
 
 
-@expands(_DOMAIN, "Binarizer")
-def _binarizer(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Binarizer")
+def _binarizer(body: ImportBuilder) -> None:
     dtype, threshold = body.input_dtype(), body.attrs.get("threshold", 0.0)
     limit = np.array(np.floor(threshold) if dtype.is_int else threshold, dtype.numpy)
     above = body("Greater", body.inputs[0], body.constant(limit))
     body.outputs = [body.cast(above, dtype)]
 
 
-@expands(_DOMAIN, "Imputer")
-def _imputer(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Imputer")
+def _imputer(body: ImportBuilder) -> None:
     dtype, x = body.input_dtype(), body.inputs[0]
     kind = "int64" if dtype.is_int else "float"
     values = body.constant(np.asarray(body.attrs[f"imputed_value_{kind}s"], dtype.numpy))
@@ -135,8 +138,8 @@ def _imputer(body: Body) -> None:
     body.outputs = [body("Where", missing, values, x)]
 
 
-@expands(_DOMAIN, "ArrayFeatureExtractor")
-def _array_feature_extractor(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "ArrayFeatureExtractor")
+def _array_feature_extractor(body: ImportBuilder) -> None:
     body.input_dtype(1)
     x, x_type = body.inputs[0], body.types[0]
     flat = body("Reshape", body.inputs[1], body.ints(-1))
@@ -146,13 +149,13 @@ def _array_feature_extractor(body: Body) -> None:
     body.outputs = [chosen]
 
 
-@expands(_DOMAIN, "FeatureVectorizer")
-def _feature_vectorizer(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FeatureVectorizer")
+def _feature_vectorizer(body: ImportBuilder) -> None:
     parts = []
     for index, width in enumerate(body.attrs["inputdimensions"]):
         x, x_type = body.as_float32(index), body.types[index]
         x = body.rows(x, index)
-        if x_type is None or x_type.shape is None or not same(x_type.shape[-1], width):
+        if x_type is None or x_type.shape is None or not provably_equal(x_type.shape[-1], width):
             x = body("Pad", x, body.ints(0, 0, 0, width))
             ends = (body.ints(v) for v in (0, width, 1))
             x = body("Slice", x, *ends)

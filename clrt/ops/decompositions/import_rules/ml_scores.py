@@ -7,10 +7,10 @@ import math
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules.import_builder import Body
+from clrt.ops.decompositions.import_rules.import_builder import ImportBuilder
 
 
-def transform(body: Body, scores: Value) -> Value:
+def transform(body: ImportBuilder, scores: Value) -> Value:
     """Applies the node's `post_transform`.
 
     Raises:
@@ -31,7 +31,7 @@ def transform(body: Body, scores: Value) -> Value:
     raise UnsupportedError(f"post_transform '{name}'")
 
 
-def _softmax_zero(body: Body, x: Value) -> Value:
+def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
     """Softmax in which a score of 0 has no weight."""
     last = body.ints(-1)
     some = body("Greater", body("Abs", x), body.floats(1e-7))
@@ -40,7 +40,7 @@ def _softmax_zero(body: Body, x: Value) -> Value:
     return body("Div", e, body("ReduceSum", e, last, keepdims=1))
 
 
-def _probit(body: Body, x: Value) -> Value:
+def _probit(body: ImportBuilder, x: Value) -> Value:
     """The normal quantile, with Winitzki's inverse of erf, as ONNX Runtime has it."""
     one = body.floats(1)
     y = body("Sub", body("Mul", x, body.floats(2)), one)
@@ -51,7 +51,7 @@ def _probit(body: Body, x: Value) -> Value:
     return body("Mul", body("Mul", body("Sign", y), root), body.floats(math.sqrt(2)))
 
 
-def two_columns(body: Body, score: Value, share: bool) -> Value:
+def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
     """The transformed scores of two classes, from the score [rows, 1] of the second one.
 
     The first one's is the negative; the complement to 1 where the transform is PROBIT, or where it
@@ -63,17 +63,17 @@ def two_columns(body: Body, score: Value, share: bool) -> Value:
     return transform(body, body("Concat", other, score, axis=1))
 
 
-def best(body: Body, scores: Value) -> Value:
+def best(body: ImportBuilder, scores: Value) -> Value:
     """The number of the largest score of each row, [rows]."""
     return body("ArgMax", scores, axis=1, keepdims=0)
 
 
-def named(body: Body, places: Value, labels: Array | None) -> Value:
+def named(body: ImportBuilder, places: Value, labels: Array | None) -> Value:
     """The labels of class numbers; the numbers where there are none."""
     return places if labels is None else body("Gather", body.constant(labels), places)
 
 
-def above(body: Body, score: Value, threshold: float) -> Value:
+def above(body: ImportBuilder, score: Value, threshold: float) -> Value:
     """1 where a score is over a threshold, else 0, [rows], from [rows, 1]."""
     over = body("Greater", score, body.floats(threshold))
     return body("Reshape", body("Cast", over, to=7), body.ints(-1))

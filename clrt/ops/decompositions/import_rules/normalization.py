@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands("", "BatchNormalization")
-def _batch_normalization(body: Body) -> None:
+@register_import_decomposition("", "BatchNormalization")
+def _batch_normalization(body: ImportBuilder) -> None:
     """In training statistics come from the batch, and move the running ones, which are outputs.
 
     Before opset 9 there may be a mean and a variance for each element instead.
@@ -39,7 +42,7 @@ def _batch_normalization(body: Body) -> None:
     body.outputs = [y, *running, *(flat if body.opset < 14 else ())]
 
 
-def _by_element(body: Body) -> None:
+def _by_element(body: ImportBuilder) -> None:
     if body.output_count > 1:
         raise UnsupportedError("it trains with spatial=0")
     x, scale, bias, mean, variance = body.inputs

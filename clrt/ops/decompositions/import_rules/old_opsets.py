@@ -7,10 +7,13 @@ from typing import Any
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands(
+@register_import_decomposition(
     "",
     "Add",
     "Sub",
@@ -25,7 +28,7 @@ from clrt.ops.decompositions.import_rules.import_builder import Body, expands
     "Greater",
     before=7,
 )
-def _broadcasting(body: Body) -> None:
+def _broadcasting(body: ImportBuilder) -> None:
     """`axis` is the one of a that the first one of b lies along, else the last ones agree."""
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
@@ -34,8 +37,8 @@ def _broadcasting(body: Body) -> None:
     body.outputs = [body(body.op_type, a, b)]
 
 
-@expands("", "PRelu", before=7)
-def _prelu(body: Body) -> None:
+@register_import_decomposition("", "PRelu", before=7)
+def _prelu(body: ImportBuilder) -> None:
     """Slopes are one for all, or one for each channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
@@ -43,8 +46,8 @@ def _prelu(body: Body) -> None:
     body.outputs = [body("PRelu", x, slope)]
 
 
-@expands("", "Selu", before=6)
-def _selu(body: Body) -> None:
+@register_import_decomposition("", "Selu", before=6)
+def _selu(body: ImportBuilder) -> None:
     """The defaults have fewer digits."""
     alpha, gamma = (
         float(body.attrs.get(name, default))
@@ -53,29 +56,29 @@ def _selu(body: Body) -> None:
     body.outputs = [body("Selu", body.inputs[0], alpha=alpha, gamma=gamma)]
 
 
-@expands("", "Cast", before=6)
-def _cast(body: Body) -> None:
+@register_import_decomposition("", "Cast", before=6)
+def _cast(body: ImportBuilder) -> None:
     """The dtype is a name."""
     name = str(body.attrs["to"]).lower()
     dtype = DType({"float": "float32", "double": "float64"}.get(name, name))
     body.outputs = [body.cast(body.inputs[0], dtype)]
 
 
-@expands("", "Concat", before=4)
-def _concat(body: Body) -> None:
+@register_import_decomposition("", "Concat", before=4)
+def _concat(body: ImportBuilder) -> None:
     """The axis has a default."""
     body.outputs = [body("Concat", *body.inputs, axis=int(body.attrs.get("axis", 1)))]
 
 
-@expands("", "Reshape", before=5)
-def _reshape(body: Body) -> None:
+@register_import_decomposition("", "Reshape", before=5)
+def _reshape(body: ImportBuilder) -> None:
     """The shape is an attribute."""
     shape = body.ints(*body.attrs["shape"])
     body.outputs = [body("Reshape", body.inputs[0], shape)]
 
 
-@expands("", "Pad", before=2)
-def _pad(body: Body) -> None:
+@register_import_decomposition("", "Pad", before=2)
+def _pad(body: ImportBuilder) -> None:
     """The amounts are an attribute of another name."""
     pads = body.ints(*body.attrs["paddings"])
     number = body.number(body.attrs.get("value", 0.0))
@@ -83,8 +86,8 @@ def _pad(body: Body) -> None:
     body.outputs = [body("Pad", body.inputs[0], pads, number, mode=mode)]
 
 
-@expands("", "Tile", before=6)
-def _tile(body: Body) -> None:
+@register_import_decomposition("", "Tile", before=6)
+def _tile(body: ImportBuilder) -> None:
     """x is repeated along one axis."""
     x, tiles, axis = body.inputs
     tiles, axis = (
@@ -96,8 +99,8 @@ def _tile(body: Body) -> None:
     body.outputs = [body("Tile", x, repeats)]
 
 
-@expands("", "Split", before=2)
-def _split(body: Body) -> None:
+@register_import_decomposition("", "Split", before=2)
+def _split(body: ImportBuilder) -> None:
     """The lengths are an input of x's dtype, an attribute, or all the same."""
     inputs = body.inputs[:1]
     attrs: dict[str, Any] = {"axis": int(body.attrs.get("axis", 0))}
@@ -110,8 +113,8 @@ def _split(body: Body) -> None:
     body.outputs = body.node("Split", inputs, body.output_count, **attrs)
 
 
-@expands("", "Upsample")
-def _upsample(body: Body) -> None:
+@register_import_decomposition("", "Upsample")
+def _upsample(body: ImportBuilder) -> None:
     """Scales are an input, an attribute, or two for planes."""
     attrs = body.attrs
     if "height_scale" in attrs:
@@ -132,14 +135,14 @@ def _upsample(body: Body) -> None:
     ]
 
 
-@expands("", "Scatter")
-def _scatter(body: Body) -> None:
+@register_import_decomposition("", "Scatter")
+def _scatter(body: ImportBuilder) -> None:
     """The old name of ScatterElements."""
     body.outputs = [body("ScatterElements", *body.inputs, **body.attrs)]
 
 
-@expands("", "LpPool", before=2)
-def _lp_pool(body: Body) -> None:
+@register_import_decomposition("", "LpPool", before=2)
+def _lp_pool(body: ImportBuilder) -> None:
     """The power is a float."""
     p = float(body.attrs.get("p", 2))
     if not p.is_integer():
@@ -147,13 +150,13 @@ def _lp_pool(body: Body) -> None:
     body.outputs = [body("LpPool", body.inputs[0], **{**body.attrs, "p": int(p)})]
 
 
-def _has_one_element(body: Body, index: int) -> bool:
+def _has_one_element(body: ImportBuilder, index: int) -> bool:
     found = body.types[index]
     dims = None if found is None else found.shape
     return dims is not None and all(isinstance(d, int) and d == 1 for d in dims)
 
 
-def _followed(body: Body, value: Value, count: int) -> Value:
+def _followed(body: ImportBuilder, value: Value, count: int) -> Value:
     """A value with axes of one element behind its own."""
     if count <= 0:
         return value

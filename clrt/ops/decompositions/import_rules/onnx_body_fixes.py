@@ -7,11 +7,14 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.base import Decompose
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands("", "Shrink")
-def _shrink(body: Body) -> None:
+@register_import_decomposition("", "Shrink")
+def _shrink(body: ImportBuilder) -> None:
     """ONNX's negates lambd in the dtype of x, which may be unsigned."""
     x, dtype = body.inputs[0], body.input_dtype()
     lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
@@ -24,8 +27,8 @@ def _shrink(body: Body) -> None:
     body.outputs = [y]
 
 
-@expands("", "MeanVarianceNormalization")
-def _mean_variance_normalization(body: Body) -> None:
+@register_import_decomposition("", "MeanVarianceNormalization")
+def _mean_variance_normalization(body: ImportBuilder) -> None:
     """ONNX's has constants of float32, and takes the difference of squares, which cancels."""
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
@@ -33,8 +36,8 @@ def _mean_variance_normalization(body: Body) -> None:
     body.outputs = [_of_unit_variance(body, centred, axes)]
 
 
-@expands("", "MeanVarianceNormalization", before=9)
-def _experimental_mean_variance_normalization(body: Body) -> None:
+@register_import_decomposition("", "MeanVarianceNormalization", before=9)
+def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
     """It chose between two sets of axes, and could leave the variance as it is."""
     x = body.inputs[0]
     axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
@@ -44,13 +47,13 @@ def _experimental_mean_variance_normalization(body: Body) -> None:
     body.outputs = [centred]
 
 
-def _of_unit_variance(body: Body, centred: Value, axes: Value | None) -> Value:
+def _of_unit_variance(body: ImportBuilder, centred: Value, axes: Value | None) -> Value:
     variance = body("ReduceMean", body("Mul", centred, centred), axes)
     return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
 
 
-@expands("", "CenterCropPad")
-def _center_crop_pad(body: Body) -> None:
+@register_import_decomposition("", "CenterCropPad")
+def _center_crop_pad(body: ImportBuilder) -> None:
     """ONNX's takes no shape of int32."""
     if body.input_dtype(1) is DType.INT64:
         raise Decompose
@@ -58,8 +61,8 @@ def _center_crop_pad(body: Body) -> None:
     body.outputs = [body("CenterCropPad", x, body.cast(shape, DType.INT64), **body.attrs)]
 
 
-@expands("", "AffineGrid")
-def _affine_grid(body: Body) -> None:
+@register_import_decomposition("", "AffineGrid")
+def _affine_grid(body: ImportBuilder) -> None:
     """ONNX's loses the batch axis where it has one element, and divides by 0 along such planes."""
     theta, size = body.inputs
     matrices, counts = (body.input_type(i).shape for i in (0, 1))
@@ -90,7 +93,7 @@ def _affine_grid(body: Body) -> None:
     body.outputs = [body("Reshape", grid, whole)]
 
 
-@expands("", "CastLike")
-def _cast_like(body: Body) -> None:
+@register_import_decomposition("", "CastLike")
+def _cast_like(body: ImportBuilder) -> None:
     """ONNX's loses the rounding mode."""
     body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

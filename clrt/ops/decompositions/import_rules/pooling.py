@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.errors import ModelError
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands("", "LRN")
-def _lrn(body: Body) -> None:
+@register_import_decomposition("", "LRN")
+def _lrn(body: ImportBuilder) -> None:
     """x / (bias + alpha / size * the sum of squares over neighbouring channels) ** beta."""
     x, size = body.input_type(), int(body.attrs["size"])
     alpha, beta, bias = (
@@ -37,8 +40,8 @@ def _lrn(body: Body) -> None:
     body.outputs = [body("Div", data, body("Pow", scale, beta))]
 
 
-@expands("", "GlobalLpPool")
-def _global_lp_pool(body: Body) -> None:
+@register_import_decomposition("", "GlobalLpPool")
+def _global_lp_pool(body: ImportBuilder) -> None:
     """The p-norm over the spatial axes, which are kept."""
     p = float(body.attrs.get("p", 2))
     rank = body("Size", body("Shape", body.inputs[0]))
@@ -51,8 +54,8 @@ def _global_lp_pool(body: Body) -> None:
     body.outputs = [body("Pow", total, root)]
 
 
-@expands("", "MaxUnpool")
-def _max_unpool(body: Body) -> None:
+@register_import_decomposition("", "MaxUnpool")
+def _max_unpool(body: ImportBuilder) -> None:
     """The elements of x at the places that MaxPool took them from, 0 elsewhere."""
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
     if body.input_type().rank not in (None, len(kernel) + 2):

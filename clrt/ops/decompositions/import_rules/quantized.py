@@ -6,12 +6,15 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dims import same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
-def is_list(body: Body, index: int) -> bool:
+def is_list(body: ImportBuilder, index: int) -> bool:
     """Whether a parameter has an element per place of an axis, rather than one element."""
     found = body.types[index] if index < len(body.types) else None
     if found is None or found.shape is None:
@@ -19,7 +22,7 @@ def is_list(body: Body, index: int) -> bool:
     return not (same_shape(found.shape, ()) or same_shape(found.shape, (1,)))
 
 
-def column(body: Body, index: int) -> Value:
+def column(body: ImportBuilder, index: int) -> Value:
     """A parameter of the rows as float32: `[M]` becomes `[M, 1]`."""
     value = body.as_float32(index)
     if not is_list(body, index) or body.rank_of(index) > 1:
@@ -27,7 +30,7 @@ def column(body: Body, index: int) -> Value:
     return body("Unsqueeze", value, body.ints(-1))
 
 
-def as_product(body: Body, y: Value, sums: Value, a: int, b: int) -> Value:
+def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Value:
     """What came of the product of two inputs in its shape.
 
     Scales `[1]` add an axis where a vector is multiplied.
@@ -37,19 +40,21 @@ def as_product(body: Body, y: Value, sums: Value, a: int, b: int) -> Value:
     return body("Reshape", y, body("Shape", sums), allowzero=1)
 
 
-def per_channel(body: Body, value: Value, rank: int) -> Value:
+def per_channel(body: ImportBuilder, value: Value, rank: int) -> Value:
     """`[C]` in a shape that broadcasts along axis 1 of `[N, C, …]`."""
     return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
 
 
-def requantise(body: Body, sums: Value, factor: Value, zero: Value | None, to: DType) -> Value:
+def requantise(
+    body: ImportBuilder, sums: Value, factor: Value, zero: Value | None, to: DType
+) -> Value:
     """sums * factor, rounded, plus the zero point, as `to`."""
     scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
     return quantise(body, scaled, body.floats(1.0), zero, to)
 
 
 def quantise(
-    body: Body, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 1
+    body: ImportBuilder, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 1
 ) -> Value:
     """QuantizeLinear, perhaps without a zero point."""
     if zero:
@@ -57,8 +62,8 @@ def quantise(
     return body("QuantizeLinear", x, scale, axis=axis, output_dtype=to.onnx)
 
 
-@expands("", "QLinearMatMul")
-def _qlinear_matmul(body: Body) -> None:
+@register_import_decomposition("", "QLinearMatMul")
+def _qlinear_matmul(body: ImportBuilder) -> None:
     a, _, a_zero, b, _, b_zero, _, y_zero = body.inputs
     to = body.input_dtype(7)
     if to.is_float or body.input_dtype(0).is_float:
@@ -80,7 +85,7 @@ def _qlinear_matmul(body: Body) -> None:
     body.outputs = [as_product(body, y, sums, 0, 3)]
 
 
-def qlinear_conv(body: Body, x: Value, rank: int) -> Value:
+def qlinear_conv(body: ImportBuilder, x: Value, rank: int) -> Value:
     """QLinearConv of x `[N, C, …]`, of which the body's input 0 is a view."""
     _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = body.inputs[:8]
     attrs = {name: body.attrs[name] for name in CONV_ATTRS if name in body.attrs}
@@ -92,6 +97,6 @@ def qlinear_conv(body: Body, x: Value, rank: int) -> Value:
     return requantise(body, sums, factor, y_zero, body.input_dtype(7))
 
 
-@expands("", "QLinearConv")
-def _qlinear_conv(body: Body) -> None:
+@register_import_decomposition("", "QLinearConv")
+def _qlinear_conv(body: ImportBuilder) -> None:
     body.outputs = [qlinear_conv(body, body.inputs[0], body.rank_of(3))]

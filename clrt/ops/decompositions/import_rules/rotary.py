@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import same
+from clrt.ir.dims import provably_equal
 from clrt.ops.base import Decompose
 from clrt.ops.decompositions.import_rules.axis_helpers import merge_heads, split_heads
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 
-@expands("", "RotaryEmbedding")
-def _rotary_embedding(body: Body) -> None:
+@register_import_decomposition("", "RotaryEmbedding")
+def _rotary_embedding(body: ImportBuilder) -> None:
     """Halves of whole heads as pairs; other forms are what ONNX's function body says."""
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):
         raise Decompose
     size = shape[3] if len(shape) == 4 else floordiv(shape[2], heads)
     part = int(body.attrs.get("rotary_embedding_dim", 0))
-    if body.attrs.get("interleaved", 0) or (part and not same(size, part)):
+    if body.attrs.get("interleaved", 0) or (part and not provably_equal(size, part)):
         raise Decompose
     x = body.inputs[0]
     if len(shape) == 3:

@@ -11,17 +11,20 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.decompositions.import_rules import ml_scores as s
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
-from clrt.util.host_limits import check_host
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
+from clrt.util.host_limits import check_host_bytes
 
 _DOMAIN = "ai.onnx.ml"
 
 
-def _floats(body: Body, name: str) -> Array:
+def _floats(body: ImportBuilder, name: str) -> Array:
     return np.asarray(body.attrs.get(name) or [], np.float32)
 
 
-def _kernel(body: Body, vectors: Array, kind: str) -> Value:
+def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
     """Kernel values [rows, vectors] of x and each vector.
 
     Raises:
@@ -43,7 +46,7 @@ def _kernel(body: Body, vectors: Array, kind: str) -> Value:
     return _power(body, product, degree)
 
 
-def _power(body: Body, x: Value, degree: float) -> Value:
+def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
     """x^degree; by products where the degree is a small natural number, as x may be negative."""
     if degree != int(degree) or not 1 <= degree <= 8:
         return body("Pow", x, body.floats(degree))
@@ -53,14 +56,14 @@ def _power(body: Body, x: Value, degree: float) -> Value:
     return power
 
 
-def _weighted(body: Body, kernels: Value, weights: Array, bias: Array) -> Value:
+def _weighted(body: ImportBuilder, kernels: Value, weights: Array, bias: Array) -> Value:
     """kernels @ weights + bias"""
     product = body("MatMul", kernels, body.constant(np.ascontiguousarray(weights)))
     return body("Add", product, body.constant(bias))
 
 
-@expands(_DOMAIN, "SVMRegressor")
-def _svm_regressor(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SVMRegressor")
+def _svm_regressor(body: ImportBuilder) -> None:
     weights, rho = _floats(body, "coefficients"), _floats(body, "rho")[:1]
     count = body.attrs.get("n_supports", 0)
     if count:
@@ -75,8 +78,8 @@ def _svm_regressor(body: Body) -> None:
     body.outputs = [s.transform(body, made)]
 
 
-@expands(_DOMAIN, "SVMClassifier")
-def _svm_classifier(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SVMClassifier")
+def _svm_classifier(body: ImportBuilder) -> None:
     labels = body.labels("classlabels_strings", "classlabels_ints")
     per_class = list(body.attrs.get("vectors_per_class") or [])
     if sum(per_class):
@@ -85,7 +88,7 @@ def _svm_classifier(body: Body) -> None:
         body.outputs = _by_planes(body, labels)
 
 
-def _by_planes(body: Body, labels: Array | None) -> list[Value]:
+def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
     """One product for each class (liblinear)."""
     classes = 1 if labels is None else len(labels)
     planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")
@@ -95,7 +98,7 @@ def _by_planes(body: Body, labels: Array | None) -> list[Value]:
     return [s.named(body, s.best(body, scores), labels), s.transform(body, scores)]
 
 
-def _by_vectors(body: Body, labels: Array | None, per_class: list[int]) -> list[Value]:
+def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int]) -> list[Value]:
     """One decision for each pair of classes; each pair votes for one of the two (libsvm)."""
     classes, count = len(per_class), sum(per_class)
     if labels is not None and len(labels) != classes:
@@ -103,7 +106,7 @@ def _by_vectors(body: Body, labels: Array | None, per_class: list[int]) -> list[
     vectors = _floats(body, "support_vectors").reshape(count, -1)
     coefficients = _floats(body, "coefficients").reshape(-1, count)
     # Votes by class for each pair of classes, and a weight for each vector.
-    check_host((2 * classes + count) * classes**2 * 2, f"An SVM of {classes} classes")
+    check_host_bytes((2 * classes + count) * classes**2 * 2, f"An SVM of {classes} classes")
     pairs = list(combinations(range(classes), 2))
     starts = np.cumsum([0, *per_class])
     weights, votes = (
@@ -130,7 +133,7 @@ def _by_vectors(body: Body, labels: Array | None, per_class: list[int]) -> list[
     return [s.named(body, place, labels), made]
 
 
-def _probabilities(body: Body, decisions: Value, classes: int) -> Value:
+def _probabilities(body: ImportBuilder, decisions: Value, classes: int) -> Value:
     """Probabilities of the classes, coupled from those of the pairs (Platt's sigmoids)."""
     a, b = _floats(body, "prob_a"), _floats(body, "prob_b")
     z = body("Add", body("Mul", decisions, body.constant(a)), body.constant(b))

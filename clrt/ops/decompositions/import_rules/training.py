@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "ai.onnx.preview.training"
 
@@ -18,7 +21,7 @@ _DOMAIN = "ai.onnx.preview.training"
 class _Arithmetic:
     """The operations of one optimizer, in the dtype of its tensors."""
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: ImportBuilder) -> None:
         self.body = body
         self.dtype = body.input_dtype(2)
 
@@ -63,7 +66,9 @@ class _Arithmetic:
 
 
 def _each(
-    body: Body, kinds: int, update: Callable[[_Arithmetic, Value, Value, list[Value]], list[Value]]
+    body: ImportBuilder,
+    kinds: int,
+    update: Callable[[_Arithmetic, Value, Value, list[Value]], list[Value]],
 ) -> None:
     """Updates each tensor; `update` gets the learning rate, the count and a value of each kind."""
     tensors, rest = divmod(len(body.inputs) - 2, kinds)
@@ -82,8 +87,8 @@ def _each(
     body.outputs = [values[k] for k in range(kinds - 1) for values in made]
 
 
-@expands(_DOMAIN, "Momentum")
-def _momentum(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Momentum")
+def _momentum(body: ImportBuilder) -> None:
     mode = body.attrs.get("mode", "standard")
     if mode not in ("standard", "nesterov"):
         raise UnsupportedError(f"mode '{mode}'")
@@ -101,8 +106,8 @@ def _momentum(body: Body) -> None:
     _each(body, 3, update)
 
 
-@expands(_DOMAIN, "Adagrad")
-def _adagrad(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Adagrad")
+def _adagrad(body: ImportBuilder) -> None:
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, squares = values
         count = body.cast(times, m.dtype)
@@ -115,8 +120,8 @@ def _adagrad(body: Body) -> None:
     _each(body, 3, update)
 
 
-@expands(_DOMAIN, "Adam")
-def _adam(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Adam")
+def _adam(body: ImportBuilder) -> None:
     def update(m: _Arithmetic, rate: Value, times: Value, values: list[Value]) -> list[Value]:
         x, gradient, mean, squares = values
         alpha, beta = m.value("alpha", 0.9), m.value("beta", 0.999)

@@ -13,7 +13,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.ops.decompositions.import_rules import ml_scores as s
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM, check_forest
 
 _DOMAIN = "ai.onnx.ml"
@@ -39,7 +42,7 @@ class _Forest:
         self.starts.append(len(self.targets))
         return ~(len(self.starts) - 2)
 
-    def apply(self, body: Body, count: int, aggregate: int) -> tuple[Value, DType]:
+    def apply(self, body: ImportBuilder, count: int, aggregate: int) -> tuple[Value, DType]:
         """The sums [N, count], and their dtype."""
         x, dtype = body.inputs[0], body.input_dtype()
         if dtype is not DType.FLOAT16:
@@ -65,8 +68,8 @@ def _int32(numbers: Sequence[Any]) -> Array:
     return np.clip(np.asarray(numbers, np.int64), ends.min, ends.max).astype(np.int32)
 
 
-@expands(_DOMAIN, "TreeEnsemble")
-def _tree_ensemble(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "TreeEnsemble")
+def _tree_ensemble(body: ImportBuilder) -> None:
     a = body.attrs
     forest = _Forest()
     weights = a["leaf_weights"].reshape(-1).tolist()
@@ -176,15 +179,15 @@ def _values(a: Any, name: str) -> list[float]:
     return list(a.get(name) or []) if found is None else found.reshape(-1).tolist()
 
 
-def _add_base(body: Body, scores: Value, dtype: DType) -> Value:
+def _add_base(body: ImportBuilder, scores: Value, dtype: DType) -> Value:
     base = _values(body.attrs, "base_values")
     if base:
         scores = body("Add", scores, body.constant(np.asarray(base, dtype.numpy)))
     return body.float32(scores, dtype)
 
 
-@expands(_DOMAIN, "TreeEnsembleRegressor")
-def _tree_ensemble_regressor(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "TreeEnsembleRegressor")
+def _tree_ensemble_regressor(body: ImportBuilder) -> None:
     name = body.attrs.get("aggregate_function", "SUM")
     if name not in AGGREGATES:
         raise UnsupportedError(f"aggregate_function '{name}'")
@@ -193,8 +196,8 @@ def _tree_ensemble_regressor(body: Body) -> None:
     body.outputs = [s.transform(body, _add_base(body, made, dtype))]
 
 
-@expands(_DOMAIN, "TreeEnsembleClassifier")
-def _tree_ensemble_classifier(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "TreeEnsembleClassifier")
+def _tree_ensemble_classifier(body: ImportBuilder) -> None:
     labels = body.labels("classlabels_strings", "classlabels_int64s")
     if labels is None:
         raise ModelError("it has no class labels.")
@@ -215,7 +218,7 @@ def _tree_ensemble_classifier(body: Body) -> None:
     body.outputs = [s.named(body, place, names), s.transform(body, scores)]
 
 
-def _two_classes(body: Body, forest: _Forest, labels: Array, share: bool) -> None:
+def _two_classes(body: ImportBuilder, forest: _Forest, labels: Array, share: bool) -> None:
     """What the trees give class 0 is the score of class 1, from which that of class 0 follows.
 
     Weights that are all positive are parts of a probability (`share`), and the class is 1 from one

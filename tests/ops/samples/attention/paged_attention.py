@@ -11,9 +11,9 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.cache_states import CacheStates
-from clrt.ops.attention.page_layout import PAGE
+from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.paged_cache import SLABS, PagedOp
+from clrt.ops.attention.paged_cache import MAX_SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
@@ -32,12 +32,12 @@ def _slabs(
 ) -> tuple[Array, ...]:
     form = op.form(DType.of(dtype))
     width = 2 * op.kv_num_heads * form.head_elements
-    assert len(pages) == SLABS
+    assert len(pages) == MAX_SLABS
     if dtype is not np.uint8:
         return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
     made = tuple(np.zeros((n, width), dtype) for n in pages)
     for heads in (slab.reshape(-1, form.head_elements) for slab in made):
-        for place in range(PAGE):
+        for place in range(PAGE_TOKENS):
             k, v = rng.standard_normal((2, len(heads), op.head_size))
             form.keep(heads, place, k, v)
     return made
@@ -53,7 +53,7 @@ def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
     scales = tuple(rng.uniform(0.5, 2, (2, 8)).astype(np.float32))
     none = (None, None)
     yield Sample(op, (x, _STEP, _TABLE, *none, *none, *_slabs(rng, op)))
-    whole = _slabs(rng, op, pages=(1,) * SLABS)
+    whole = _slabs(rng, op, pages=(1,) * MAX_SLABS)
     yield Sample(op, (x, _STEP, _TABLE, *none, *none, *whole))
     yield Sample(op, (x, _STEP, _TABLE, *tables, *scales, *_slabs(rng, op)))
     part = tuple(np.ascontiguousarray(t[:, :3]) for t in tables)
@@ -76,7 +76,7 @@ def cache_states_samples(cls: type[CacheStates]) -> Iterator[Sample]:
     op = cls(4, 2, 8, 1)
     x = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op)))
-    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, pages=(1,) * SLABS)))
+    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, pages=(1,) * MAX_SLABS)))
     for dtype in (np.float16, np.uint8):
         yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, dtype)))
     yield Sample(op, (x[:0], _STEP[:0], _TABLE, *_slabs(rng, op)))
@@ -91,7 +91,7 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
         yield Sample(op, (q, _STEP, _TABLE, *_NO, *_slabs(rng, op)))
     op = cls(4, 2, 8, 1)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
-    whole = _slabs(rng, op, pages=(1,) * SLABS)
+    whole = _slabs(rng, op, pages=(1,) * MAX_SLABS)
     yield Sample(op, (q, _STEP, _TABLE, *_NO, *whole))
     slopes, sinks = rng.uniform(0, 0.5, (2, 4)).astype(np.float32)
     biases = rng.standard_normal((4, 43)).astype(np.float32)
@@ -116,7 +116,7 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
     op = cls(4, 2, 8, scale=0.4)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     # Many tokens of one sequence: their queries share a work-group.
-    many = np.array([[0, 0, p] for p in range(3 * PAGE)], np.int32)
+    many = np.array([[0, 0, p] for p in range(3 * PAGE_TOKENS)], np.int32)
     table = np.array([[1, 0, 2]], np.int32)
     q = rng.standard_normal((len(many), 32)).astype(np.float32)
     yield Sample(op, (q, many, table, *_NO, *_slabs(rng, op)))

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, FACTORS
-from clrt.ir.op import Array, Step
+from clrt.formats.gguf.block_types import BLOCK_TYPES_BY_NAME, SCALE_OFFSETS
+from clrt.ir.op import Array, ElementwiseStep
 from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.pointwise.table import Add, Relu
@@ -22,7 +22,7 @@ def quantised(rng: np.random.Generator, type_: str, n: int, k: int) -> Array:
     raw = rng.integers(0, 256, (n, found.row_bytes(k)), dtype=np.uint8)
     blocks = raw.reshape(-1, found.nbytes)
     others = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_1": (0, 2), "IQ2_XS": (0,)}
-    halves = FACTORS.get(type_) or others[type_]
+    halves = SCALE_OFFSETS.get(type_) or others[type_]
     for at in halves:
         scales = rng.uniform(0.01, 0.1, len(blocks)).astype(np.float16)
         blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
@@ -53,7 +53,11 @@ def quantized_matmul_samples(cls: type[QuantizedMatMul]) -> Iterator[Sample]:
     a[3] = 0
     yield Sample(op, (a, raw))
     yield Sample(replace(op, a_bits=0), (a[0], raw))
-    steps = (Step(Add(), (0, 1)), Step(Relu(), (3,)), Step(Add(), (4, 2)))
+    steps = (
+        ElementwiseStep(Add(), (0, 1)),
+        ElementwiseStep(Relu(), (3,)),
+        ElementwiseStep(Add(), (4, 2)),
+    )
     bias, more = rng.standard_normal(7).astype(np.float32), rng.standard_normal((37, 7))
     for bits in (0, 8):
         fused = replace(op, a_bits=bits, steps=steps)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.op import Array, Step
+from clrt.ir.op import Array, ElementwiseStep
 from clrt.ops.matmul.rounded_matmul import MOST_DEPTH, RoundedMatMul
 from clrt.ops.pointwise.table import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
@@ -43,7 +43,11 @@ def rounded_matmul_samples(cls: type[RoundedMatMul]) -> Iterator[Sample]:
         yield Sample(replace(op, trans_b=1), (a, b.T.copy(), scales, zeros))
     a.flat[:4] = [np.inf, -np.inf, 1e30, np.nan]
     yield Sample(cls(0, 0.05, -8, 7), (a, b, scales, zeros))
-    steps = (Step(Add(), (0, 1)), Step(Relu(), (3,)), Step(Add(), (4, 2)))
+    steps = (
+        ElementwiseStep(Add(), (0, 1)),
+        ElementwiseStep(Relu(), (3,)),
+        ElementwiseStep(Add(), (4, 2)),
+    )
     extras = rng.standard_normal(9), rng.standard_normal((66, 9))
     fused = replace(op, steps=steps)
     yield Sample(fused, (a, b, scales, zeros, *(e.astype(np.float32) for e in extras)))

@@ -11,11 +11,11 @@ import pytest
 from onnx import helper
 
 from clrt.errors import ClrtError, InputError, ModelError, ShapeError, UnsupportedError
-from clrt.ir.attributes import settle_attributes
-from clrt.ir.dims import Undecidable
+from clrt.ir.attributes import coerce_attributes
+from clrt.ir.dims import UndecidableDim
 from clrt.models.onnx.attributes import check_attributes
 from clrt.ops.movement.transpose import Transpose
-from clrt.ops.node_errors import Blaming
+from clrt.ops.node_errors import NodeErrorContext
 from clrt.ops.tensor.constant_of_shape import ConstantOfShape
 from clrt.ops.vision.pooling import MaxPool
 from tools.contrib_attributes import contrib_attributes
@@ -85,7 +85,7 @@ def test_fields_have_their_types() -> None:
     assert type(ConstantOfShape(np.float32(5)).value) is float
     perm = (1, 0)
     assert Transpose(perm).perm is perm
-    settle_attributes(op)
+    coerce_attributes(op)
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,29 @@ def test_other_values_are_refused(make: object, message: str) -> None:
 
 
 def test_blaming_names_the_node_once() -> None:
-    with pytest.raises(ShapeError, match=r"^Gather 'g': too large$"), Blaming("Gather 'g'"):
+    with (
+        pytest.raises(ShapeError, match=r"^Gather 'g': too large$"),
+        NodeErrorContext("Gather 'g'"),
+    ):
         raise ShapeError("Gather: too large")
     inner = pytest.raises(InputError, match=r"^If 'i': Gather 'g': too large$")
-    with inner, Blaming("If 'i'"), Blaming("Gather 'g'"):
+    with inner, NodeErrorContext("If 'i'"), NodeErrorContext("Gather 'g'"):
         raise InputError("too large")
-    with pytest.raises(InputError, match=r"^Gather 'g' is odd$"), Blaming("Gather 'g'"):
+    with pytest.raises(InputError, match=r"^Gather 'g' is odd$"), NodeErrorContext("Gather 'g'"):
         raise InputError("Gather 'g' is odd")
-    with pytest.raises(UnsupportedError, match="depends on the input shapes"), Blaming("If 'i'"):
-        raise Undecidable("n > 3")
+    with (
+        pytest.raises(UnsupportedError, match="depends on the input shapes"),
+        NodeErrorContext("If 'i'"),
+    ):
+        raise UndecidableDim("n > 3")
 
 
 def test_blaming_keeps_the_first_error() -> None:
     refused = pytest.raises(ModelError, match=r"^If 'i': .*not valid \(KeyError: 'a'\)")
-    with refused as info, Blaming("If 'i'"):
+    with refused as info, NodeErrorContext("If 'i'"):
         {}["a"]
     assert isinstance(info.value.__cause__, KeyError)
-    with pytest.raises(KeyboardInterrupt), Blaming("If 'i'"):
+    with pytest.raises(KeyboardInterrupt), NodeErrorContext("If 'i'"):
         raise KeyboardInterrupt
-    with pytest.raises(AssertionError), Blaming("If 'i'"):
+    with pytest.raises(AssertionError), NodeErrorContext("If 'i'"):
         raise AssertionError("a bug")

@@ -15,8 +15,11 @@ from clrt.ir.graph import Graph
 from clrt.ir.verify import verify
 from clrt.models.onnx.importer import import_model
 from clrt.ops.base import Op
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
-from clrt.ops.decompositions.registry import DECOMPOSITIONS, Audience
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
+from clrt.ops.decompositions.registry import DECOMPOSITIONS, DecompositionStage
 from clrt.ops.registry import REGISTRY
 from tests.unit.models.onnx.onnx_models import function, info, model, weight, with_reference
 
@@ -259,7 +262,7 @@ def test_functions_that_grow_without_bound() -> None:
 
 
 def test_body_that_depends_on_the_input_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(DECOMPOSITIONS, (Audience.IMPORT, ("", "CastLike")))
+    monkeypatch.delitem(DECOMPOSITIONS, (DecompositionStage.IMPORT, ("", "CastLike")))
     inputs = [info("x"), info("t", dtype=TensorProto.INT32)]
     graph = imported(model([node("CastLike", ["t", "x"], ["y"], "c")], inputs))
     assert [n.op.name for n in graph.nodes] == ["Cast"]
@@ -331,10 +334,10 @@ def test_nothing_else_is_found_behind_an_unsupported_node(
 
 def test_an_expansion_that_asks_what_depends_on_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is added is taken out again.
-    monkeypatch.setitem(DECOMPOSITIONS, (Audience.IMPORT, ("com.acme", "OneRow")), ())
+    monkeypatch.setitem(DECOMPOSITIONS, (DecompositionStage.IMPORT, ("com.acme", "OneRow")), ())
 
-    @expands("com.acme", "OneRow")
-    def _one_row(body: Body) -> None:
+    @register_import_decomposition("com.acme", "OneRow")
+    def _one_row(body: ImportBuilder) -> None:
         body.outputs = body.inputs if symbol("n") == 1 else []
 
     with pytest.raises(UnsupportedError, match=r"n0.*depends on the input shapes: n == 1"):

@@ -18,9 +18,9 @@ from clrt.kernels.kernel_source import splittable_axes
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.pointwise.table import Add
 from clrt.runtime.execution import bound_plan
-from clrt.runtime.execution.argument_patcher import Enqueue
+from clrt.runtime.execution.argument_patcher import BoundLaunch
 from clrt.runtime.execution.bound_plan import BoundPlan
-from clrt.runtime.execution.launch_throttle import NEVER, Pace
+from clrt.runtime.execution.launch_throttle import NEVER, LaunchThrottle
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from tests.harness import plan_graph, run_plan
@@ -72,7 +72,7 @@ def test_what_asks_for_its_group_stays_whole() -> None:
 
 
 def test_pieces_are_whole_groups_and_all_of_it() -> None:
-    step = Enqueue("k", None, (64, 30, 4), (16, 3, 1), (1, 2))
+    step = BoundLaunch("k", None, (64, 30, 4), (16, 3, 1), (1, 2))
     assert step.pieces(1) == [((0, 0, 0), (64, 30, 4))]
     assert step.pieces(3) == [
         ((0, 0, 0), (64, 12, 4)),
@@ -85,7 +85,7 @@ def test_pieces_are_whole_groups_and_all_of_it() -> None:
 
 def test_in_how_many_pieces() -> None:
     lane = cast(Any, SimpleNamespace(background=False))
-    pace = Pace(lane, NEVER, lambda seconds: False, rate=1e-3)
+    pace = LaunchThrottle(lane, NEVER, lambda seconds: False, rate=1e-3)
     assert [pace.pieces(cost, 0.5) for cost in (0, 499, 501, 5000)] == [1, 1, 2, 10]
     assert pace.pieces(10**9, math.inf) == 1
 
@@ -109,7 +109,7 @@ def test_what_is_in_the_queue_is_short(background: bool, monkeypatch: pytest.Mon
         gave.append(most_s)
         return False
 
-    pace = Pace(lane, NEVER, give_way, rate=1e-3)
+    pace = LaunchThrottle(lane, NEVER, give_way, rate=1e-3)
     costs = [1, 2, 3, 17, 17, 40, 1, 1, 1, 9, 9, 9, 3, 3, 3, 3, 3, 3, 60, 1, 60, 5, 5, 5] * 3
     for number, cost in enumerate(costs):
         pace.make_room(cost)

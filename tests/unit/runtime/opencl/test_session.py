@@ -20,25 +20,30 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.table import Add
-from clrt.runtime.execution.argument_patcher import Enqueue
+from clrt.runtime.execution.argument_patcher import BoundLaunch
 from clrt.runtime.execution.bound_plan import BoundPlan
 from clrt.runtime.execution.execution import Execution
-from clrt.runtime.opencl.arena_memory import Slabs
+from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
-from clrt.runtime.opencl.session import Session, session_for
-from clrt.runtime.opencl.weight_store import Weights
+from clrt.runtime.opencl.session import DeviceSession, session_for
+from clrt.runtime.opencl.weight_store import WeightStore
 from tests.harness import all_devices, plan_graph
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
-def doubling(session: Session) -> BoundPlan:
+def doubling(session: DeviceSession) -> BoundPlan:
     """x + x, for ten numbers."""
     x, y = (Value(n, TensorType(DType.FLOAT32, (10,))) for n in "xy")
     plan = plan_graph(Graph("g", [x], [y], [Node("n", Add(), [x, x], [y])]), session.device.caps)
     return BoundPlan(
-        plan, session, Weights(session), Slabs(session), frozenset(), session.connection.lane
+        plan,
+        session,
+        WeightStore(session),
+        ArenaMemory(session),
+        frozenset(),
+        session.connection.lane,
     )
 
 
@@ -116,7 +121,7 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
 
     def interrupt(self: Execution) -> None:
         (step,) = self.bound.steps
-        assert isinstance(step, Enqueue)
+        assert isinstance(step, BoundLaunch)
         queue = session.queue
         events.append(
             cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
@@ -143,7 +148,12 @@ def test_what_a_failed_run_reported_is_not_the_next_ones(
     node = Node("n", Gather(), [x, indices], [y])
     plan = plan_graph(Graph("g", [x, indices], [y], [node]), session.device.caps)
     bound = BoundPlan(
-        plan, session, Weights(session), Slabs(session), frozenset(), session.connection.lane
+        plan,
+        session,
+        WeightStore(session),
+        ArenaMemory(session),
+        frozenset(),
+        session.connection.lane,
     )
     data = np.arange(3, dtype=np.float32)
 

@@ -16,12 +16,15 @@ from clrt.ops.decompositions.import_rules.axis_helpers import (
     padded,
     split_heads,
 )
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "com.microsoft"
 
 
-def _kept_keys(body: Body, index: int, total: Value) -> Value:
+def _kept_keys(body: ImportBuilder, index: int, total: Value) -> Value:
     """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
     and behind them nothing, starts, or where rows begin once padding is gone (which has no effect
     where it is not); or a mask `[B, T]` or `[B, S, T]`.
@@ -49,7 +52,7 @@ def _kept_keys(body: Body, index: int, total: Value) -> Value:
 
 
 def _mask(
-    body: Body, index: int, total: Value, added: Value | None = None, like: int = 0
+    body: ImportBuilder, index: int, total: Value, added: Value | None = None, like: int = 0
 ) -> Value | None:
     """What is added to scores `[B, H, S, T]`: of a padding mask, and `added`; None for nothing.
 
@@ -65,14 +68,14 @@ def _mask(
     return body("Add", found, added) if added else found
 
 
-def mask_of(body: Body, seen: Value) -> Value:
+def mask_of(body: ImportBuilder, seen: Value) -> Value:
     """What is added to scores: nothing where a key is seen, the lowest number elsewhere."""
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     return body("Where", seen, body.number(0.0), lowest)
 
 
 def attend(
-    body: Body,
+    body: ImportBuilder,
     q: Value,
     k: Value,
     v: Value,
@@ -95,14 +98,14 @@ def attend(
     return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
 
 
-def _scale(body: Body) -> dict[str, Any]:
+def _scale(body: ImportBuilder) -> dict[str, Any]:
     """The attribute of Attention; 0 is the default of com.microsoft."""
     scale = float(body.attrs.get("scale", 0.0))
     return {"scale": scale} if scale else {}
 
 
 def _attend_in_room(
-    body: Body,
+    body: ImportBuilder,
     q: Value,
     k: Value,
     v: Value,
@@ -158,7 +161,7 @@ def _attend_in_room(
     return [merge_heads(body, y), *cache, seen]
 
 
-def _from_rows(body: Body, value: Value, rows: Value, places: Value) -> Value:
+def _from_rows(body: ImportBuilder, value: Value, rows: Value, places: Value) -> Value:
     """A value `[B, H, P, D]`, each place p of row b from row `rows[b, p]`."""
     where = [
         body("Unsqueeze", t, body.ints(2))
@@ -170,12 +173,12 @@ def _from_rows(body: Body, value: Value, rows: Value, places: Value) -> Value:
     return body("Transpose", found, perm=[0, 2, 1, 3])
 
 
-def _projection(body: Body) -> Value:
+def _projection(body: ImportBuilder) -> Value:
     """Queries, keys and values side by side, of x, weights and a bias."""
     return body.plus(body("MatMul", *body.inputs[:2]), 2)
 
 
-def _thirds(body: Body, qkv: Value) -> list[Value]:
+def _thirds(body: ImportBuilder, qkv: Value) -> list[Value]:
     """Queries, keys and values of a projection."""
     sizes = body.attrs.get("qkv_hidden_sizes")
     if sizes:
@@ -183,13 +186,13 @@ def _thirds(body: Body, qkv: Value) -> list[Value]:
     return body.node("Split", [qkv], 3, num_outputs=3, axis=-1)
 
 
-def project(body: Body) -> list[Value]:
+def project(body: ImportBuilder) -> list[Value]:
     """Queries, keys and values of x, weights and a bias."""
     return _thirds(body, _projection(body))
 
 
 def self_attention(
-    body: Body, qkv: Value, mask: int, past: int, added: Value | None = None, like: int = 0
+    body: ImportBuilder, qkv: Value, mask: int, past: int, added: Value | None = None, like: int = 0
 ) -> None:
     """Attention on a projection, keys and values stacked behind those of the past.
 
@@ -220,13 +223,13 @@ def self_attention(
         body.outputs.append(body("Concat", *both, axis=0))
 
 
-@expands(_DOMAIN, "Attention")
-def _attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Attention")
+def _attention(body: ImportBuilder) -> None:
     """Inputs: x, weights, bias, mask, past, and what is added to the scores."""
     self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
 
-def _operands(body: Body, bias: int) -> tuple[Value, ...]:
+def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
     """Queries, keys and values `[B, S, H * D]` of inputs that may be packed or by head, with the
     bias that an input has for all three, one behind the other.
     """
@@ -255,7 +258,9 @@ def _operands(body: Body, bias: int) -> tuple[Value, ...]:
     return tuple(operands)
 
 
-def _multi_head(body: Body, bias: int, mask: int, past: int, count: int, beams: int) -> None:
+def _multi_head(
+    body: ImportBuilder, bias: int, mask: int, past: int, count: int, beams: int
+) -> None:
     """Attention on queries, keys and values by the places of its other inputs: the padding mask is
     followed by what is added to the scores, the past keys by the values.
     """
@@ -273,18 +278,18 @@ def _multi_head(body: Body, bias: int, mask: int, past: int, count: int, beams: 
         body.outputs = attend(body, q, k, v, heads, added, cache)
 
 
-@expands(_DOMAIN, "MultiHeadAttention")
-def _multi_head_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MultiHeadAttention")
+def _multi_head_attention(body: ImportBuilder) -> None:
     _multi_head(body, bias=3, mask=4, past=6, count=8, beams=9)
 
 
-@expands(_DOMAIN, "DecoderMaskedMultiHeadAttention")
-def _decoder_masked_multi_head_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "DecoderMaskedMultiHeadAttention")
+def _decoder_masked_multi_head_attention(body: ImportBuilder) -> None:
     _multi_head(body, bias=10, mask=3, past=5, count=7, beams=9)
 
 
-@expands(_DOMAIN, "DecoderMaskedSelfAttention")
-def _decoder_masked_self_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "DecoderMaskedSelfAttention")
+def _decoder_masked_self_attention(body: ImportBuilder) -> None:
     """Attention of one new place on a cache `[2, B, H, P, D]` that has room, where that is said.
 
     Its keys lie in memory as `[B, H, D / n, P, n]`, 16 bytes in a row.

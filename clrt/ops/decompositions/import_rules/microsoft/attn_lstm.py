@@ -9,7 +9,10 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.recurrent.recurrent import ALPHA, BETA
 
 # Where the inputs are of which each direction has its own.
@@ -21,8 +24,8 @@ _BACKWARDS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 _FUNCTIONS = 3
 
 
-@expands("com.microsoft", "AttnLSTM")
-def _attn_lstm(body: Body) -> None:
+@register_import_decomposition("com.microsoft", "AttnLSTM")
+def _attn_lstm(body: ImportBuilder) -> None:
     """Inputs: those of LSTM, where W takes what attention gave last beside x; weights of queries
     `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`, the memory `[B, S, M]` and lengths
     in it; and weights `[D, M + H, …]` of the state and what it found there, which else is all that
@@ -59,12 +62,12 @@ def _attn_lstm(body: Body) -> None:
     body.outputs = [body("Concat", *parts, axis=int(not i)) for i, parts in enumerate(outputs)]
 
 
-def _before(body: Body, count: Value, lengths: Value) -> Value:
+def _before(body: ImportBuilder, count: Value, lengths: Value) -> Value:
     """Which of so many places are in front of the end of each row, `[B, places]`."""
     return body("Less", count_up(body, count), body("Unsqueeze", lengths, body.ints(1)))
 
 
-def _of_direction(body: Body, index: int, number: int, count: int) -> Value | None:
+def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> Value | None:
     """An input, with one direction only; None where it is left out."""
     value = body.optional(index)
     if not value or count == 1:
@@ -79,16 +82,16 @@ def _there(given: dict[str, Value | None], name: str) -> Value:
     return value
 
 
-def _zeros(body: Body, *sizes: Value) -> Value:
+def _zeros(body: ImportBuilder, *sizes: Value) -> Value:
     return body("Expand", body.floats(0), body("Concat", *sizes, axis=0))
 
 
-def _turned(body: Body, value: Value, lengths: Value) -> Value:
+def _turned(body: ImportBuilder, value: Value, lengths: Value) -> Value:
     """Each row of `[T, B, …]` from its end to its start."""
     return body("ReverseSequence", value, lengths, time_axis=0, batch_axis=1)
 
 
-def _cell(body: Body, number: int) -> dict[str, Any]:
+def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
     """The attributes of LSTM for one of the directions."""
     attrs = {k: body.attrs[k] for k in ("clip", "hidden_size", "input_forget") if k in body.attrs}
     functions = [name.lower() for name in body.attrs.get("activations", ())]
@@ -104,7 +107,7 @@ def _cell(body: Body, number: int) -> dict[str, Any]:
 
 def _step(
     given: dict[str, Value | None], attrs: dict[str, Any]
-) -> Callable[[Body, list[Value]], list[Value]]:
+) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
     """What a place does: the state meets x and what attention gave last, then asks the memory.
 
     Args:
@@ -112,7 +115,7 @@ def _step(
         attrs: Of LSTM, which leaves a row that is at its end as it is.
     """
 
-    def step(body: Body, inputs: list[Value]) -> list[Value]:
+    def step(body: ImportBuilder, inputs: list[Value]) -> list[Value]:
         h, c, last, x, live = inputs
         first, second = body.ints(0), body.ints(1)
         one = body("Unsqueeze", body("Concat", x, last, axis=1), first)

@@ -6,7 +6,10 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.dtypes import DType
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.quantised import unpacked
 
 _DOMAIN = "com.microsoft"
@@ -19,8 +22,8 @@ _NF4 = (
 _TABLES = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 
-@expands(_DOMAIN, "MatMulBnb4")
-def _matmul_bnb4(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MatMulBnb4")
+def _matmul_bnb4(body: ImportBuilder) -> None:
     """Inputs: A, the levels of `[N, K]` one behind the other, the high half of a byte first, and
     what the largest of each block stands for.
     """
@@ -44,8 +47,8 @@ def _matmul_bnb4(body: Body) -> None:
     body.outputs = [body("MatMul", body.inputs[0], weights)]
 
 
-@expands(_DOMAIN, "MatMulFpQ4")
-def _matmul_fp_q4(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MatMulFpQ4")
+def _matmul_fp_q4(body: ImportBuilder) -> None:
     """Inputs: A, blocks of 32 levels column by column, and the shape `[K, N]` of what they make.
 
     A block has its scale in 4 bytes, the zero point, where it has one, in one, then the levels: the

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "com.microsoft"
 
 
-def _signal_axes(body: Body, behind: int) -> list[int]:
+def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
     """The axes of the signal.
 
     Args:
@@ -25,13 +28,15 @@ def _signal_axes(body: Body, behind: int) -> list[int]:
     return list(range(end - count, end))
 
 
-def _transform(body: Body, x: Value, axis: int, *, inverse: int, onesided: int = 0) -> Value:
+def _transform(
+    body: ImportBuilder, x: Value, axis: int, *, inverse: int, onesided: int = 0
+) -> Value:
     axes = (None, body.scalar(axis))
     return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
 
 
-@expands(_DOMAIN, "Rfft")
-def _rfft(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Rfft")
+def _rfft(body: ImportBuilder) -> None:
     *others, last = _signal_axes(body, 0)
     y = body("Unsqueeze", body.inputs[0], body.ints(-1))
     y = _transform(body, y, last, inverse=0, onesided=1)
@@ -40,8 +45,8 @@ def _rfft(body: Body) -> None:
     body.outputs = [y]
 
 
-@expands(_DOMAIN, "Irfft")
-def _irfft(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Irfft")
+def _irfft(body: ImportBuilder) -> None:
     """The size along the last axis of the signal is even; `Rfft` leaves no sign of an odd one."""
     *others, last = _signal_axes(body, 1)
     y = body.inputs[0]
@@ -51,8 +56,8 @@ def _irfft(body: Body) -> None:
     body.outputs = [body("Squeeze", y, body.ints(-1))]
 
 
-@expands(_DOMAIN, "ComplexMul", "ComplexMulConj")
-def _complex_mul(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "ComplexMul", "ComplexMulConj")
+def _complex_mul(body: ImportBuilder) -> None:
     """Of numbers `[…, 2]`; the second one is conjugate in ComplexMulConj."""
     (a, b), (c, d) = (
         body.node("Split", [value], 2, num_outputs=2, axis=-1) for value in body.inputs[:2]

@@ -17,7 +17,10 @@ from clrt.ops.decompositions.import_rules.axis_helpers import (
     dim_of,
     padded,
 )
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.quantized import CONV_ATTRS
 
 _DOMAIN = "com.microsoft"
@@ -29,46 +32,46 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-@expands(_DOMAIN, "Gelu")
-def _gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Gelu")
+def _gelu(body: ImportBuilder) -> None:
     body.outputs = [body("Gelu", body.inputs[0])]
 
 
-@expands(_DOMAIN, "FastGelu")
-def _fast_gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FastGelu")
+def _fast_gelu(body: ImportBuilder) -> None:
     body.outputs = [body("Gelu", body.plus(body.inputs[0], 1), approximate="tanh")]
 
 
-@expands(_DOMAIN, "BiasGelu")
-def _bias_gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BiasGelu")
+def _bias_gelu(body: ImportBuilder) -> None:
     body.outputs = [body("Gelu", body.plus(body.inputs[0], 1))]
 
 
-@expands(_DOMAIN, "GemmFastGelu")
-def _gemm_fast_gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GemmFastGelu")
+def _gemm_fast_gelu(body: ImportBuilder) -> None:
     y = body.plus(body("MatMul", *body.inputs[:2]), 2)
     body.outputs = [body("Gelu", y, approximate="tanh")]
 
 
-@expands(_DOMAIN, "QuickGelu")
-def _quick_gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QuickGelu")
+def _quick_gelu(body: ImportBuilder) -> None:
     x, alpha = body.inputs[0], body.attrs.get("alpha", 1.702)
     body.outputs = [body("Mul", x, body("Sigmoid", body("Mul", x, body.number(alpha))))]
 
 
-@expands(_DOMAIN, "BiasSplitGelu")
-def _bias_split_gelu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BiasSplitGelu")
+def _bias_split_gelu(body: ImportBuilder) -> None:
     halves = body.node("Split", [body.plus(body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
     body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
 
 
-@expands(_DOMAIN, "BiasAdd")
-def _bias_add(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BiasAdd")
+def _bias_add(body: ImportBuilder) -> None:
     body.outputs = [body.plus(body.plus(body.inputs[0], 1), 2)]
 
 
-@expands(_DOMAIN, "BiasDropout")
-def _bias_dropout(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BiasDropout")
+def _bias_dropout(body: ImportBuilder) -> None:
     """Inputs: x, bias, what is added behind the dropout, the ratio, and whether it trains."""
     seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
     inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
@@ -76,14 +79,14 @@ def _bias_dropout(body: Body) -> None:
     body.outputs = [body.plus(y, 2), mask]
 
 
-@expands(_DOMAIN, "TorchEmbedding")
-def _torch_embedding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "TorchEmbedding")
+def _torch_embedding(body: ImportBuilder) -> None:
     # What is behind the indices says how the table learns.
     body.outputs = [body("Gather", *body.inputs[:2])]
 
 
-@expands(_DOMAIN, "IsAllFinite")
-def _is_all_finite(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "IsAllFinite")
+def _is_all_finite(body: ImportBuilder) -> None:
     tests: list[Value] = []
     for x in body.inputs:
         if not body.attrs.get("isinf_only", 0):
@@ -95,21 +98,21 @@ def _is_all_finite(body: Body) -> None:
     body.outputs = [body("Not", body.cast(odd, DType.BOOL))]
 
 
-@expands("", "SimplifiedLayerNormalization")
-@expands(_DOMAIN, "SimplifiedLayerNormalization")
-def _simplified_layer_normalization(body: Body) -> None:
+@register_import_decomposition("", "SimplifiedLayerNormalization")
+@register_import_decomposition(_DOMAIN, "SimplifiedLayerNormalization")
+def _simplified_layer_normalization(body: ImportBuilder) -> None:
     axis, epsilon = int(body.attrs.get("axis", -1)), body.attrs.get("epsilon", 1e-5)
     y = body("RMSNormalization", *body.inputs[:2], axis=axis, epsilon=epsilon)
     body.outputs = [y]
 
 
-def _skip(body: Body, bias: int) -> Value:
+def _skip(body: ImportBuilder, bias: int) -> Value:
     """The input, the skipped one and the bias added up."""
     return body.plus(body("Add", *body.inputs[:2]), bias)
 
 
-@expands(_DOMAIN, "SkipLayerNormalization")
-def _skip_layer_normalization(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SkipLayerNormalization")
+def _skip_layer_normalization(body: ImportBuilder) -> None:
     total = _skip(body, 4)
     inputs = [total, body.inputs[2], body.optional(3)]
     epsilon = body.attrs.get("epsilon", 1e-12)
@@ -118,29 +121,32 @@ def _skip_layer_normalization(body: Body) -> None:
     body.outputs = [y, None, None, total]
 
 
-@expands(_DOMAIN, "SkipSimplifiedLayerNormalization")
-def _skip_simplified_layer_normalization(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SkipSimplifiedLayerNormalization")
+def _skip_simplified_layer_normalization(body: ImportBuilder) -> None:
     total = _skip(body, 3)
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("RMSNormalization", total, body.inputs[2], axis=-1, epsilon=epsilon)
     body.outputs = [y, None, None, total]
 
 
-@expands(_DOMAIN, "EmbedLayerNormalization")
-def _embed_layer_normalization(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "EmbedLayerNormalization")
+def _embed_layer_normalization(body: ImportBuilder) -> None:
     """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
     positions = body.optional(8) or positions_of(body)
     tables = body.inputs
     embed(body, lambda table, ids: body("Gather", tables[table], ids), positions, tables[5:7])
 
 
-def positions_of(body: Body) -> Value:
+def positions_of(body: ImportBuilder) -> Value:
     """The places 0, 1, … of ids `[B, S]`."""
     return count_up(body, dim_of(body, body.inputs[0], 1))
 
 
 def embed(
-    body: Body, look_up: Callable[[int, Value], Value], positions: Value, affine: Sequence[Value]
+    body: ImportBuilder,
+    look_up: Callable[[int, Value], Value],
+    positions: Value,
+    affine: Sequence[Value],
 ) -> None:
     """Rows of words, positions and segments, added up and normalised.
 
@@ -163,25 +169,25 @@ def embed(
     body.outputs = [y, lengths, total]
 
 
-@expands(_DOMAIN, "FusedMatMul")
-@expands(_DOMAIN, "TransposeMatMul")
-def _fused_matmul(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FusedMatMul")
+@register_import_decomposition(_DOMAIN, "TransposeMatMul")
+def _fused_matmul(body: ImportBuilder) -> None:
     body.outputs = [_product(body)]
 
 
-@expands(_DOMAIN, "FusedMatMulActivation")
-def _fused_matmul_activation(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FusedMatMulActivation")
+def _fused_matmul_activation(body: ImportBuilder) -> None:
     body.outputs = [_activated(body, _product(body), _named_parameters(body))]
 
 
-def _product(body: Body) -> Value:
+def _product(body: ImportBuilder) -> Value:
     """FusedMatMul."""
     a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
     y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
     return y if alpha == 1 else body("Mul", y, body.number(alpha))
 
 
-def _turned(body: Body, index: int, side: str) -> Value:
+def _turned(body: ImportBuilder, index: int, side: str) -> Value:
     """An operand with its first axis as its rows (transBatch), then rows and columns exchanged."""
     rank = body.rank_of(index)
     perm = list(range(rank))
@@ -193,7 +199,7 @@ def _turned(body: Body, index: int, side: str) -> Value:
     return value if perm == sorted(perm) else body("Transpose", value, perm=perm)
 
 
-def _parameter_names(body: Body) -> tuple[str, ...]:
+def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
     """What the activation takes that an attribute names.
 
     Raises:
@@ -205,19 +211,19 @@ def _parameter_names(body: Body) -> tuple[str, ...]:
     return _ACTIVATIONS.get(name, ())
 
 
-def _named_parameters(body: Body) -> dict[str, Any]:
+def _named_parameters(body: ImportBuilder) -> dict[str, Any]:
     """What the attributes `activation_…` say of the activation."""
     given = ((name, f"activation_{name}") for name in _parameter_names(body))
     return {name: body.attrs[attr] for name, attr in given if attr in body.attrs}
 
 
-def _listed_parameters(body: Body) -> dict[str, Any]:
+def _listed_parameters(body: ImportBuilder) -> dict[str, Any]:
     """What the attribute `activation_params` says of the activation."""
     given = [float(v) for v in body.attrs.get("activation_params", ())]
     return dict(zip(_parameter_names(body), given, strict=False))
 
 
-def _activated(body: Body, value: Value, parameters: dict[str, Any]) -> Value:
+def _activated(body: ImportBuilder, value: Value, parameters: dict[str, Any]) -> Value:
     """A value behind the activation that an attribute names."""
     name = body.attrs.get("activation", "")
     if name == "Clip":
@@ -226,41 +232,41 @@ def _activated(body: Body, value: Value, parameters: dict[str, Any]) -> Value:
     return body(name, value, **parameters) if name else value
 
 
-@expands(_DOMAIN, "FusedGemm")
-def _fused_gemm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FusedGemm")
+def _fused_gemm(body: ImportBuilder) -> None:
     attrs = {k: v for k, v in body.attrs.items() if k in ("alpha", "beta", "transA", "transB")}
     y = body("Gemm", *body.inputs[:3], **attrs)
     body.outputs = [_activated(body, y, _named_parameters(body))]
 
 
-def _conv(body: Body, *inputs: Value | None) -> Value:
+def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
     attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
     return body("Conv", *inputs, **attrs)
 
 
 def conv_and_activation(
-    body: Body, x: Value, weights: Value, bias: Value | None, added: Value | None
+    body: ImportBuilder, x: Value, weights: Value, bias: Value | None, added: Value | None
 ) -> Value:
     """A convolution, plus what is added where that is there, behind the activation of the node."""
     y = _conv(body, x, weights, bias)
     return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
 
 
-@expands(_DOMAIN, "FusedConv")
-def _fused_conv(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "FusedConv")
+def _fused_conv(body: ImportBuilder) -> None:
     x, weights = body.inputs[:2]
     body.outputs = [conv_and_activation(body, x, weights, body.optional(2), body.optional(3))]
 
 
-@expands(_DOMAIN, "NhwcConv")
-def _nhwc_conv(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "NhwcConv")
+def _nhwc_conv(body: ImportBuilder) -> None:
     rank = body.rank_of()
     x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
     body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
 
 
-@expands(_DOMAIN, "NhwcFusedConv")
-def _nhwc_fused_conv(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "NhwcFusedConv")
+def _nhwc_fused_conv(body: ImportBuilder) -> None:
     """FusedConv with channels last, but for the weights."""
     rank = body.rank_of()
     y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
@@ -268,8 +274,8 @@ def _nhwc_fused_conv(body: Body) -> None:
     body.outputs = [_activated(body, total, _listed_parameters(body))]
 
 
-@expands(_DOMAIN, "CausalConvWithState")
-def _causal_conv_with_state(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "CausalConvWithState")
+def _causal_conv_with_state(body: ImportBuilder) -> None:
     """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
     P = (K - 1) dilation. The last P places of both are the state that comes after x.
 
@@ -305,18 +311,18 @@ def _causal_conv_with_state(body: Body) -> None:
         ]
 
 
-def _one_axis_of_channels(body: Body, value: Value) -> Value:
+def _one_axis_of_channels(body: ImportBuilder, value: Value) -> Value:
     """`[B, L, …]` as `[B, C, L]`."""
     return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
-@expands(_DOMAIN, "GroupNorm")
-def _group_norm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GroupNorm")
+def _group_norm(body: ImportBuilder) -> None:
     body.outputs = [_normalised_groups(body, body.inputs[0])]
 
 
-@expands(_DOMAIN, "SkipGroupNorm")
-def _skip_group_norm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SkipGroupNorm")
+def _skip_group_norm(body: ImportBuilder) -> None:
     """Inputs: x `[N, H, W, C]`, gamma, beta, what is added by place or by channel, and a bias."""
     if not body.attrs.get("channels_last", 1):
         raise UnsupportedError("channels_last 0")
@@ -327,7 +333,7 @@ def _skip_group_norm(body: Body) -> None:
     body.outputs = [_normalised_groups(body, total), total]
 
 
-def _normalised_groups(body: Body, x: Value) -> Value:
+def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
     """GroupNorm of a value with the shape and dtype of input 0."""
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
@@ -342,15 +348,15 @@ def _normalised_groups(body: Body, x: Value) -> Value:
     return channels_last(body, y, rank) if nhwc else y
 
 
-@expands(_DOMAIN, "BiasSoftmax")
-def _bias_softmax(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BiasSoftmax")
+def _bias_softmax(body: ImportBuilder) -> None:
     axis, rank = int(body.attrs.get("axis", 1)), body.rank_of(0)
     if axis % rank != rank - 1:
         raise UnsupportedError(f"axis {axis} of rank {rank}; clrt has the last one")
     body.outputs = [body("Softmax", body("Add", *body.inputs[:2]), axis=-1)]
 
 
-def _positions(body: Body, given: Value, rank: int, like: Value, axis: int) -> Value:
+def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: int) -> Value:
     """Positions `[B, S]`; one number is the first of them."""
     if rank > 1:
         return given
@@ -361,8 +367,8 @@ def _positions(body: Body, given: Value, rank: int, like: Value, axis: int) -> V
     )
 
 
-@expands(_DOMAIN, "RotaryEmbedding")
-def _rotary_embedding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "RotaryEmbedding")
+def _rotary_embedding(body: ImportBuilder) -> None:
     """Inputs: x, positions, and the tables of cosines and sines.
 
     `scale` and `is_packed_batching` change nothing, as in ONNX Runtime: the tables are scaled, and

@@ -7,32 +7,35 @@ import numpy as np
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "com.microsoft"
 
 
-def _as_input(body: Body, value: Value, index: int = 0) -> Value:
+def _as_input(body: ImportBuilder, value: Value, index: int = 0) -> Value:
     """A float32 in the dtype of an input."""
     dtype = body.input_dtype(index)
     return value if dtype is DType.FLOAT32 else body.cast(value, dtype)
 
 
-@expands(_DOMAIN, "ScaledSiLU")
-def _scaled_silu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "ScaledSiLU")
+def _scaled_silu(body: ImportBuilder) -> None:
     scale = body.as_float32(1) if body.has(1) else body.floats(body.attrs.get("alpha", 1.0))
     scaled = _as_input(body, body("Mul", body.as_float32(), scale))
     body.outputs = [body("Mul", scaled, body("Sigmoid", scaled))]
 
 
-@expands(_DOMAIN, "GatedAdd")
-def _gated_add(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GatedAdd")
+def _gated_add(body: ImportBuilder) -> None:
     x, y, gate = body.inputs[:3]
     body.outputs = [body("Add", x, body("Mul", y, gate))]
 
 
-@expands(_DOMAIN, "GatedRMSNorm")
-def _gated_rms_norm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GatedRMSNorm")
+def _gated_rms_norm(body: ImportBuilder) -> None:
     """Inputs: x `[…, H * C]`, the scale `[C]`, the gate like x. Numerics: in float32."""
     size = body("Concat", body.ints(-1), body("Shape", body.inputs[1]), axis=0)
     epsilon = body.attrs.get("epsilon", 1e-5)
@@ -50,8 +53,8 @@ def _gated_rms_norm(body: Body) -> None:
     body.outputs = [_as_input(body, body("Mul", normalised, gate))]
 
 
-@expands(_DOMAIN, "BranchwiseRMSNorm")
-def _branchwise_rms_norm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "BranchwiseRMSNorm")
+def _branchwise_rms_norm(body: ImportBuilder) -> None:
     """Inputs: x `[…, C, H]`, or `[…, C * H]` where the number of branches C is given, and the
     scale `[C * H]`, `[C, H]` or `[H]`. Numerics: in float32.
     """
@@ -74,8 +77,8 @@ def _branchwise_rms_norm(body: Body) -> None:
     body.outputs = [_as_input(body, y)]
 
 
-@expands(_DOMAIN, "LinearAttentionGate")
-def _linear_attention_gate(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "LinearAttentionGate")
+def _linear_attention_gate(body: ImportBuilder) -> None:
     """Inputs: a, its bias, the scale of the decay, and b. Numerics: the decay in float32."""
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))

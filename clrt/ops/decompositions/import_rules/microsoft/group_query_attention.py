@@ -15,14 +15,17 @@ from clrt.ops.decompositions.import_rules.axis_helpers import (
     padded,
     split_heads,
 )
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.attention import mask_of
 from clrt.ops.decompositions.import_rules.microsoft.quantised import unpacked
 
 _DOMAIN = "com.microsoft"
 
 
-def split_groups(body: Body) -> list[Value]:
+def split_groups(body: ImportBuilder) -> list[Value]:
     """Queries, keys and values by head, of the first three inputs or of all of them in one."""
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     operands = body.inputs[:3]
@@ -34,7 +37,7 @@ def split_groups(body: Body) -> list[Value]:
     return [split_heads(body, t, n) for t, n in zip(operands, counts, strict=True)]
 
 
-def first_places(body: Body, lengths: Value, rows: Value) -> Value:
+def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
     """The place of the first of the new rows of each sequence, `[B]`, of their lengths with them.
 
     In a first call a row may be shorter than the others; then its places still start at 0.
@@ -43,7 +46,7 @@ def first_places(body: Body, lengths: Value, rows: Value) -> Value:
 
 
 def rotate(
-    body: Body,
+    body: ImportBuilder,
     operands: Sequence[Value],
     tables: tuple[Value | None, Value | None],
     table: int,
@@ -65,7 +68,7 @@ def rotate(
     return [body("RotaryEmbedding", t, *tables, places, **style) for t in operands]
 
 
-def _stored(body: Body, rows: Value, scale: int) -> Value:
+def _stored(body: ImportBuilder, rows: Value, scale: int) -> Value:
     """Rows as a cache holds them: as they are, or in 8 or 4 bits where an input has the scale."""
     if not body.has(scale):
         return rows
@@ -80,7 +83,7 @@ def _stored(body: Body, rows: Value, scale: int) -> Value:
     return body.cast(body("ReduceSum", both, body.ints(-1), keepdims=0), DType.UINT8)
 
 
-def _restored(body: Body, cache: Value, scale: int) -> Value:
+def _restored(body: ImportBuilder, cache: Value, scale: int) -> Value:
     """The floats of a cache that `_stored` made."""
     if not body.has(scale):
         return cache
@@ -93,7 +96,7 @@ def _restored(body: Body, cache: Value, scale: int) -> Value:
     return y if dtype is DType.FLOAT32 else body.cast(y, dtype)
 
 
-def _bits(body: Body) -> int:
+def _bits(body: ImportBuilder) -> int:
     """How many bits an element of a cache has.
 
     Raises:
@@ -106,12 +109,12 @@ def _bits(body: Body) -> int:
     return bits
 
 
-def grown(body: Body, cache: Value, rows: Value, first: Value, total: Value) -> Value:
+def grown(body: ImportBuilder, cache: Value, rows: Value, first: Value, total: Value) -> Value:
     """A cache `[B, K, P, D]` with rows from the place `first` on, `[B]`, and room for `total`."""
     return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
-def _kept(body: Body, lengths: Value, size: Value) -> Value:
+def _kept(body: ImportBuilder, lengths: Value, size: Value) -> Value:
     """How many of the places so far a window's cache of that size `[1]` holds, `[B]`.
 
     Once it is full, as many go as it is larger than the window, and one.
@@ -123,7 +126,7 @@ def _kept(body: Body, lengths: Value, size: Value) -> Value:
     return body("Sub", lengths, body("Mul", step, steps))
 
 
-def _from_place(body: Body, cache: Value, first: Value, size: Value) -> Value:
+def _from_place(body: ImportBuilder, cache: Value, first: Value, size: Value) -> Value:
     """As many rows `size`, `[1]`, of a cache `[B, K, P, D]`, from the place `first` on, `[B]`."""
     places = body("Add", body("Unsqueeze", first, body.ints(1)), count_up(body, size))
     last = body("Sub", dim_of(body, cache, 2), body.scalar(1))
@@ -135,7 +138,7 @@ def _from_place(body: Body, cache: Value, first: Value, size: Value) -> Value:
 
 
 def _in_window(
-    body: Body, new: Sequence[Value], before: Value, lengths: Value, rows: Value
+    body: ImportBuilder, new: Sequence[Value], before: Value, lengths: Value, rows: Value
 ) -> tuple[list[Value], list[Value], Value]:
     """The caches of a window with new rows: all that queries may see, and what comes of the caches.
 
@@ -159,7 +162,7 @@ def _in_window(
     return caches, [_from_place(body, cache, gone, size) for cache in caches], first
 
 
-def _added(body: Body, bias: Value, keys: Value, count: Value, by_row: bool) -> Value:
+def _added(body: ImportBuilder, bias: Value, keys: Value, count: Value, by_row: bool) -> Value:
     """What is added to the scores of keys, of an input that has it by place.
 
     Args:
@@ -177,13 +180,13 @@ def _added(body: Body, bias: Value, keys: Value, count: Value, by_row: bool) -> 
     return body("GatherElements", whole, places, axis=3)
 
 
-def _scores_kind(body: Body) -> int:
+def _scores_kind(body: ImportBuilder) -> int:
     """What the fourth output has of the scores: 0 nothing, 1 before the softmax, 2 behind."""
     kind = int(body.attrs.get("qk_output", 0))
     return kind if body.output_count > 3 and kind in (1, 2) else 0
 
 
-def _in_order(body: Body) -> bool:
+def _in_order(body: ImportBuilder) -> bool:
     """Whether which keys a query sees is said by its place and its row's length alone."""
     window = int(body.attrs.get("local_window_size", -1))
     causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)
@@ -193,7 +196,7 @@ def _in_order(body: Body) -> bool:
 
 
 def _attend_in_order(
-    body: Body,
+    body: ImportBuilder,
     operands: tuple[Value, Value, Value],
     lengths: Value,
     rows: Value,
@@ -211,7 +214,7 @@ def _attend_in_order(
 
 
 def _with_sink(
-    body: Body, k: Value, v: Value, mask: Value, count: Value
+    body: ImportBuilder, k: Value, v: Value, mask: Value, count: Value
 ) -> tuple[Value, Value, Value]:
     """Keys, values and mask with one more place, of no value, that takes its share of the softmax.
 
@@ -227,8 +230,8 @@ def _with_sink(
     return k, v, mask
 
 
-@expands(_DOMAIN, "GroupQueryAttention")
-def _group_query_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GroupQueryAttention")
+def _group_query_attention(body: ImportBuilder) -> None:
     """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
     places there are in all, and the tables of cosines and sines.
 

@@ -13,13 +13,16 @@ from clrt.ops.decompositions.import_rules.axis_helpers import (
     count_up,
     dim_of,
 )
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "com.microsoft"
 
 
-@expands(_DOMAIN, "ConvTransposeWithDynamicPads")
-def _conv_transpose_with_dynamic_pads(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "ConvTransposeWithDynamicPads")
+def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
     """Inputs: x, weights, pads and bias; what the pads cut off is computed first."""
     y = body("ConvTranspose", *body.inputs[:2], body.optional(3), **body.attrs)
     if body.has(2) and body.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
@@ -28,8 +31,8 @@ def _conv_transpose_with_dynamic_pads(body: Body) -> None:
     body.outputs = [y]
 
 
-@expands(_DOMAIN, "MaxpoolWithMask")
-def _maxpool_with_mask(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MaxpoolWithMask")
+def _maxpool_with_mask(body: ImportBuilder) -> None:
     """Elements where the mask is 0 do not count.
 
     ONNX Runtime also leaves out what is behind the first of them in a row of a window.
@@ -40,8 +43,8 @@ def _maxpool_with_mask(body: Body) -> None:
     body.outputs = [body("MaxPool", counted, **body.attrs)]
 
 
-@expands(_DOMAIN, "CropAndResize")
-def _crop_and_resize(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "CropAndResize")
+def _crop_and_resize(body: ImportBuilder) -> None:
     """Inputs: x `[N, C, H, W]`; regions `[R, 4]` (top, left, bottom, right; 1 is the last pixel);
     the image of each; height and width of the result.
     """
@@ -78,7 +81,7 @@ def _crop_and_resize(body: Body) -> None:
     body.outputs = [channels_first(body, body("Where", inside, y, outside), 4)]
 
 
-def _places(body: Body, axis: int, shape: Value) -> tuple[Value, Value]:
+def _places(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
     """Where the rows (axis 0) or columns of the regions lie in x, and which of them are inside.
 
     Those outside are at 0. Both broadcast to the shape `[R, rows, columns]`.

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import dim_of
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
-@expands("com.microsoft", "LinearAttention")
-def _linear_attention(body: Body) -> None:
+@register_import_decomposition("com.microsoft", "LinearAttention")
+def _linear_attention(body: ImportBuilder) -> None:
     """Inputs: q, k, v `[B, T, H * D]`, the state `[B, H, D, E]` by heads of k and v, its decay as a
     logarithm, and the rate at which it learns; the last two by head, the decay by row of it, too.
     """
@@ -59,7 +62,7 @@ def _linear_attention(body: Body) -> None:
     body.outputs = [body("Reshape", y, shape), last]
 
 
-def _repeated(body: Body, value: Value, times: int) -> Value:
+def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
     """A value `[B, T, H, …]` with each head that often, one behind the other."""
     if times == 1:
         return value
@@ -69,10 +72,10 @@ def _repeated(body: Body, value: Value, times: int) -> Value:
     return body("Reshape", spread, body("Concat", ends[0], body.ints(-1), ends[1], axis=0))
 
 
-def _token(names: list[str]) -> Callable[[Body, list[Value]], list[Value]]:
+def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
     """What a token does: the state fades and learns, then q reads it."""
 
-    def token(body: Body, inputs: list[Value]) -> list[Value]:
+    def token(body: ImportBuilder, inputs: list[Value]) -> list[Value]:
         state = inputs[0]
         given = dict(zip(names, inputs[1:], strict=True))
         value = given["v"]

@@ -17,7 +17,10 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.matmul.matmul_nbits import unpack_levels
 
 _DOMAIN = "com.microsoft"
@@ -36,13 +39,13 @@ class _Layer:
     inputs: list[list[Value | None]]
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, body: Body, x: Value, expert: int) -> Value:
+    def __call__(self, body: ImportBuilder, x: Value, expert: int) -> Value:
         if self.attrs:
             return body("MatMulNBits", x, *self.inputs[expert], domain=_DOMAIN, **self.attrs)
         return body("Gemm", x, *self.inputs[expert], transB=1)
 
 
-def _each(body: Body, value: Value | None, rows: slice, like: int) -> list[Value | None]:
+def _each(body: ImportBuilder, value: Value | None, rows: slice, like: int) -> list[Value | None]:
     """Rows of a value `[E, N, …]` by expert; None where it is left out.
 
     Args:
@@ -61,18 +64,18 @@ def _each(body: Body, value: Value | None, rows: slice, like: int) -> list[Value
     return [body("Squeeze", part, body.ints(0)) for part in parts]
 
 
-def _bits_of(body: Body, index: int) -> int:
+def _bits_of(body: ImportBuilder, index: int) -> int:
     """Bits of the levels of the layer of QMoE whose weights are an input."""
     own = f"fc{index // 3 + 1}_expert_weight_bits"
     return int(body.attrs.get(own, body.attrs.get("expert_weight_bits", 4)))
 
 
-def _packs(body: Body, index: int, quantised: bool) -> int:
+def _packs(body: ImportBuilder, index: int, quantised: bool) -> int:
     """Weights in an element of the layer whose weights are an input."""
     return 8 // _bits_of(body, index) if quantised else 1
 
 
-def _is_first_layout(body: Body, first: int, second: int, *, quantised: bool) -> bool:
+def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised: bool) -> bool:
     """Whether weights are declared as `[E, in, out / packs]`, and lie as `[E, out, in / packs]`.
 
     Files made before August 2025 say so; the shapes tell, as in ONNX Runtime's `moe_helper`.
@@ -94,7 +97,9 @@ def _is_first_layout(body: Body, first: int, second: int, *, quantised: bool) ->
     return rows == inner
 
 
-def _weights_shape(body: Body, index: int, *, swapped: bool, quantised: bool) -> tuple[int, ...]:
+def _weights_shape(
+    body: ImportBuilder, index: int, *, swapped: bool, quantised: bool
+) -> tuple[int, ...]:
     """`[E, out, in / packs]` of the weights of a layer.
 
     Args:
@@ -113,7 +118,7 @@ def _weights_shape(body: Body, index: int, *, swapped: bool, quantised: bool) ->
 
 
 def _float_layer(
-    body: Body, index: int, rows: slice = slice(None), *, swapped: bool = False
+    body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
     """Rows of the layer whose weights are an input, with the bias behind it."""
     weights = body.inputs[index]
@@ -126,7 +131,7 @@ def _float_layer(
 
 
 def _quantised_layer(
-    body: Body, index: int, rows: slice = slice(None), *, swapped: bool = False
+    body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
     """Rows of the layer whose weights `[E, N, K * bits / 8]` are an input; scales, a bias follow.
 
@@ -159,7 +164,7 @@ def _quantised_layer(
     return _Layer([list(inputs) for inputs in zip(*each, none, bias, strict=True)], attrs)
 
 
-def _shares(body: Body, given: Value | None, *, among_best: bool) -> list[Value]:
+def _shares(body: ImportBuilder, given: Value | None, *, among_best: bool) -> list[Value]:
     """How much each expert has of the result of each token, `[T, 1]`; of two equals the last wins.
 
     Args:
@@ -181,7 +186,7 @@ def _shares(body: Body, given: Value | None, *, among_best: bool) -> list[Value]
     return body.node("Split", [every], count, num_outputs=count, axis=1)
 
 
-def _swiglu(body: Body, gate: Value, linear: Value) -> Value:
+def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
     alpha, beta = (body.attrs.get(f"activation_{n}", d) for n, d in (("alpha", 1.0), ("beta", 0.0)))
     if "swiglu_limit" in body.attrs:
         high = body.attrs["swiglu_limit"]
@@ -191,7 +196,7 @@ def _swiglu(body: Body, gate: Value, linear: Value) -> Value:
     return body("Mul", swish, body("Add", linear, body.number(beta)))
 
 
-def _activated(body: Body, x: Value) -> Value:
+def _activated(body: ImportBuilder, x: Value) -> Value:
     match body.attrs.get("activation_type", "relu"):
         case "relu":
             return body("Relu", x)
@@ -205,7 +210,9 @@ def _activated(body: Body, x: Value) -> Value:
             raise UnsupportedError(f"activation_type '{other}'")
 
 
-def _mix(body: Body, layers: tuple[int, int, int], shares: list[Value], *, quantised: bool) -> None:
+def _mix(
+    body: ImportBuilder, layers: tuple[int, int, int], shares: list[Value], *, quantised: bool
+) -> None:
     """The sum of what the experts make of the tokens.
 
     Args:
@@ -245,8 +252,8 @@ def _mix(body: Body, layers: tuple[int, int, int], shares: list[Value], *, quant
     body.outputs = [body("Reshape", total, body("Shape", x), allowzero=1)]
 
 
-@expands(_DOMAIN, "MoE")
-def _moe(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MoE")
+def _moe(body: ImportBuilder) -> None:
     """Inputs: tokens, logits of the experts, then weights `[E, out, in]` and a bias of each layer.
 
     `use_sparse_mixer` changes nothing, as in ONNX Runtime on CPUs.
@@ -255,8 +262,8 @@ def _moe(body: Body) -> None:
     _mix(body, (2, 4, 6), _shares(body, None, among_best=normal), quantised=False)
 
 
-@expands(_DOMAIN, "QMoE")
-def _qmoe(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QMoE")
+def _qmoe(body: ImportBuilder) -> None:
     """Inputs: tokens, logits of the experts, then packed weights, scales and a bias of each layer,
     zero points of each, and shares to take instead of the softmax of the best logits.
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last, padded
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.fusions import conv_and_activation
 
 NCHWC = "com.microsoft.nchwc"
 
 
-def _plain(body: Body, value: Value) -> Value:
+def _plain(body: ImportBuilder, value: Value) -> Value:
     """A tensor as its shape has it."""
     blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
     moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
     return body("Reshape", moved, body("Shape", value))
 
 
-def _blocked(body: Body, value: Value) -> Value:
+def _blocked(body: ImportBuilder, value: Value) -> Value:
     """A tensor as it lies in memory."""
     count, size = body("Shape", value, end=1), body("Shape", value, start=2)
     parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
@@ -30,8 +33,8 @@ def _blocked(body: Body, value: Value) -> Value:
     return body("Reshape", moved, body("Shape", value))
 
 
-@expands(NCHWC, "ReorderInput")
-def _reorder_input(body: Body) -> None:
+@register_import_decomposition(NCHWC, "ReorderInput")
+def _reorder_input(body: ImportBuilder) -> None:
     x = body.inputs[0]
     last = bool(body.attrs.get("channels_last", 0))
     extra = -body.size_of(0, 3 if last else 1) % body.attrs["block"]
@@ -39,15 +42,15 @@ def _reorder_input(body: Body) -> None:
     body.outputs = [_blocked(body, padded(body, x, 1, after=body.ints(extra)))]
 
 
-@expands(NCHWC, "ReorderOutput")
-def _reorder_output(body: Body) -> None:
+@register_import_decomposition(NCHWC, "ReorderOutput")
+def _reorder_output(body: ImportBuilder) -> None:
     ends = (body.ints(0), body.ints(int(body.attrs["channels"])), body.ints(1))
     y = body("Slice", _plain(body, body.inputs[0]), *ends)
     body.outputs = [channels_last(body, y, 4) if body.attrs.get("channels_last", 0) else y]
 
 
-@expands(NCHWC, "Conv")
-def _conv(body: Body) -> None:
+@register_import_decomposition(NCHWC, "Conv")
+def _conv(body: ImportBuilder) -> None:
     """Inputs: x, weights, bias, and what is added before the activation.
 
     Fewer input channels than a block are as they are, in the weights and, but for convolutions of
@@ -70,15 +73,17 @@ def _conv(body: Body) -> None:
     body.outputs = [_blocked(body, y)]
 
 
-@expands(NCHWC, "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
-def _pool(body: Body) -> None:
+@register_import_decomposition(
+    NCHWC, "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"
+)
+def _pool(body: ImportBuilder) -> None:
     attrs = {name: value for name, value in body.attrs.items() if name != "block"}
     y = body(body.op_type, _plain(body, body.inputs[0]), **attrs)
     body.outputs = [_blocked(body, y)]
 
 
-@expands(NCHWC, "Upsample")
-def _upsample(body: Body) -> None:
+@register_import_decomposition(NCHWC, "Upsample")
+def _upsample(body: ImportBuilder) -> None:
     y = body(
         "Resize",
         _plain(body, body.inputs[0]),

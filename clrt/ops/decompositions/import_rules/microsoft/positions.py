@@ -10,15 +10,18 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.ops.decompositions.import_rules.axis_helpers import count_up, split_heads
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.unpadded_batches import with_padding
 from clrt.util.host_limits import MAX_COUNT
 
 _DOMAIN = "com.microsoft"
 
 
-@expands(_DOMAIN, "RelativePositionBias")
-def _relative_position_bias(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "RelativePositionBias")
+def _relative_position_bias(body: ImportBuilder) -> None:
     """The bias `[1, H, S, S]` of T5: a bucket for each small distance, wider ones behind them.
 
     The table `[buckets, H]` lies in memory by columns.
@@ -51,8 +54,8 @@ def _bucket_of_each(count: int, limit: int) -> Array:
     return np.where(distances < exact, distances, np.minimum(far, count - 1))
 
 
-@expands(_DOMAIN, "GatedRelativePositionBias")
-def _gated_relative_position_bias(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GatedRelativePositionBias")
+def _gated_relative_position_bias(body: ImportBuilder) -> None:
     """Inputs: queries `[B, S, H * D]`, their bias, the bias by position, weights and bias of the
     gates, the scale of the second gate by head, and the offsets of queries without padding.
     """
@@ -69,8 +72,8 @@ def _gated_relative_position_bias(body: Body) -> None:
     body.outputs = [body("Mul", gate, positions)]
 
 
-@expands(_DOMAIN, "GemmaRotaryEmbedding")
-def _gemma_rotary_embedding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GemmaRotaryEmbedding")
+def _gemma_rotary_embedding(body: ImportBuilder) -> None:
     """Inputs: angles `[B, S, D]`, queries, queries with their halves turned, and keys likewise."""
     sine, cosine = (
         body.cast(body("Unsqueeze", body(op, body.inputs[0]), body.ints(1)), body.input_dtype(1))
@@ -82,8 +85,8 @@ def _gemma_rotary_embedding(body: Body) -> None:
     ]
 
 
-@expands(_DOMAIN, "MRotaryEmbedding")
-def _mrotary_embedding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MRotaryEmbedding")
+def _mrotary_embedding(body: ImportBuilder) -> None:
     """Inputs: x, positions `[3, B, S]` in time, height and width, and the tables of cosines and
     sines, of which each column goes by one of the three.
 

@@ -10,7 +10,10 @@ from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import channels_first, channels_last
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.attention import self_attention
 from clrt.ops.decompositions.import_rules.microsoft.fusions import embed, positions_of
 from clrt.ops.decompositions.import_rules.quantized import (
@@ -27,19 +30,19 @@ _POOL_ATTRS = (
 )  # fmt: skip
 
 
-def _dequantised(body: Body, index: int) -> Value:
+def _dequantised(body: ImportBuilder, index: int) -> Value:
     """The tensor whose scale and zero point are the two inputs behind it."""
     return body("DequantizeLinear", *body.inputs[index : index + 2], body.optional(index + 2))
 
 
-def _finish(body: Body, y: Value, index: int, like: int = 0) -> None:
+def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
     """Quantises the result with the scale at `index` and the zero point behind it."""
     dtype = body.input_dtype(like)
     body.outputs = [quantise(body, y, body.inputs[index], body.optional(index + 1), dtype)]
 
 
 def integer_product(
-    body: Body, *operands: Value | None, factor: Value, bias: Value | None = None
+    body: ImportBuilder, *operands: Value | None, factor: Value, bias: Value | None = None
 ) -> Value:
     """A B * factor + bias in float32; operands are A, B and their zero points.
 
@@ -51,21 +54,21 @@ def integer_product(
     return body("Add", y, bias) if bias else y
 
 
-@expands(_DOMAIN, "DequantizeLinear")
-def _dequantize(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "DequantizeLinear")
+def _dequantize(body: ImportBuilder) -> None:
     axis = body.attrs.get("axis", 1)
     body.outputs = [body("DequantizeLinear", *body.inputs, axis=axis)]
 
 
-@expands(_DOMAIN, "QuantizeLinear")
-def _quantize(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QuantizeLinear")
+def _quantize(body: ImportBuilder) -> None:
     axis = body.attrs.get("axis", 1)
     x, scale = body.inputs[:2]
     body.outputs = [quantise(body, x, scale, body.optional(2), DType.UINT8, axis)]
 
 
-@expands(_DOMAIN, "MatMulIntegerToFloat")
-def _matmul_integer_to_float(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MatMulIntegerToFloat")
+def _matmul_integer_to_float(body: ImportBuilder) -> None:
     a, b = body.inputs[:2]
     to = body.input_dtype(2)
     scales = body("Mul", column(body, 2), body.as_float32(3))
@@ -75,8 +78,8 @@ def _matmul_integer_to_float(body: Body) -> None:
     body.outputs = [y if to is DType.FLOAT32 else body.cast(y, to)]
 
 
-@expands(_DOMAIN, "DynamicQuantizeMatMul")
-def _dynamic_quantize_matmul(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "DynamicQuantizeMatMul")
+def _dynamic_quantize_matmul(body: ImportBuilder) -> None:
     x, b, b_scale = body.inputs[:3]
     a, a_scale, a_zero = body.node("DynamicQuantizeLinear", [x], 3)
     factor = body("Mul", a_scale, b_scale)
@@ -85,8 +88,8 @@ def _dynamic_quantize_matmul(body: Body) -> None:
     body.outputs = [integer_product(body, a, b, *zeros, factor=factor, bias=bias)]
 
 
-@expands(_DOMAIN, "QGemm")
-def _qgemm(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QGemm")
+def _qgemm(body: ImportBuilder) -> None:
     a, a_scale, a_zero, b, b_scale, b_zero = body.inputs[:6]
     if body.attrs.get("transA", 0):
         a = body("Transpose", a, perm=[1, 0])
@@ -105,8 +108,8 @@ def _qgemm(body: Body) -> None:
     body.outputs = [requantise(body, sums, factor, zero, to)]
 
 
-@expands(_DOMAIN, "QLinearConv")
-def _qlinear_conv(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearConv")
+def _qlinear_conv(body: ImportBuilder) -> None:
     rank = body.rank_of(3)
     last = bool(body.attrs.get("channels_last", 0))
     x = body.inputs[0]
@@ -114,18 +117,18 @@ def _qlinear_conv(body: Body) -> None:
     body.outputs = [channels_last(body, y, rank) if last else y]
 
 
-@expands(_DOMAIN, "QLinearAdd")
-def _qlinear_add(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearAdd")
+def _qlinear_add(body: ImportBuilder) -> None:
     _finish(body, body("Add", _dequantised(body, 0), _dequantised(body, 3)), 6)
 
 
-@expands(_DOMAIN, "QLinearMul")
-def _qlinear_mul(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearMul")
+def _qlinear_mul(body: ImportBuilder) -> None:
     _finish(body, body("Mul", _dequantised(body, 0), _dequantised(body, 3)), 6)
 
 
-@expands(_DOMAIN, "MulInteger")
-def _mul_integer(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MulInteger")
+def _mul_integer(body: ImportBuilder) -> None:
     """Inputs: a and its zero point, b and its own."""
     factors = []
     for index in (0, 2):
@@ -136,41 +139,41 @@ def _mul_integer(body: Body) -> None:
     body.outputs = [body("Mul", *factors)]
 
 
-@expands(_DOMAIN, "MatMulInteger16")
-def _matmul_integer16(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MatMulInteger16")
+def _matmul_integer16(body: ImportBuilder) -> None:
     if any(body.input_dtype(i) is not DType.INT16 for i in range(2)):
         raise UnsupportedError("operands other than int16, of which the result may be uint32")
     operands = [body.cast(value, DType.INT32) for value in body.inputs[:2]]
     body.outputs = [body("MatMul", *operands)]
 
 
-@expands(_DOMAIN, "QLinearReduceMean")
-def _qlinear_reduce_mean(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearReduceMean")
+def _qlinear_reduce_mean(body: ImportBuilder) -> None:
     axes = [int(axis) for axis in body.attrs.get("axes", ())]
     keep = int(body.attrs.get("keepdims", 1))
     x = _dequantised(body, 0)
     _finish(body, body("ReduceMean", x, body.ints(*axes) if axes else None, keepdims=keep), 3)
 
 
-@expands(_DOMAIN, "QLinearWhere")
-def _qlinear_where(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearWhere")
+def _qlinear_where(body: ImportBuilder) -> None:
     picked = body("Where", body.inputs[0], _dequantised(body, 1), _dequantised(body, 4))
     _finish(body, picked, 7, like=1)
 
 
-@expands(_DOMAIN, "QLinearSigmoid")
-def _qlinear_sigmoid(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearSigmoid")
+def _qlinear_sigmoid(body: ImportBuilder) -> None:
     _finish(body, body("Sigmoid", _dequantised(body, 0)), 3)
 
 
-@expands(_DOMAIN, "QLinearLeakyRelu")
-def _qlinear_leaky_relu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearLeakyRelu")
+def _qlinear_leaky_relu(body: ImportBuilder) -> None:
     alpha = float(body.attrs.get("alpha", 0.01))
     _finish(body, body("LeakyRelu", _dequantised(body, 0), alpha=alpha), 3)
 
 
-@expands(_DOMAIN, "QLinearSoftmax")
-def _qlinear_softmax(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearSoftmax")
+def _qlinear_softmax(body: ImportBuilder) -> None:
     axis, x = int(body.attrs.get("axis", -1)), _dequantised(body, 0)
     if body.attrs["opset"] >= 13:
         y = body("Softmax", x, axis=axis)
@@ -180,8 +183,8 @@ def _qlinear_softmax(body: Body) -> None:
     _finish(body, y, 3)
 
 
-@expands(_DOMAIN, "QLinearConcat")
-def _qlinear_concat(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearConcat")
+def _qlinear_concat(body: ImportBuilder) -> None:
     count, rest = divmod(len(body.inputs) - 2, 3)
     if rest or count < 1:
         raise ModelError(
@@ -191,18 +194,18 @@ def _qlinear_concat(body: Body) -> None:
     _finish(body, body("Concat", *parts, axis=int(body.attrs["axis"])), 0, like=1)
 
 
-@expands(_DOMAIN, "NhwcMaxPool")
-def _nhwc_max_pool(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "NhwcMaxPool")
+def _nhwc_max_pool(body: ImportBuilder) -> None:
     rank = body.rank_of()
     y = body("MaxPool", channels_first(body, body.inputs[0], rank), **_pool_attrs(body))
     body.outputs = [channels_last(body, y, rank)]
 
 
-def _pool_attrs(body: Body) -> dict[str, Any]:
+def _pool_attrs(body: ImportBuilder) -> dict[str, Any]:
     return {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
 
 
-def _pool(body: Body, op: str) -> None:
+def _pool(body: ImportBuilder, op: str) -> None:
     rank = body.rank_of(0)
     last = bool(body.attrs.get("channels_last", 0))
     x = _dequantised(body, 0)
@@ -211,18 +214,18 @@ def _pool(body: Body, op: str) -> None:
     _finish(body, channels_last(body, y, rank) if last else y, 3)
 
 
-@expands(_DOMAIN, "QLinearAveragePool")
-def _qlinear_average_pool(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearAveragePool")
+def _qlinear_average_pool(body: ImportBuilder) -> None:
     _pool(body, "AveragePool")
 
 
-@expands(_DOMAIN, "QLinearGlobalAveragePool")
-def _qlinear_global_average_pool(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QLinearGlobalAveragePool")
+def _qlinear_global_average_pool(body: ImportBuilder) -> None:
     _pool(body, "GlobalAveragePool")
 
 
-@expands(_DOMAIN, "QEmbedLayerNormalization")
-def _qembed_layer_normalization(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QEmbedLayerNormalization")
+def _qembed_layer_normalization(body: ImportBuilder) -> None:
     """Inputs: as EmbedLayerNormalization up to the mask, then scales and zero points of the tables,
     gamma and beta."""
 
@@ -235,7 +238,7 @@ def _qembed_layer_normalization(body: Body) -> None:
     embed(body, look_up, positions_of(body), [dequantised(i, body.inputs[i]) for i in (5, 6)])
 
 
-def unpacked(body: Body, x: Value, bits: int) -> Value:
+def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
     """Bytes as elements of `bits` bits along the last axis, low-order bits first."""
     if bits == 8:
         return x
@@ -251,8 +254,8 @@ def unpacked(body: Body, x: Value, bits: int) -> Value:
     return body("Reshape", pairs, body("Concat", lead, last, axis=0))
 
 
-@expands(_DOMAIN, "MatMulNBits")
-def _matmul_nbits(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "MatMulNBits")
+def _matmul_nbits(body: ImportBuilder) -> None:
     """With a block for each place of K: its weights in floats, and a product of those."""
     k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
     a, weights, scales, _, groups = body.inputs[:5]
@@ -280,8 +283,8 @@ def _matmul_nbits(body: Body) -> None:
     body.outputs = [body("Add", y, body.inputs[5]) if body.has(5) else y]
 
 
-@expands(_DOMAIN, "GatherBlockQuantized")
-def _gather_block_quantized(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GatherBlockQuantized")
+def _gather_block_quantized(body: ImportBuilder) -> None:
     data, indices, scales = body.inputs[:3]
     rank, dtype = body.rank_of(0), body.input_dtype(0)
     gather = int(body.attrs.get("gather_axis", 0)) % rank
@@ -311,8 +314,8 @@ def _gather_block_quantized(body: Body) -> None:
     body.outputs = [body("DequantizeLinear", found, scale, zero, axis=axis, block_size=block)]
 
 
-@expands(_DOMAIN, "QAttention")
-def _qattention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "QAttention")
+def _qattention(body: ImportBuilder) -> None:
     x, weight, bias, x_scale, weight_scale = body.inputs[:5]
     factor = body("Mul", x_scale, weight_scale)
     zeros = (body.optional(6), body.optional(7))

@@ -9,7 +9,10 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of, merge_heads
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.attention import mask_of
 from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import (
     first_places,
@@ -18,8 +21,8 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 )
 
 
-@expands("com.microsoft", "SparseAttention")
-def _sparse_attention(body: Body) -> None:
+@register_import_decomposition("com.microsoft", "SparseAttention")
+def _sparse_attention(body: ImportBuilder) -> None:
     """Inputs: q, k, v, a cache of keys and one of values `[B, K, P, D]`, the blocks that are seen
     (`_seen_blocks`), how many places there are in all, those of each row, and the tables of cosines
     and sines.
@@ -48,7 +51,7 @@ def _sparse_attention(body: Body) -> None:
     body.outputs = [merge_heads(body, body("Attention", q, *caches, mask, **attrs)), *caches]
 
 
-def _seen_blocks(body: Body) -> Value:
+def _seen_blocks(body: ImportBuilder) -> Value:
     """Which blocks of keys those of queries see, `[layouts, blocks, blocks]`, as bytes.
 
     Input 5 says where each row of input 6 ends, `[layouts, blocks + 1]`; that has the columns.

@@ -9,26 +9,29 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 
 _DOMAIN = "com.microsoft"
 # Tokens of an n-gram, for each of which there are four nodes.
 _MOST_GRAM = 1000
 
 
-@expands(_DOMAIN, "SampleOp")
-def _sample_op(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "SampleOp")
+def _sample_op(body: ImportBuilder) -> None:
     body.outputs = [body("Identity", body.inputs[0])]
 
 
-@expands(_DOMAIN, "ExpandDims")
-def _expand_dims(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "ExpandDims")
+def _expand_dims(body: ImportBuilder) -> None:
     axis = body("Reshape", body("Cast", body.inputs[1], to=7), body.ints(1))
     body.outputs = [body("Unsqueeze", body.inputs[0], axis)]
 
 
-@expands(_DOMAIN, "CDist")
-def _cdist(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "CDist")
+def _cdist(body: ImportBuilder) -> None:
     """Distances of the rows of `[M, N]` to those of `[K, N]`."""
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
@@ -37,8 +40,8 @@ def _cdist(body: Body) -> None:
     body.outputs = [body("Sqrt", squares) if metric == "euclidean" else squares]
 
 
-@expands(_DOMAIN, "UnfoldTensor")
-def _unfold_tensor(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "UnfoldTensor")
+def _unfold_tensor(body: ImportBuilder) -> None:
     """Slices of `size` elements of an axis, `step` apart, each along a new last axis."""
     rank = body.rank_of()
     axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
@@ -55,18 +58,18 @@ def _unfold_tensor(body: Body) -> None:
     body.outputs = [body("Transpose", y, perm=[*order, axis + 1])]
 
 
-@expands(_DOMAIN, "Trilu")
-def _trilu(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Trilu")
+def _trilu(body: ImportBuilder) -> None:
     body.outputs = [body("Trilu", *body.inputs, upper=int(body.attrs.get("upper", 1)))]
 
 
-@expands(_DOMAIN, "GatherND")
-def _gather_nd(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GatherND")
+def _gather_nd(body: ImportBuilder) -> None:
     body.outputs = [body("GatherND", body.inputs[0], body("Cast", body.inputs[1], to=7))]
 
 
-@expands(_DOMAIN, "GridSample")
-def _grid_sample(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "GridSample")
+def _grid_sample(body: ImportBuilder) -> None:
     """The modes have had other names since."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}
     given = body.attrs.get("mode", "bilinear")
@@ -74,8 +77,8 @@ def _grid_sample(body: Body) -> None:
     body.outputs = [body("GridSample", *body.inputs, **attrs)]
 
 
-@expands(_DOMAIN, "Pad")
-def _pad(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Pad")
+def _pad(body: ImportBuilder) -> None:
     """The pads may be one row, the value a list of one."""
     pads = body("Reshape", body.inputs[1], body.ints(-1))
     value = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else None
@@ -83,23 +86,23 @@ def _pad(body: Body) -> None:
     body.outputs = [body("Pad", body.inputs[0], pads, value, mode=mode)]
 
 
-@expands(_DOMAIN, "Range")
-def _range(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Range")
+def _range(body: ImportBuilder) -> None:
     """Each number may be a list of one; the step may be left out."""
     ends = [body("Reshape", x, body.ints()) for x in body.inputs[:2]]
     step = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else body.number(1)
     body.outputs = [body("Range", *ends, step)]
 
 
-@expands(_DOMAIN, "Unique")
-def _unique(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "Unique")
+def _unique(body: ImportBuilder) -> None:
     """In the order they come, and without the places where they do."""
     y, _, which, counts = body.node("Unique", body.inputs, 4, sorted=0)
     body.outputs = [y, which, counts]
 
 
-@expands(_DOMAIN, "NGramRepeatBlock")
-def _ngram_repeat_block(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "NGramRepeatBlock")
+def _ngram_repeat_block(body: ImportBuilder) -> None:
     """Scores `[B, V]` are -inf where the token would end an n-gram that ids `[B, S]` have."""
     ids, scores = body.inputs
     size, last = body.count_of("ngram_size", most=_MOST_GRAM), body.ints(1)
@@ -121,8 +124,8 @@ def _ngram_repeat_block(body: Body) -> None:
     body.outputs = [body("Where", body("Cast", found, to=9), lowest, scores)]
 
 
-@expands(_DOMAIN, "WordConvEmbedding")
-def _word_conv_embedding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "WordConvEmbedding")
+def _word_conv_embedding(body: ImportBuilder) -> None:
     """The largest tanh of a convolution over the characters of each word, `[words, filters]`.
 
     Inputs: characters `[words, places]`, 0 behind the last one; filters `[F, 1, window, E]` and

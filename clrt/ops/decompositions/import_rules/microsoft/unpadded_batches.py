@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.decompositions.import_rules.axis_helpers import count_up, dim_of
-from clrt.ops.decompositions.import_rules.import_builder import Body, expands
+from clrt.ops.decompositions.import_rules.import_builder import (
+    ImportBuilder,
+    register_import_decomposition,
+)
 from clrt.ops.decompositions.import_rules.microsoft.attention import attend, mask_of, project
 
 _DOMAIN = "com.microsoft"
 
 
-def _token_places(body: Body, tokens: Value, offsets: Value) -> Value:
+def _token_places(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
     """Where tokens `[T, …]` are among the places of all rows, `[T]`; offsets of padding follow."""
     flat = body("Reshape", offsets, body.ints(-1))
     found = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
     return body.cast(found, DType.INT64)
 
 
-def with_padding(body: Body, tokens: Value, offsets: Value) -> Value:
+def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
     """Tokens `[T, W]` of the dtype of input 0 as `[B, S, W]`, with zeros for the padding.
 
     Args:
@@ -33,8 +36,8 @@ def with_padding(body: Body, tokens: Value, offsets: Value) -> Value:
     return body("Reshape", rows, body("Concat", body("Shape", offsets), width, axis=0))
 
 
-@expands(_DOMAIN, "RemovePadding")
-def _remove_padding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "RemovePadding")
+def _remove_padding(body: ImportBuilder) -> None:
     """Inputs: `[B, S, W]`, and how many places of each row are tokens, which come first."""
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
@@ -54,12 +57,12 @@ def _remove_padding(body: Body) -> None:
     ]
 
 
-@expands(_DOMAIN, "RestorePadding")
-def _restore_padding(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "RestorePadding")
+def _restore_padding(body: ImportBuilder) -> None:
     body.outputs = [with_padding(body, *body.inputs[:2])]
 
 
-def _attend_packed(body: Body, operands: Sequence[Value], first: int) -> None:
+def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -> None:
     """Attention on queries, keys and values `[T, W]`.
 
     Args:
@@ -82,14 +85,14 @@ def _attend_packed(body: Body, operands: Sequence[Value], first: int) -> None:
     body.outputs = [body("Gather", rows, _token_places(body, operands[0], offsets))]
 
 
-@expands(_DOMAIN, "PackedAttention")
-def _packed_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "PackedAttention")
+def _packed_attention(body: ImportBuilder) -> None:
     """Inputs: x, weights, bias, the offsets and ends of the tokens, what is added to the scores."""
     _attend_packed(body, project(body), 3)
 
 
-@expands(_DOMAIN, "PackedMultiHeadAttention")
-def _packed_multi_head_attention(body: Body) -> None:
+@register_import_decomposition(_DOMAIN, "PackedMultiHeadAttention")
+def _packed_multi_head_attention(body: ImportBuilder) -> None:
     """Inputs: q, k, v `[T, W]`, or all of them `[T, H, 3, D]`, their bias, and those above."""
     if body.rank_of(0) == 4:
         parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
