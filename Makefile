@@ -34,6 +34,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check --preview --select PLW1514 .  # text has an encoding
 	@$(MAKE) --no-print-directory --jobs types types-win32 types-darwin
 	$(BIN)/vermin --quiet --target=3.10- --violations --no-tips clrt examples tests tools
+	$(BIN)/python tools/lint_warnings.py
 
 # For the inner loop, in 90 seconds: lint of what differs from main, and one test of each module.
 CHANGED = $(shell git diff --name-only --diff-filter=d main -- '*.py'; git ls-files --others --exclude-standard '*.py')

@@ -1,0 +1,60 @@
+"""No module imports itself, through whatever others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("clrt", "examples", "tests", "tools")
+
+
+def _files() -> list[Path]:
+    found = (p for f in FOLDERS for p in (ROOT / f).rglob("*.py"))
+    return sorted(p for p in found if "__pycache__" not in p.parts)
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields a syntax tree's nodes except those that only type checkers read."""
+    yield node
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _executed(child)
+
+
+def _imported(path: Path, modules: set[str]) -> set[str]:
+    """Returns the modules of this repository that a file imports, in functions too."""
+    package = _module(path).split(".")[: None if path.stem == "__init__" else -1]
+    found: set[str] = set()
+    for node in _executed(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            inner = {f"{origin}.{a.name}" for a in node.names} & modules
+            found |= inner or {origin}
+    return found & modules
+
+
+def test_no_module_imports_itself() -> None:
+    modules = {_module(p): p for p in _files()}
+    graph = {m: _imported(p, set(modules)) for m, p in modules.items()}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for other in sorted(graph[module] - {module}):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
