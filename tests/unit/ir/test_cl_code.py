@@ -19,9 +19,9 @@ _FOLDER = Path(clrt.__file__).parent
 _ROW = ("ops/pointwise/table.py", "_row")
 # Where Code is made of something else than a literal, and why that is clrt's own text.
 _OTHERWISE = {
-    ("ir/cl_code.py", "Code(self.format(*map(spelled, args), **pieces))"),
-    ("ir/cl_code.py", "Code(super().join((spelled(p) for p in parts)))"),
-    ("ir/cl_code.py", "Code(self.replace(spelled(old), spelled(new)))"),
+    ("ir/cl_code.py", "Code(self.format(*map(render_define, args), **pieces))"),
+    ("ir/cl_code.py", "Code(super().join((render_define(p) for p in parts)))"),
+    ("ir/cl_code.py", "Code(self.replace(render_define(old), render_define(new)))"),
     ("ir/cl_code.py", "Code(int.__repr__(value))"),
     ("ir/cl_code.py", "Code(float(value).hex())"),
     ("ir/dtypes.py", "Code(d.value)"),  # members of an enum
