@@ -87,7 +87,7 @@ __all__ = [
     "tensor",
 ]
 
-# Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
+# Modules of the public names, imported at first access so that `import clrt` stays fast.
 _HOMES = {
     "Chat": "clrt.generation.chat",
     "CrossEncoder": "clrt.text.cross_encoder",

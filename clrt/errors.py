@@ -1,4 +1,7 @@
-"""Every error clrt raises on purpose. A message is one sentence, then the remedy."""
+"""Exception classes of clrt, and helpers that format their messages.
+
+A message is one sentence that states the problem, then the remedy.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from typing import Any, ClassVar, TypeVar
 _FOLDER = Path(__file__).parent
 
 
-# Names in a file may have any length, and contain control characters of terminals.
+# Messages quote names from model files, which may be of any length and contain control characters.
+# A word of at least this many characters is shortened to its first and last characters.
 _LONG_WORD = re.compile(r"\S{400,}")
-_WORD_ENDS = 200, 100
-_LONGEST = 20_000
-# Characters that a terminal obeys (C0, DEL, C1), that reorder or break a line (bidirectional
-# controls, line separators), or that no encoding has (lone surrogates).
+_WORD_HEAD_CHARS, _WORD_TAIL_CHARS = 200, 100
+# Maximum length of a message, in characters.
+_MAX_MESSAGE_CHARS = 20_000
+# Unsafe to print: terminal controls (C0, DEL, C1), characters that reorder or break a line
+# (bidirectional controls, line separators), and lone surrogates, which no encoding can represent.
 CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LINE_CONTROLS = "\n\t"
-# Packages that not everybody needs, by the name of their module: what pip installs for it, and the
-# extra of clrt that it belongs to.
+# Optional dependencies by module name: (pip requirement, extra of clrt that includes it).
 _EXTRAS = {
     "PIL": ("pillow>=10", "vision"),
     "google": ("onnx>=1.17", "onnx"),
@@ -44,36 +48,39 @@ _EXTRAS = {
 
 
 def install_command(module: str) -> str:
-    """Returns the command that installs the package of a module, as any shell takes it."""
+    """Returns the pip command that installs the package of `module`, quoted for any shell."""
     return f'pip install "{_EXTRAS[module][0]}"'
 
 
 def shown(text: str, lines: bool = False) -> str:
-    """The text as messages show it: long names cut, unprintable characters escaped.
+    """Returns `text` shortened and escaped for an error message.
+
+    Words of 400 or more characters, and a text of more than 20,000, are cut in the middle;
+    unprintable characters become escapes such as `\\x1b`.
 
     Args:
-        lines: Whether the text may have several lines.
+        lines: Whether newlines and tabs are kept.
     """
-    if len(text) > 100 * _LONGEST:  # before anything reads all of it
-        text = f"{text[: 50 * _LONGEST]}…{text[-_LONGEST:]}"
-    head, tail = _WORD_ENDS
+    if len(text) > 100 * _MAX_MESSAGE_CHARS:  # bounds the time of the regular expression
+        text = f"{text[: 50 * _MAX_MESSAGE_CHARS]}…{text[-_MAX_MESSAGE_CHARS:]}"
+    head, tail = _WORD_HEAD_CHARS, _WORD_TAIL_CHARS
     text = _LONG_WORD.sub(lambda m: f"{m[0][:head]}…{m[0][-tail:]}", text)
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 1000]}…{text[-900:]}"
+    if len(text) > _MAX_MESSAGE_CHARS:
+        text = f"{text[: _MAX_MESSAGE_CHARS - 1000]}…{text[-900:]}"
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or (lines and c in "\n\t") else _escape(c) for c in text)
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """Text with its control characters as escapes such as `\\x1b`, safe to print anywhere.
+    """Returns `text` with control characters escaped, such as `\\x1b`, safe to print anywhere.
 
-    Whole messages are made safe by `shown`, which cuts long words, too.
+    For whole messages use `shown`, which also shortens long words.
 
     Args:
-        text: Text of a model, a label or a file name; of any length, and maybe a part of a stream,
-            since each character is escaped for itself.
-        lines: Whether newlines and tabs stay.
+        text: Text from a model or a file name, of any length. It may be one chunk of a stream:
+            each character is escaped independently.
+        lines: Whether newlines and tabs are kept.
     """
     kept = _LINE_CONTROLS if lines else ""
     return CONTROLS.sub(lambda m: m[0] if m[0] in kept else _escape(m[0]), text)
@@ -84,7 +91,7 @@ def _escape(character: str) -> str:
 
 
 class ClrtError(Exception):
-    """Base of all clrt errors."""
+    """Base class of all clrt errors. The message is shortened and escaped by `shown`."""
 
     _lines: ClassVar[bool] = False
 
@@ -100,10 +107,10 @@ class ModelError(ClrtError):
 
 
 class UnsupportedError(ClrtError):
-    """The model is valid but uses something clrt does not support.
+    """The model is valid but uses an op or feature that clrt does not support.
 
     Attributes:
-        nodes: One description per unsupported node ("Op 'node name' (opset 17)").
+        nodes: One description per unsupported node: "Op 'node name' (opset 17)".
     """
 
     def __init__(self, message: str, nodes: Sequence[str] = ()) -> None:
@@ -112,22 +119,22 @@ class UnsupportedError(ClrtError):
 
 
 class InputError(ClrtError, ValueError):
-    """An argument of `run` or `encode` does not fit: a name, a dtype or a value."""
+    """An argument of `run` or `encode` has an unknown name, a wrong dtype or an invalid value."""
 
 
 class ShapeError(InputError):
-    """Shapes, ranks or axes do not fit together."""
+    """Shapes, ranks or axes are incompatible."""
 
 
 class NumberError(InputError):
-    """An index, length or other number in a tensor is outside what its node allows.
+    """An index, length or other number in an input tensor is outside the range its node allows.
 
     Attributes:
-        operand: The node's input that contains it.
-        what: What the number means: "an index".
+        operand: Index of the node's input that contains the number.
+        what: Meaning of the number, for the message: "an index".
         number: The number.
-        allowed: What is allowed, as a clause: "allowed are -3..2".
-        node: The `clrt.ir.graph.Node`, once it is known.
+        allowed: Allowed range as a clause: "allowed are -3..2".
+        node: The `clrt.ir.graph.Node`; None until `at` sets it.
     """
 
     def __init__(
@@ -147,7 +154,7 @@ class NumberError(InputError):
         self.node = node
 
     def at(self, node: Any) -> NumberError:
-        """The same error with its node, once that is known."""
+        """Returns a copy of the error that names `node`."""
         return NumberError(repr(node), self.operand, self.what, self.number, self.allowed, node)
 
 
@@ -156,14 +163,14 @@ class PassError(ClrtError):
 
 
 class PlanError(ClrtError):
-    """No execution plan could be made for these shapes."""
+    """No execution plan exists for the given input shapes."""
 
 
 class KernelBuildError(ClrtError):
     """An OpenCL program did not compile.
 
     Attributes:
-        log: The compiler's log.
+        log: Build log of the OpenCL compiler.
     """
 
     _lines = True
@@ -174,24 +181,24 @@ class KernelBuildError(ClrtError):
 
 
 class DeviceError(ClrtError):
-    """No OpenCL platform, or the device asked for is absent or unusable."""
+    """No OpenCL platform was found, or the requested device is absent or unusable."""
 
 
 class CancelledError(ClrtError):
-    """`cancel` was called on the run."""
+    """The run was stopped by `cancel`."""
 
 
 class RunTimeoutError(ClrtError, TimeoutError):
-    """A run was not done in the time that it was given."""
+    """A run did not finish within its timeout."""
 
 
 class OutOfMemoryError(DeviceError):
     """A request does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
 
     Attributes:
-        needed_bytes: Bytes that were asked for.
-        available_bytes: Bytes that there are: the limit, or what the device reports; 0 if unknown.
-        fitting_batch: The largest batch that would fit; None if none does, or if it is unknown.
+        needed_bytes: Requested size in bytes.
+        available_bytes: The limit, or the memory that the device reports, in bytes; 0 if unknown.
+        fitting_batch: Largest batch size that would fit; None if none fits or if it is unknown.
     """
 
     def __init__(
@@ -212,14 +219,19 @@ class HostFallbackWarning(UserWarning):
 
 
 def reworded(error: E, message: str) -> E:
-    """The same error, with its attributes, and another message."""
-    again = copy.copy(error)
-    again.args = (shown(message, error._lines),)
-    return again
+    """Returns a copy of `error`, including its attributes, with another message."""
+    copied = copy.copy(error)
+    copied.args = (shown(message, error._lines),)
+    return copied
 
 
 def without_title(message: str, title: str, op_name: str = "") -> str:
-    """The message without the op's name in front; the caller puts the node's name there."""
+    """Returns `message` without a leading op name, so that the caller can prefix the node's name.
+
+    Args:
+        title: Op name, or op name and node name, as the message may begin.
+        op_name: Op name; "" means the first word of `title`.
+    """
     op_name = op_name or title.partition(" ")[0]
     for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
         if message.startswith(head):
@@ -228,12 +240,12 @@ def without_title(message: str, title: str, op_name: str = "") -> str:
 
 
 def counted(count: int, noun: str, many: str = "") -> str:
-    """A count with its noun: "1 node", "2 nodes"; `many` is an irregular plural."""
+    """Returns a count with its noun: "1 node", "2 nodes"; `many` is an irregular plural."""
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the innermost line outside clrt of the call stack."""
+    """Issues a warning that points to the innermost caller outside clrt."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back
@@ -242,13 +254,14 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 @contextmanager
 def explain_missing_extra(what: str) -> Iterator[None]:
-    """Around imports: says which extra brings a package that is missing.
+    """Context manager around imports: names the pip extra that provides a missing package.
 
     Args:
-        what: What needs it, as the message begins.
+        what: The feature that needs the package; the message begins with it.
 
     Raises:
-        UnsupportedError: A package of an extra is not installed.
+        UnsupportedError: A package of an extra is not installed. Other missing modules raise
+            ModuleNotFoundError.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of models: environment, host limits, files, text, integer math."""
+"""Model-independent helpers: environment variables, host limits, files, text, integer math."""

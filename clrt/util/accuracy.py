@@ -1,4 +1,4 @@
-"""The difference between results and those of another implementation."""
+"""Maximum difference between a result and the result of a reference implementation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 
 def max_difference(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
-    """The largest absolute difference, and its ratio to the largest finite element expected.
+    """Returns the largest absolute difference, and its ratio to the largest finite `expected`.
 
-    Infinities and NaN at the same places are equal. Infinities and NaN elsewhere, and other shapes,
-    give inf. If all expected elements are 0, the ratio is the difference.
+    Equal infinities, and NaN in both arrays, count as no difference. An infinity or NaN in only
+    one array, or different shapes, give inf. If all expected elements are 0, the ratio is the
+    absolute difference.
     """
     if actual.shape != expected.shape:
         return np.inf, np.inf

@@ -1,9 +1,9 @@
-"""Function calls in progress, and threads that wait for them: state that an exception cannot tear.
+"""Locks and wake-ups that stay consistent if a signal handler raises at any instruction.
 
-The handler of a signal, such as Ctrl-C's, may raise between any two instructions of the main
-thread: in a `finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run.
-Shared state is therefore owned by a `ActiveCall`. It is free again once the call's frame has ended,
-whether or not anything ran to say so, and who finds it so repairs what the call left.
+A signal handler, such as Ctrl-C's, may raise between any two instructions of the main thread: in a
+`finally`, in `__exit__`, in a lock's `__enter__`. So no cleanup is certain to run. Shared state is
+therefore owned by an `ActiveCall`, the frame of a function call. The state counts as released once
+that frame has ended, even if no cleanup ran; the next owner repairs it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from typing import TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-# On Windows Ctrl-C does not end a wait without an end.
+# Interval in seconds at which a waiting thread wakes: on Windows, Ctrl-C does not interrupt a wait
+# without a timeout.
 LOOK_S = 0.5
 
 
 class ActiveCall:
-    """The call of the function that makes this, as the owner of state.
+    """The running call of the function that creates this object, used as the owner of a lock.
 
-    It keeps the frame alive until `end`, or until it is seen to be over.
+    It keeps the call's frame alive until `end`, or until `is_over` finds that the call has ended.
 
     Attributes:
-        thread: Identifier of the thread that it runs in.
+        thread: Identifier of the thread that the call runs in.
     """
 
     __slots__ = ("_frame", "thread")
@@ -38,46 +39,47 @@ class ActiveCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether the function has returned or was left by an exception."""
+        """Whether the function has returned or raised, or `end` was called."""
         frame = self._frame
         if frame is None:
             return True
         try:
-            frame.clear()  # refused while it executes, in whatever thread or greenlet
+            frame.clear()  # raises while the frame executes, in any thread or greenlet
         except RuntimeError:
             return False
         self._frame = None
         return True
 
     def end(self) -> None:
-        """Counts as over from now on."""
+        """Marks the call as over, before its frame ends."""
         self._frame = None
 
 
 class RecencyDict(dict[K, V]):
-    """A dict in the order of use, the longest unused first.
+    """A dict in order of last use, least recently used first.
 
-    In the midst of `OrderedDict`'s methods, keys' own `__hash__` and `__eq__` run: what they raise
-    leaves its order and its items at odds. Here an item is there in whole, or not at all.
+    `OrderedDict` calls the keys' `__hash__` and `__eq__` in the middle of its methods: an exception
+    raised there leaves its order and its items inconsistent. Here an item is either complete or
+    absent.
     """
 
     def use(self, key: K) -> V | None:
-        """The value of a key, which is now the one used last; None if there is none."""
+        """Returns the value of a key and marks it most recently used; None if it is absent."""
         value = self.pop(key, None)
         if value is not None:
             self[key] = value
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Sets the value of a key, which is now the one used last."""
+        """Sets the value of a key and marks it most recently used."""
         self.pop(key, None)
         self[key] = value
 
     def pop_oldest(self) -> V:
-        """Takes the value out that is longest unused.
+        """Removes and returns the least recently used value.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The dict is empty.
         """
         for key in self:
             return self.pop(key)
@@ -85,45 +87,45 @@ class RecencyDict(dict[K, V]):
 
 
 class Waiters:
-    """Wakes the threads that wait for a change.
+    """A condition variable that is safe if a signal handler raises.
 
-    `threading.Condition` is written in Python: an exception in its midst keeps its lock, or gives
-    one up twice. Here a thread waits without the lock that guards what it waits for:
+    `threading.Condition` is written in Python: an exception inside it leaves its lock acquired, or
+    releases it twice. Here a thread waits without holding the lock of the condition:
 
         with lock:
-            if there is what it needs: take it
+            if condition: return
             ticket = waiters.enter()
-        ticket.acquire(timeout=...)  # then it looks again
+        ticket.acquire(timeout=...)  # then test the condition again
 
-    Use timeouts: a wake-up may be lost with the thread that was to give it.
+    Use timeouts: a wake-up is lost if the thread that should send it dies.
     """
 
     def __init__(self) -> None:
         self._tickets: deque[Lock] = deque()
 
     def enter(self) -> Lock:
-        """A lock that can be acquired after the next `wake`."""
+        """Returns a lock whose `acquire` blocks until the next `wake`."""
         ticket = Lock()
         ticket.acquire()
         self._tickets.append(ticket)
         return ticket
 
     def wake(self) -> None:
-        """Wakes all."""
+        """Releases all tickets."""
         while self._tickets:
             try:
                 ticket = self._tickets.popleft()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread popped the last ticket
                 return
             ticket.release()
 
 
 class Turns:
-    """Lets one call at a time use something.
+    """A mutex owned by an `ActiveCall`: released once the owner's call has ended in any way.
 
     Attributes:
-        is_torn: Whether an exception broke off the last call that had its turn. Who has the next
-            one repairs what it left, and then sets this to false.
+        is_torn: Whether the previous owner ended without `give_back`, because of an exception. The
+            next owner repairs the shared state, then sets this to False.
     """
 
     def __init__(self) -> None:
@@ -133,7 +135,7 @@ class Turns:
         self._holder: ActiveCall | None = None
 
     def try_take(self, call: ActiveCall) -> bool:
-        """Whether a call has its turn now; it is never waited for."""
+        """Acquires the mutex for `call` if it is free, without waiting; returns whether it did."""
         with self._lock:
             if self._holder is not None:
                 if not self._holder.is_over:
@@ -143,7 +145,7 @@ class Turns:
             return True
 
     def take(self, call: ActiveCall) -> None:
-        """Returns once a call has its turn."""
+        """Acquires the mutex for `call`, waiting without a timeout."""
         while True:
             ticket = self._waiters.enter()
             if self.try_take(call):
@@ -152,18 +154,18 @@ class Turns:
 
     @property
     def is_left(self) -> bool:
-        """Whether the last turn was broken off, and nobody has repaired what it left."""
+        """Whether an owner ended without `give_back`, and the state has not been repaired since."""
         return self.is_torn or (self._holder is not None and self._holder.is_over)
 
     def give_back(self) -> None:
-        """Ends the turn of the call that has it, which has left everything whole."""
+        """Releases the mutex; the owner calls this once the shared state is consistent."""
         self._holder = None
         self._waiters.wake()
 
     def enter(self) -> Lock:
-        """A lock that can be acquired after the next turn ends, or `wake`."""
+        """Returns a lock whose `acquire` blocks until the next `give_back` or `wake`."""
         return self._waiters.enter()
 
     def wake(self) -> None:
-        """Has all that wait look again."""
+        """Wakes all waiting threads, which try to acquire the mutex again."""
         self._waiters.wake()

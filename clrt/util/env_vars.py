@@ -1,4 +1,4 @@
-"""Every environment variable clrt reads: one row each, with type, default and help."""
+"""Environment variables that clrt reads: name, parser, default and help of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import platformdirs
 from clrt.errors import ClrtError
 
 T = TypeVar("T")
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+# Binary exponents of unit prefixes.
+_UNIT_EXPONENTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def _flag(text: str) -> bool:
@@ -44,7 +45,7 @@ def _number(text: str) -> int:
 
 
 def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
-    """Returns the number that decimal digits write; None if `text` is anything else.
+    """Parses a non-negative decimal integer; returns None if `text` has other than ASCII digits.
 
     Args:
         most: Maximum number; None is returned above it.
@@ -56,25 +57,30 @@ def whole_number(text: str, most: int = (1 << 63) - 1) -> int | None:
 
 
 def bytes_of(text: str) -> int:
-    """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
+    """Parses a size in bytes: a number, or text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        ValueError: The text is neither, or the number is not above 0.
+        ValueError: The text is neither, or the size is not positive.
     """
     short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""
     try:
-        found = int(float(short.removesuffix(unit)) * (1 << _UNITS[unit]))
+        nbytes = int(float(short.removesuffix(unit)) * (1 << _UNIT_EXPONENTS[unit]))
     except (ValueError, OverflowError):
-        found = 0
-    if found <= 0:
+        nbytes = 0
+    if nbytes <= 0:
         raise ValueError("expected bytes, or text such as 2GiB")
-    return found
+    return nbytes
 
 
 @dataclass(frozen=True)
 class EnvVar(Generic[T]):
-    """One environment variable, read afresh at each `get`."""
+    """One environment variable, re-read at each `get`.
+
+    Attributes:
+        parse: Converts the text to a value; raises ValueError if it is invalid.
+        help: One sentence for messages and the documentation.
+    """
 
     name: str
     parse: Callable[[str], T]
@@ -82,7 +88,7 @@ class EnvVar(Generic[T]):
     help: str
 
     def get(self) -> T:
-        """The parsed value, or the default where the variable is unset or empty.
+        """Returns the parsed value, or the default if the variable is unset or empty.
 
         Raises:
             ClrtError: The text cannot be parsed.
@@ -110,7 +116,7 @@ SELF_TEST = EnvVar(
 )
 MAX_PATCHES = EnvVar("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = EnvVar("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
-# Bounds on what a model may ask for; see `clrt.util.host_limits`.
+# Upper bounds on host resources that a model may use; see `clrt.util.host_limits`.
 HOST_LIMIT = EnvVar(
     "CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB."
 )
@@ -124,9 +130,9 @@ ITERATION_LIMIT = EnvVar(
 
 
 def cache_dir() -> Path:
-    """The cache folder: CLRT_CACHE_DIR, else the platform's folder for caches.
+    """Returns the cache folder: CLRT_CACHE_DIR, else the platform's user cache folder.
 
-    A user without a home has one in the folder for temporary files.
+    If the user has no home folder, it is below the folder for temporary files.
     """
     configured = CACHE_DIR.get()
     if configured:

@@ -1,4 +1,4 @@
-"""Paths as users give them; files that are written atomically and read safely."""
+"""File access: atomic writes, bounded reads, and checks of paths from users and from models."""
 
 from __future__ import annotations
 
@@ -18,37 +18,38 @@ from typing import Any, BinaryIO
 
 from clrt.errors import InputError, ModelError
 
-# Windows neither removes nor renames an open file, so it needs no locks. A file of this age is not
-# about to be renamed.
-_SETTLED_S = 60.0
-# For how long a file that cannot be replaced there is tried again, and how often: scanners and
+# Age in seconds from which a temporary file counts as abandoned on Windows, which has no file locks
+# here: it neither removes nor renames an open file.
+_ABANDONED_AGE_S = 60.0
+# Total time and interval, in seconds, of retries to replace a file on Windows: virus scanners and
 # indexers open new files for a moment.
-_PATIENCE_S, _AGAIN_S = 1.0, 0.02
-# What Windows takes as a path without the prefix `\\?\`, less the names of files beside it.
-_LONGEST_PATH = 160
-# What an application that is frozen brings along for clrt: `programs` and `linker`.
+_REPLACE_TIMEOUT_S, _REPLACE_RETRY_S = 1.0, 0.02
+# Path length from which the prefix `\\?\` is added on Windows: its limit of 260 characters, less
+# space for the names of temporary files in the same folder.
+_MAX_PLAIN_PATH_CHARS = 160
+# Folder of files bundled into frozen applications: `programs` and `linker`.
 SHIPPED = Path(__file__).parents[1] / "shipped"
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """A stream to a file beside `path`, which replaces `path` once all is written.
+    """Context manager: yields a temporary file's stream, then renames that file over `path`.
 
-    If the block raises or the process dies, `path` is unchanged. The next process to write `path`
-    removes what a dead one left behind. A link stays, and its target is replaced. A device or a
-    pipe is written to directly.
+    If the block raises or the process dies, `path` is unchanged. The next write to `path` removes
+    temporary files of dead processes. A symbolic link stays, and its target is replaced. A device
+    or a pipe is written to directly.
 
     Args:
-        sync: Survive a loss of power, too, which takes a wait for the disk.
+        sync: Whether to wait for the disk (fsync), so that the file survives a loss of power.
 
     Raises:
         InputError: The file cannot be written.
     """
-    final = _extended(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
+    final = _extended(os.path.realpath(path))  # no file's name if /dev/stdout is a pipe
     try:
         if path.exists() and not path.is_file():
-            with open(path, "wb") as there:
-                yield there
+            with open(path, "wb") as device:
+                yield device
             return
         _remove_abandoned(final)
         stream, temporary = _open_beside(final)
@@ -58,7 +59,7 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
                 stream.flush()
                 if sync:
                     os.fsync(stream.fileno())
-                if sys.platform != "win32":  # as long as it is locked
+                if sys.platform != "win32":  # while the stream still holds the lock
                     os.replace(temporary, final)
             if sys.platform == "win32":
                 _replace_unused(temporary, final)
@@ -72,13 +73,14 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def staged(path: Path) -> Iterator[Path]:
-    """A path of the same name in a folder beside `path`, whose files move there after the block.
+    """Context manager: yields a path in a temporary folder, then moves its files beside `path`.
 
-    If the block raises, `path` is unchanged and nothing stays. A link stays, and its target is
-    replaced. A device or a pipe is given as it is.
+    The yielded path has the name of `path`; further files that the block writes to its folder move
+    with it. If the block raises, `path` is unchanged and no file remains. A symbolic link stays,
+    and its target is replaced. If `path` is a device or a pipe, `path` itself is yielded.
 
     Raises:
-        InputError: No file can be written there.
+        InputError: The folder of `path` is not writable, or a file cannot be replaced.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -91,10 +93,10 @@ def staged(path: Path) -> Iterator[Path]:
     try:
         yield folder / path.name
         try:
-            # The file itself comes last: what lies beside it is there by then.
-            for made in sorted(folder.iterdir(), key=lambda one: one.name == path.name):
-                goal = final if made.name == path.name else final.parent / made.name
-                _replace(made, goal)
+            # The main file moves last, so that the files it refers to exist by then.
+            for source in sorted(folder.iterdir(), key=lambda one: one.name == path.name):
+                target = final if source.name == path.name else final.parent / source.name
+                _replace(source, target)
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
     finally:
@@ -109,23 +111,23 @@ def _replace(temporary: Path, final: Path) -> None:
 
 
 def _replace_unused(temporary: Path, final: Path) -> None:
-    """Moves a file over one that no program has open, which is what Windows allows.
+    """Moves a file over another on Windows, retrying while a program has the target open.
 
     Raises:
-        InputError: One has it open, or it is read-only.
+        InputError: The target stays open in a program, or is read-only.
     """
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _REPLACE_TIMEOUT_S
     while True:
         try:
             return os.replace(temporary, final)
         except PermissionError as error:
             if time.monotonic() > end:
                 raise _in_use(final) from error
-        time.sleep(_AGAIN_S)
+        time.sleep(_REPLACE_RETRY_S)
 
 
 def _identity(path: Path) -> object:
-    """What two names of one file have in common: some systems take upper case for lower case."""
+    """Returns a key that is equal for all names of one file, such as links or other case."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -134,10 +136,10 @@ def _identity(path: Path) -> object:
 
 
 def _check_unused(path: str) -> None:
-    """Fails where a program has a file open: then Windows does not rename it, not even to itself.
+    """Checks on Windows that no program has a file open, by renaming the file to itself.
 
     Raises:
-        InputError: One has, or the file is read-only.
+        InputError: A program has it open, or the file is read-only.
     """
     try:
         os.rename(path, path)
@@ -146,7 +148,7 @@ def _check_unused(path: str) -> None:
 
 
 def _in_use(path: str | Path) -> InputError:
-    """The error for a file that Windows keeps as it is."""
+    """Returns the error for a file that Windows does not allow to be replaced."""
     return InputError(
         f"'{path}' cannot be replaced: it is read-only, or a program has it open, as one does that "
         "holds a model which was loaded from it; let go of that model, or name another file."
@@ -154,12 +156,12 @@ def _in_use(path: str | Path) -> InputError:
 
 
 def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
-    """A new file that will replace `final`; locked while it is open."""
+    """Creates and locks a temporary file beside `final`; returns its stream and its path."""
     while True:
         temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         stream = open(temporary, "xb")  # noqa: SIM115
         try:
-            # Between the two lines it had no lock, and somebody may have removed it.
+            # Before it was locked, another process may have removed it as abandoned.
             if not _lock(stream.fileno(), wait=True) or os.fstat(stream.fileno()).st_nlink:
                 return stream, temporary
         except BaseException:
@@ -169,7 +171,7 @@ def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Removes the unfinished files of dead processes for `final`."""
+    """Removes temporary files for `final` that dead processes left."""
     name = re.compile(re.escape(f".{final.name}.") + "[0-9a-f]{32}")
     with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if name.fullmatch(e.name)]:
@@ -178,7 +180,7 @@ def _remove_abandoned(final: Path) -> None:
                     continue
                 if sys.platform != "win32":
                     _remove_unlocked(entry.path)
-                elif time.time() - entry.stat().st_mtime > _SETTLED_S:
+                elif time.time() - entry.stat().st_mtime > _ABANDONED_AGE_S:
                     os.unlink(entry.path)
 
 
@@ -193,8 +195,9 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Locks an open file until it is closed or the process ends. False if another process has the
-    lock, or if the file system or Windows has no such locks.
+    """Locks an open file until it is closed or the process ends; returns whether it did.
+
+    Returns False if another process has the lock, on Windows, and on file systems without locks.
     """
     if sys.platform == "win32":
         return False
@@ -208,17 +211,18 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 
 
 def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes:
-    """The bytes of a regular file. Never waits, as reading a pipe would.
+    """Reads a regular file. Never blocks, as reading a pipe would.
 
     Args:
-        private: Whether it and its folder must belong to this user, or to who installs programs,
-            and be closed to others; it may then be no link.
+        most_bytes: Maximum size of the file in bytes.
+        private: Whether to require that the file and its folder belong to this user or to root,
+            that other users cannot write them, and that the file is not a link.
 
     Raises:
-        OSError: It is absent, no regular file, too large, or not private.
+        OSError: The file is absent, not regular, too large, or not private.
     """
-    wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(["O_NOFOLLOW"] if private else []))
-    with open(os.open(path, os.O_RDONLY | _flags(*wanted)), "rb") as stream:
+    flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(["O_NOFOLLOW"] if private else []))
+    with open(os.open(path, os.O_RDONLY | _flags(*flags)), "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no regular file")
@@ -230,10 +234,10 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
 
 
 def parse_json(data: str | bytes) -> Any:
-    """Returns the value of JSON text from outside.
+    """Parses JSON text from an untrusted source.
 
     Raises:
-        ValueError: It is not JSON, nests too deep, or has a number of thousands of digits.
+        ValueError: The text is not JSON, nests too deep, or has a number of thousands of digits.
     """
     try:
         return json.loads(data)
@@ -242,7 +246,7 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def stays_below(name: str) -> bool:
-    """Whether a path is relative and has no "..", by the rules of POSIX and of Windows."""
+    """Returns whether a path is relative and has no "..", by the rules of POSIX and of Windows."""
     windows = PureWindowsPath(name)
     return not (
         "\0" in name
@@ -254,21 +258,21 @@ def stays_below(name: str) -> bool:
 
 
 def check_link(path: Path, folder: Path) -> None:
-    """Refuses a path of a model folder that links lead out of the folder.
+    """Checks that a path in a model folder does not lead out of the folder by symbolic links.
 
-    Links of a Hugging Face cache, from `snapshots/REVISION` to `blobs` beside it, are allowed. A
-    path that does not exist passes.
+    Links of a Hugging Face cache, from `snapshots/REVISION` to its `blobs`, are allowed. A path
+    that does not exist passes.
 
     Args:
         path: A file or folder below `folder`.
         folder: The model folder, which may itself be a link.
 
     Raises:
-        ModelError: The path resolves to one outside of the folder.
+        ModelError: The path resolves to a path outside the folder, or cannot be resolved.
     """
     try:
         real, roots = path.resolve(), [folder.resolve()]
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a cycle of links
         raise ModelError(f"'{path}' cannot be read: {error}.") from error
     for base in (folder.absolute(), roots[0]):
         snapshots = next((p for p in base.parents if p.name == "snapshots"), None)
@@ -281,36 +285,37 @@ def check_link(path: Path, folder: Path) -> None:
 
 
 def _flags(*names: str) -> int:
-    """Flags of `os.open`, as far as the system has them."""
+    """Returns the union of flags of `os.open`; flags that the system lacks are 0."""
     return sum(getattr(os, name, 0) for name in names)
 
 
 def is_private(status: os.stat_result) -> bool:
-    """Whether only this user, or who installs programs, can write to a file or folder."""
-    if sys.platform == "win32":  # the folders of users are closed to others
+    """Returns whether only this user or root can write a file or folder; on Windows always True."""
+    if sys.platform == "win32":  # folders of users are not writable by others
         return True
     return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with a leading `~` replaced by the home folder, of any length. The `~` of an unknown
-    user stays.
+    """Returns the path with a leading `~` replaced by the home folder.
+
+    The `~` of an unknown user stays. On Windows, a long path gets the prefix that it needs.
     """
     try:
         return _extended(os.path.expanduser(path))
-    except ValueError:  # the name of the user has a NUL
+    except ValueError:  # the user name contains a NUL
         return Path(path)
 
 
 def _extended(path: str) -> Path:
-    """A path that Windows takes however long it is: a long one with the prefix that it wants."""
-    if sys.platform == "win32" and len(whole := os.path.abspath(path)) > _LONGEST_PATH:
-        return Path(long_windows_path(whole))
+    """Returns the path, on Windows with the prefix `\\\\?\\` if it is long."""
+    if sys.platform == "win32" and len(full := os.path.abspath(path)) > _MAX_PLAIN_PATH_CHARS:
+        return Path(long_windows_path(full))
     return Path(path)
 
 
 def long_windows_path(path: str) -> str:
-    r"""An absolute path of Windows in the form that may have more than 260 letters.
+    r"""Returns an absolute Windows path with the prefix that allows more than 260 characters.
 
     Source: https://learn.microsoft.com/windows/win32/fileio/maximum-file-path-limitation.
     """
@@ -320,10 +325,10 @@ def long_windows_path(path: str) -> str:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Makes a folder, closed to other users, where there is none.
+    """Creates a folder and its parents with mode 0700, unless it exists.
 
     Raises:
-        InputError: The folder cannot be made.
+        InputError: The folder cannot be created.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -336,21 +341,20 @@ def check_targets(
     sources: Iterable[Path] = (),
     suffixes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Fails before the work rather than after it, and before anything is overwritten.
+    """Checks that all output files of a command can be written, before any work is done.
 
     Args:
-        targets: The file to write by option; None where there is none.
-        sources: Files that are read.
-        suffixes: The suffixes by option that a file of its format may have, such as ".npz"; pipes
-            and devices have any name.
+        targets: Output file of each option; None if the option is absent.
+        sources: Input files.
+        suffixes: Suffixes that each option allows, such as ".npz". Pipes and devices may have any
+            name.
 
     Raises:
-        InputError: A target has another suffix than its format.
-        InputError: A target cannot be written: its folder is missing or read-only; it is a folder,
-            one of `sources`, the target of two options or, on Windows, open; or it is "-", and
-            another option writes to standard output, too.
+        InputError: A target's suffix is not one of `suffixes`.
+        InputError: A target is "-", a folder, one of `sources` or the target of two options; its
+            folder is missing or read-only; or, on Windows, a program has it open.
     """
-    taken = {_identity(source): "what is read" for source in sources}
+    users = {_identity(source): "what is read" for source in sources}
     for option, path in targets.items():
         if path is None:
             continue
@@ -363,9 +367,9 @@ def check_targets(
         if path.exists() and not path.is_file():
             continue
         final, file = os.path.realpath(path), _identity(path)
-        if file in taken:
-            raise InputError(f"'{path}' belongs to {taken[file]}; name another file by {option}.")
-        taken[file] = option
+        if file in users:
+            raise InputError(f"'{path}' belongs to {users[file]}; name another file by {option}.")
+        users[file] = option
         _check_suffix(option, path, (suffixes or {}).get(option, ()))
         try:
             with tempfile.TemporaryFile(dir=os.path.dirname(final)):

@@ -1,4 +1,4 @@
-"""Bytes, FLOPs, times and shapes as text; bytes from text."""
+"""Formats byte counts, FLOPs, seconds and shapes as text; parses byte counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clrt.util.env_vars import bytes_of
 
 
 def format_bytes(count: int) -> str:
-    """Bytes in the largest binary unit that leaves at least one."""
+    """Formats a byte count in the largest binary unit in which it is at least 1: "1.5 GiB"."""
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if count >= 1 << exponent:
             return f"{count / (1 << exponent):.1f} {unit}"
@@ -17,7 +17,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_flops(count: int) -> str:
-    """Floating-point operations in the largest unit that leaves at least one."""
+    """Formats a number of floating-point operations, with its unit: "2.0 GFLOP"."""
     for exponent, unit in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if count >= 10**exponent:
             return f"{count / 10**exponent:.1f} {unit}FLOP"
@@ -25,7 +25,7 @@ def format_flops(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A short time in the largest unit that leaves at least one."""
+    """Formats a duration in s, ms or us, the largest in which it is at least 1: "1.5 ms"."""
     for exponent, unit in ((0, "s"), (3, "ms")):
         if seconds * 10**exponent >= 1:
             return f"{seconds * 10**exponent:.1f} {unit}"
@@ -33,15 +33,15 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
-    """Shapes as the command line takes them: input_ids=8x128,mask=8x128."""
+    """Formats shapes in the syntax of the command line: input_ids=8x128,mask=8x128."""
     return ",".join(f"{name}={'x'.join(map(str, s))}" for name, s in shapes.items())
 
 
 def parse_bytes(limit: int | str) -> int:
-    """Returns a number of bytes from an int, or from text such as "2GiB", "512 MiB" or "1.5e9".
+    """Parses a size in bytes: an int, or text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        InputError: It is neither, or not above 0.
+        InputError: `limit` is neither, or not positive.
     """
     try:
         return bytes_of(str(limit))

@@ -1,4 +1,7 @@
-"""Python's cyclic garbage collector, which has little to find while graphs and plans are made."""
+"""Decorators that disable or limit Python's cyclic garbage collector.
+
+Loading and planning create many objects and few cycles, so collections cost time and free little.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,30 @@ from clrt.util.active_calls import ActiveCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# More collections of young objects than there will ever be.
+# Threshold of the oldest generation that is never reached, so that it is never collected.
 _NEVER = 1 << 30
 
 
 class _Setting:
-    """How the collector is for as long as any call wants it so, in whatever threads.
+    """A setting of the collector that stays active while any decorated call runs, in any thread.
 
     Args:
-        read: Gives how it is.
-        begin: Sets it.
-        end: Takes that back, given how it was.
+        read: Returns the current state of the collector.
+        begin: Activates the setting.
+        end: Restores the state that `read` returned.
     """
 
     def __init__(
         self, read: Callable[[], Any], begin: Callable[[], None], end: Callable[[Any], None]
     ) -> None:
-        self._read, self._set, self._take_back = read, begin, end
+        self._read, self._activate, self._restore = read, begin, end
         self._lock = RLock()
-        # Whose calls want it, and what was before the first of them: a tuple of it, or None.
-        self._wanted: list[ActiveCall] = []
+        # Decorated calls in progress, and the collector's state before the first: (state,) or None.
+        self._calls: list[ActiveCall] = []
         self._before: tuple[Any] | None = None
 
     def around(self, function: Callable[P, T]) -> Callable[P, T]:
-        """A function that wants it while it runs."""
+        """Returns `function` wrapped so that the setting is active while it runs."""
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,73 +58,73 @@ class _Setting:
         with self._lock:
             if self._before is None:
                 self._before = (self._read(),)
-            self._wanted.append(call)
-            self._set()
+            self._calls.append(call)
+            self._activate()
 
     def _end(self) -> None:
-        """Takes it back, unless a call wants it that goes on."""
+        """Restores the collector's state, unless another decorated call is still running."""
         with self._lock:
-            self._wanted = [call for call in self._wanted if not call.is_over]
-            if not self._wanted and self._before is not None:
-                self._take_back(*self._before)
+            self._calls = [call for call in self._calls if not call.is_over]
+            if not self._calls and self._before is not None:
+                self._restore(*self._before)
                 self._before = None
 
 
 def gc_disabled(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of what is short, as planning is: the collector rests while the function runs.
+    """Decorator for short functions, such as planning: disables the collector while they run.
 
-    What it made and dropped then never counts as old, and full collections are fewer.
+    Temporary objects then never reach the old generation, so full collections are rarer.
     """
-    return _STOPPED.around(function)
+    return _DISABLED.around(function)
 
 
 def gc_young_only(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator of what is long, as loading is: the collector visits young objects alone.
+    """Decorator for long functions, such as loading: no collection of the oldest generation.
 
-    It would visit all objects again each time that their number has grown by a quarter, which takes
-    a third of the time of loading a large model; and no other thread runs meanwhile, for 20 ms with
-    50,000 objects. A graph that grows leaves few cycles behind. Not to collect at all would make
-    the first collection afterwards as long.
+    The collector would visit all objects again each time their number has grown by a quarter, which
+    takes a third of the time of loading a large model and stops all other threads, for 20 ms with
+    50,000 objects. A growing graph leaves few cycles. With the collector disabled altogether, the
+    first collection afterwards would take as long.
     """
-    return _YOUNG.around(function)
+    return _YOUNG_ONLY.around(function)
 
 
-def _go_on(was_enabled: bool) -> None:
+def _enable_again(was_enabled: bool) -> None:
     if was_enabled:
         gc.enable()
 
 
-def _usual() -> int:
+def _oldest_threshold() -> int:
     return gc.get_threshold()[2]
 
 
-def _leave_old() -> None:
+def _disable_oldest() -> None:
     young, older, _ = gc.get_threshold()
     gc.set_threshold(young, older, _NEVER)
 
 
-def _visit_old(usual: int) -> None:
+def _restore_oldest(threshold: int) -> None:
     young, older, now = gc.get_threshold()
-    if now == _NEVER:  # the program has not set it meanwhile
-        gc.set_threshold(young, older, usual)
+    if now == _NEVER:  # the program has not changed it meanwhile
+        gc.set_threshold(young, older, threshold)
 
 
-_STOPPED = _Setting(gc.isenabled, gc.disable, _go_on)
-_YOUNG = _Setting(_usual, _leave_old, _visit_old)
+_DISABLED = _Setting(gc.isenabled, gc.disable, _enable_again)
+_YOUNG_ONLY = _Setting(_oldest_threshold, _disable_oldest, _restore_oldest)
 
 
 def import_module(name: str) -> ModuleType:
-    """Imports a module; the collector visits what it defines once, and then has it for old.
+    """Imports a module with the collector disabled, then moves its objects to the old generation.
 
-    That stays, so that there is nothing to find. To collect while clrt is imported takes a tenth
-    of the time; to collect nothing until it is there would leave all of it to be visited twice.
+    A module's objects live on, so collections during the import, a tenth of its time, free nothing.
+    Without the one collection afterwards, later ones would visit all of them twice.
     """
     return _import_module(name, gc.isenabled())
 
 
 @gc_disabled
-def _import_module(name: str, collects: bool) -> ModuleType:
+def _import_module(name: str, collect: bool) -> ModuleType:
     module = importlib.import_module(name)
-    if collects:
+    if collect:
         gc.collect(1)
     return module

@@ -1,4 +1,7 @@
-"""Bounds on what a model may ask of the host. A file of a few bytes can ask for anything."""
+"""Upper bounds on the host memory, operations and iterations that a model may use.
+
+A model file of a few bytes can request any amount.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,29 @@ from clrt.util import env_vars
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-# Folding may enlarge a model by this factor of its constants, since it widens what is stored in
-# fewer bits, and by CLRT_FOLD_LIMIT beyond that.
-_WIDENED = 4
-# Operations that folding may spend, and how often it may read all constants.
-_FOLDED_WORK = 1 << 33
-_READS = 16
+# Constant folding may add this many times the bytes of a model's constants, since it widens
+# low-bit weights, and CLRT_FOLD_LIMIT bytes beyond that.
+_MAX_GROWTH_FACTOR = 4
+# Constant folding may perform this many operations, and read all constants this many times.
+_MAX_FOLD_OPERATIONS = 1 << 33
+_MAX_CONSTANT_READS = 16
 
 
-# The largest input that loading gives to a step-by-step reference: up to a second of work.
+# Maximum input in bytes that loading passes to a reference that loops in Python: up to 1 s of work.
 MAX_STEPWISE_BYTES = 256 << 10
 
 
-# The largest number in a file that something is made of one by one: nodes, or rows of a table.
+# Maximum count in a file if each item costs Python time: nodes, or rows of a table.
 MAX_COUNT = 1 << 20
 
 
 @dataclass
 class FoldBudget:
-    """What folding may still spend.
+    """Remaining memory and work of constant folding in one graph.
 
     Attributes:
         nbytes: Bytes by which the constants may still grow.
-        work: Arithmetic operations and bytes read that may still be spent.
+        work: Remaining number of arithmetic operations plus bytes read.
     """
 
     nbytes: int
@@ -43,29 +46,30 @@ class FoldBudget:
 
     @classmethod
     def of(cls, constant_bytes: int) -> FoldBudget:
-        """The budget of a graph with so many bytes of constants."""
-        grown = env_vars.FOLD_LIMIT.get() + _WIDENED * constant_bytes
-        return cls(grown, _FOLDED_WORK + _READS * constant_bytes)
+        """Returns the budget of a graph with `constant_bytes` bytes of constants."""
+        growth = env_vars.FOLD_LIMIT.get() + _MAX_GROWTH_FACTOR * constant_bytes
+        return cls(growth, _MAX_FOLD_OPERATIONS + _MAX_CONSTANT_READS * constant_bytes)
 
     def has(self, nbytes: int, work: int) -> bool:
-        """Whether that much is left."""
+        """Returns whether the budget covers `nbytes` of growth and `work` operations."""
         return nbytes <= self.nbytes and work <= self.work
 
     def take(self, nbytes: int, work: int) -> None:
-        """Spends that much. Negative bytes are given back."""
+        """Subtracts `nbytes` and `work` from the budget; negative `nbytes` are added to it."""
         self.nbytes -= nbytes
         self.work -= work
 
 
 def check_host_bytes(nbytes: int, what: str, share: int = 1) -> None:
-    """Refuses what would take more host memory than a model may have.
+    """Checks an allocation on the host against CLRT_HOST_LIMIT.
 
     Args:
-        what: What takes it: the start of the message.
-        share: Number of parts that the limit is divided into; this may take one.
+        nbytes: Size of the allocation in bytes.
+        what: Name of the allocated thing; the message begins with it.
+        share: Divisor of the limit: the allocation may use 1 / `share` of it.
 
     Raises:
-        OutOfMemoryError: It is more than CLRT_HOST_LIMIT.
+        OutOfMemoryError: `nbytes` exceeds the limit.
     """
     limit = env_vars.HOST_LIMIT.get() // share
     if nbytes > limit:
@@ -83,48 +87,49 @@ def _readable(nbytes: int) -> str:
 
 
 def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
-    """Texts as an array. Each takes the memory of the longest.
+    """Returns strings as a NumPy array of dtype str, whose elements all have the longest's size.
 
     Args:
-        shape: [number of texts] by default.
+        shape: Shape of the array; None for [number of texts].
 
     Raises:
-        OutOfMemoryError: Together they take more than CLRT_HOST_LIMIT.
+        OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.
     """
     check_texts(len(texts), max(map(len, texts), default=0))
-    made = np.array(texts, np.str_)
-    return made if shape is None else made.reshape(shape)
+    array = np.array(texts, np.str_)
+    return array if shape is None else array.reshape(shape)
 
 
 def check_texts(count: int, longest: int, share: int = 1) -> None:
-    """Refuses texts that take more than CLRT_HOST_LIMIT.
+    """Checks the memory of a string array against CLRT_HOST_LIMIT.
 
     Args:
-        longest: Characters of the longest text; each takes memory for as many.
-        share: As `check_host_bytes`.
+        count: Number of strings.
+        longest: Length of the longest string in characters; each string is padded to it.
+        share: Divisor of the limit, as in `check_host_bytes`.
 
     Raises:
-        OutOfMemoryError: They do.
+        OutOfMemoryError: The array would exceed the limit.
     """
-    # Users get Python strings, which take a pointer each besides.
+    # 4 bytes per character, and an 8-byte pointer per string: users get Python strings.
     check_host_bytes(
         count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share
     )
 
 
 def allows_iterations(iterations: int) -> bool:
-    """Whether a run may make so many iterations of the graphs that its nodes hold."""
+    """Returns whether one run may execute `iterations` iterations of loop bodies."""
     return iterations <= env_vars.ITERATION_LIMIT.get()
 
 
 def check_iterations(iterations: int, what: str) -> None:
-    """Refuses loops with more iterations than anybody waits for.
+    """Checks the iterations of loops in one run against CLRT_ITERATION_LIMIT.
 
     Args:
-        what: What asks for the iterations: the start of the message.
+        what: Name of the loop; the message begins with it.
 
     Raises:
-        InputError: They are more than CLRT_ITERATION_LIMIT.
+        InputError: `iterations` exceeds the limit.
     """
     if not allows_iterations(iterations):
         limit = env_vars.ITERATION_LIMIT.get()

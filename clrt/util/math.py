@@ -1,4 +1,4 @@
-"""Integer arithmetic for sizes."""
+"""Integer division and rounding of sizes."""
 
 from __future__ import annotations
 

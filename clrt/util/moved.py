@@ -1,4 +1,4 @@
-"""Import paths of earlier releases: each imports the module where it stands now."""
+"""Aliases for module paths of earlier releases: each imports the module under its current path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:  # the import would cost every start
     Loader = object
 
-# By old path. Documentation and pickles of earlier releases name these.
+# Current path by old path. Documentation and pickles of earlier releases contain the old ones.
 MOVED = {
     "clrt.inspection": "clrt.runtime.inspection",
     "clrt.inspection.explain": "clrt.runtime.inspection.explain",
@@ -38,34 +38,38 @@ MOVED = {
 class MovedFinder:
     """Finder for `sys.meta_path` that resolves the paths in `MOVED`.
 
-    It stands first: a package under its old name has the folder of the new one, in which the usual
-    finder would find the modules once more, as copies.
+    It must be first in `sys.meta_path`: a package imported by its old name has the folder of the
+    new one, in which the default finder would load the modules again, as copies.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns a spec that imports the module of an old path; None for all other names."""
+        """Returns a spec that imports the moved module; None if `name` is not in `MOVED`."""
         new = MOVED.get(name)
         return None if new is None else ModuleSpec(name, _Alias(new))
 
 
 class _Alias(Loader):
-    """Loader that puts the module of another name in `sys.modules`."""
+    """Loader that registers the module of another name under the imported one.
+
+    Args:
+        name: Current path of the module.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leaves it to the import system to make a module, which `exec_module` replaces."""
+        """Returns None: the import system creates a module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Imports the module of the new name and registers it under the old one."""
+        """Imports the module by its current name and registers it under the old one."""
         sys.modules[module.__name__] = import_module(self.name)
 
 
 def find_moved() -> None:
-    """Makes the old paths importable in this process."""
+    """Installs `MovedFinder`, so that old paths can be imported in this process."""
     if MovedFinder not in sys.meta_path:
         sys.meta_path.insert(0, MovedFinder)

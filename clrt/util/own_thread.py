@@ -1,4 +1,4 @@
-"""Calls of native libraries in a thread of their own: given up after a time, or on a deep stack."""
+"""Runs a function in a separate thread, with a timeout or a larger stack: for native libraries."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def call_in_thread(
     """Calls a function in a daemon thread and returns its result.
 
     Args:
-        call: The function. What it raises is raised here.
-        seconds: How long to wait; None waits until it ends. A thread that is given up goes on.
-        stack_bytes: Size of the thread's stack; None for Python's default.
+        call: The function. Its exceptions are raised here.
+        seconds: Timeout in seconds; None waits without a limit. After a timeout the thread goes on.
+        stack_bytes: Stack size of the thread in bytes; None for Python's default.
 
     Raises:
-        TimeoutError: The function takes longer.
-        RuntimeError: No thread with such a stack can be started.
+        TimeoutError: The function runs longer than `seconds`.
+        RuntimeError: A thread with this stack size cannot be started.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -37,7 +37,7 @@ def call_in_thread(
     if stack_bytes is None:
         thread.start()
     else:
-        with _stack_lock:  # the size holds for all threads that start meanwhile
+        with _stack_lock:  # the size applies to all threads started meanwhile
             before = threading.stack_size(stack_bytes)
             try:
                 thread.start()

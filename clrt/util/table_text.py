@@ -1,4 +1,4 @@
-"""Tables and other text for people: width, encoding, and no control characters of a model's."""
+"""Tables and other text for terminals: width, encoding, and escaping of control characters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from rich.text import Text
 
 from clrt.errors import visible
 
-# In less, tables would lose columns. Lines that a terminal wraps are complete.
-_LEAST = 80
-# A pipe or a file has no width: no table is ever this wide, so nothing is cut.
-_NO_EDGE = 1 << 16
+# Minimum width of tables in columns. In less, tables would lose columns; a terminal wraps longer
+# lines without loss.
+_MIN_WIDTH = 80
+# Width in columns if the output is a pipe or a file: wider than any table, so nothing is cut.
+_UNLIMITED_WIDTH = 1 << 16
 
 
 class PlainText(Text):
-    """rich's `Text` without markup, with the control characters of its text made visible.
+    """rich's `Text` without markup, with control characters escaped.
 
-    Tables measure a cell before the console prints it, so a cell that may hold control characters
-    is escaped when it is made.
+    Tables measure a cell before the console prints it, so a cell must be escaped when it is
+    created.
 
     Args:
-        lines: Whether newlines and tabs stay; names of a model have none.
+        lines: Whether newlines and tabs are kept.
     """
 
     def __init__(
@@ -38,52 +39,53 @@ class PlainText(Text):
 
     @classmethod
     def stacked(cls, *parts: str) -> PlainText:
-        """A cell with a line for each part."""
+        """Returns a cell with one line for each part."""
         return cls("\n".join(map(visible, parts)), lines=True)
 
 
 class SafeConsole(Console):
-    """rich's `Console`; control characters in what it prints become visible escapes.
+    """rich's `Console` that escapes control characters in the text it prints.
 
-    Styles and the cursor movements of progress bars are rich's own, and stay.
+    Styles and cursor movements of progress bars are rich's own and are not escaped.
     """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """As `Console.render`, with the text of each segment made visible."""
+        """Renders as `Console.render`, with the text of each segment escaped."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(visible(text, lines=True), style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As `Console.render_str`; titles of tables and other strings come through it."""
+        """Renders as `Console.render_str`, with the text escaped, such as titles of tables."""
         return super().render_str(visible(text, lines=True), **options)
 
 
 def table_width(terminal: int | None = None) -> int:
-    """Columns for tables: those of the terminal (or COLUMNS), else as many as the tables need.
+    """Returns the width of tables in columns: the terminal's (or COLUMNS), at least 80.
 
     Args:
-        terminal: Columns of the terminal that they go to; None asks for that of standard output.
+        terminal: Width of the terminal in columns; None for standard output's, which is unlimited
+            if it is a pipe or a file.
     """
-    columns = terminal or shutil.get_terminal_size((_NO_EDGE, 0)).columns
-    return max(columns, _LEAST)
+    columns = terminal or shutil.get_terminal_size((_UNLIMITED_WIDTH, 0)).columns
+    return max(columns, _MIN_WIDTH)
 
 
 def output_encoding() -> str:
-    """The encoding of standard output: UTF-8 but in pipes of Windows, and where it is asked for."""
+    """Returns the normalized name of standard output's encoding; "utf-8" if it has none."""
     return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
 
 
 def fitting(text: str) -> str:
-    """Text in letters that standard output has; `?` stands for others."""
+    """Returns `text` with `?` for each character that standard output's encoding lacks."""
     encoding = output_encoding()
     return text.encode(encoding, "replace").decode(encoding)
 
 
 class _Text(io.StringIO):
-    """Text for standard output: rich draws the lines of tables in letters that it has."""
+    """A text buffer with standard output's encoding, by which rich chooses box characters."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -91,7 +93,7 @@ class _Text(io.StringIO):
 
 
 def table_text(*parts: RenderableType) -> str:
-    """Tables as plain text that standard output takes."""
+    """Returns tables as plain text in standard output's encoding."""
     target = _Text()
     console = SafeConsole(file=target, width=table_width(), color_system=None, highlight=False)
     for part in parts:

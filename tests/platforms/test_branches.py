@@ -80,7 +80,7 @@ def test_a_file_that_stays_open_is_kept(
         raise PermissionError(13, "Access is denied")
 
     (tmp_path / "m").write_bytes(b"old")
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(files, "_REPLACE_TIMEOUT_S", 0.1)
     for name in ("replace", "rename"):
         monkeypatch.setattr(os, name, refuse)
     with (
