@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -137,6 +138,16 @@ def _first_cells(page: str, heading: str) -> set[str]:
     part = (DOCS / page).read_text("utf-8").split(heading, 1)[1].split("\n#", 1)[0]
     cells = re.findall(r"^\|([^|]*)\|", part, re.MULTILINE)
     return {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", ["follow-a-run.md", "follow-a-token.md"])
+def test_pages_that_follow_the_code_name_what_is_there(page: str) -> None:
+    text = (ROOT / "docs" / "internals" / page).read_text("utf-8")
+    rows = re.findall(r"`([\w/]+\.py)`(?: `(\w+)`)?", text)
+    assert len(rows) > 15
+    for file, name in rows:
+        tree = ast.parse((ROOT / "clrt" / file).read_text("utf-8"))
+        assert not name or name in {getattr(node, "name", "") for node in tree.body}, (file, name)
 
 
 def test_tables_are_whole() -> None:
