@@ -2,8 +2,8 @@
 
     python examples/async_app.py MODEL [--device cpu]
 
-MODEL is an ONNX file or a folder of a text encoder, such as all-MiniLM-L6-v2. `run_async` leaves the
-event loop free; `asyncio.wait_for`, or cancelling the task, ends a run between two kernels.
+MODEL is an ONNX file or a folder of a text encoder, such as all-MiniLM-L6-v2. `run_async` leaves
+the event loop free; `asyncio.wait_for`, or cancelling the task, ends a run between two kernels.
 """
 
 from __future__ import annotations

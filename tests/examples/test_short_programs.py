@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from examples.semantic_search.encoder import find_encoder
+from clrt.models.locate import find_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ def test_own_op_becomes_one_kernel() -> None:
 
 
 def test_async_program_serves_beside_its_loop() -> None:
-    printed = _run("examples/async_app.py", str(find_encoder()), "--device", "cpu")
+    printed = _run("examples/async_app.py", str(find_model("all-MiniLM-L6-v2")), "--device", "cpu")
     assert "8 requests" in printed
     assert int(printed.split()[-2]) > 0  # ticks of the clock
 
