@@ -1,4 +1,4 @@
-"""All operators: importing this package fills the registry."""
+"""All operators; importing this package registers every op class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pkgutil
 
 from clrt.ops.registry import REGISTRY
 
-# Rules of decompositions are loaded by those who ask for them.
+# Decomposition rules are imported on first use.
 _RULES = f"{__name__}.decompositions"
 
 for _entry in pkgutil.iter_modules(__path__, f"{__name__}."):

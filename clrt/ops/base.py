@@ -1,8 +1,8 @@
-"""The operator contract.
+"""The operator contract: the base class `Op` and the types that its methods use.
 
-A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference` and `variants`,
-under `@register`; where it adds no attributes to what it inherits, a plain class. Importer
-coverage, op tests and the docs table derive from here.
+To add an op, write one file with a frozen dataclass that has `infer`, `reference` and `variants`
+and is decorated with `@register` (a plain class if it adds no attributes to its base). Importer
+coverage, op tests and the table of ops in the docs are derived from the registered classes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Types = Sequence[TensorType | None]
 
 
 class DeviceTensorLike(Protocol):
-    """A tensor that lies on a device."""
+    """A tensor in device memory."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -39,20 +39,20 @@ class DeviceTensorLike(Protocol):
     def dtype(self) -> DType: ...
 
     def numpy(self) -> Array:
-        """A copy of the elements on the host."""
+        """Copies the elements to a host array."""
 
 
 Tensor: TypeAlias = "Array | DeviceTensorLike"
-# A value between stages of a run: a tensor, wherever it lies, a list of such (a sequence), a dict
-# of Python scalars (a map), or None (an optional without a value).
+# A value passed between the stages of a run: a tensor on host or device, a list (a sequence), a
+# dict of Python scalars (a map), or None (an empty optional).
 RuntimeValue: TypeAlias = "Tensor | list[RuntimeValue] | dict[Any, Any] | None"
 
 
 def tensor(value: RuntimeValue) -> Tensor:
-    """A value of which types say that it is a tensor.
+    """Returns `value`, narrowed to a tensor.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is a sequence, a map or None.
     """
     if value is None or isinstance(value, (list, dict)):
         raise _unlike(value, "a tensor")
@@ -60,10 +60,10 @@ def tensor(value: RuntimeValue) -> Tensor:
 
 
 def sequence(value: RuntimeValue) -> list[RuntimeValue]:
-    """A value of which types say that it is a sequence.
+    """Returns `value`, narrowed to a sequence.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is not a sequence.
     """
     if not isinstance(value, list):
         raise _unlike(value, "a sequence")
@@ -71,10 +71,10 @@ def sequence(value: RuntimeValue) -> list[RuntimeValue]:
 
 
 def mapping(value: RuntimeValue) -> dict[Any, Any]:
-    """A value of which types say that it is a map.
+    """Returns `value`, narrowed to a map.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is not a map.
     """
     if not isinstance(value, dict):
         raise _unlike(value, "a map")
@@ -82,7 +82,7 @@ def mapping(value: RuntimeValue) -> dict[Any, Any]:
 
 
 def shapes_of(values: Mapping[str, RuntimeValue]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors among values, by name."""
+    """Returns the shape of each tensor in `values`, by name; skips sequences, maps and None."""
     others = (list, dict, type(None))
     return {
         n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
@@ -97,25 +97,25 @@ def _unlike(value: RuntimeValue, wanted: str) -> ModelError:
 
 
 class HostContext(Protocol):
-    """What an op that the host drives may use."""
+    """Services of the runtime for host-driven ops (control flow, sequences, maps)."""
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """The outputs of a graph."""
+        """Runs a graph and returns its outputs."""
 
     def read(self, value: RuntimeValue) -> Array:
-        """The elements of a tensor."""
+        """Returns the elements of a tensor as a host array."""
 
     def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
-        """What ops have noted of a graph, kept as long as it is; None where nothing is kept."""
+        """Returns a cache for ops that lives as long as `graph`; None if there is no cache."""
 
     def optimise(self, graph: Graph) -> None:
-        """Optimises a graph of few nodes in place, as that of the model was."""
+        """Optimises a small graph in place, by the same passes as the model's graph."""
 
 
 class Accuracy(Enum):
-    """How far a kernel may be from its reference; tests take their tolerance from here.
+    """Maximum error of a kernel against the reference; tests use it as their tolerance.
 
-    The value is (relative to the largest element, in units of the dtype's epsilon).
+    The value is the error relative to the largest element, in multiples of the dtype's epsilon.
     """
 
     EXACT = 0
@@ -126,14 +126,15 @@ class Accuracy(Enum):
 
 @dataclass
 class OnnxNode:
-    """A node as the file has it, for `Op.from_onnx`.
+    """A node of an ONNX file, the argument of `Op.from_onnx`.
 
     Attributes:
-        attrs: Python values (int, float, str, bytes, list, ndarray for tensors).
-        inputs: Input names, "" where left out; `add_constant` makes new ones.
-        constants: Elements of the inputs that are constants, by name.
+        attrs: Attributes as Python values (int, float, str, bytes, list, ndarray for tensors).
+        inputs: Input names, "" for an omitted one.
+        constants: Elements of the constant inputs, by name.
+        add_constant: Adds a constant to the graph and returns its name.
         types: Types of the inputs, by name.
-        captures: How many inputs at the end are those of its graphs, which an attribute each is.
+        captures: Number of trailing inputs that are outer values read by the node's subgraphs.
     """
 
     op_type: str
@@ -149,56 +150,59 @@ class OnnxNode:
     captures: int = 0
 
     def set_input(self, index: int, array: Array) -> None:
-        """Makes input `index` a new constant."""
+        """Sets input `index` to a new constant; omitted inputs before it become ""."""
         self.inputs += [""] * (index + 1 - len(self.inputs))
         self.inputs[index] = self.add_constant(array)
 
 
 class Decompose(Exception):
-    """Raised by `from_onnx`: the node runs as other ops, those of the op's decomposition.
+    """Raised by `from_onnx` to replace the node by the op's import decomposition.
 
-    Where there is none, or that raises it too, they are those of the body in the ONNX schema.
+    If there is none, or if the decomposition raises `Decompose` too, the node is replaced by the
+    function body in the ONNX schema.
     """
 
 
 @dataclass(frozen=True)
 class Op(IrOp):
-    """Base of all ops: fields are the attributes of the newest opset, in ONNX's names.
+    """Base class of all ops. Fields are the attributes of the newest opset, with ONNX's names.
 
     Class attributes:
-        attribute_to_input: Attributes of older opsets that are inputs in the newest: name to
-            (input index, dtype); they become constants at import.
-        non_attribute_fields: Fields that say no more than the node's inputs and outputs do: they
-            are no attributes in ONNX.
-        since_version: From this opset on it means what it does, which schemas before do not tell.
-        always_view: The single output is input 0 with another shape: no kernel runs.
-        is_data_movement: Each element of the outputs is one of input 0, perhaps in another dtype.
-        partially_read_input: An input of which a launch reads only some, no more bytes than it
-            writes.
-        partially_writes_output: A launch writes only some of the output, no more bytes than it
+        attribute_to_input: Attributes of older opsets that became inputs: name to
+            (input index, dtype). The importer turns them into constants.
+        non_attribute_fields: Fields that the node's inputs and outputs imply; they are not
+            exported as ONNX attributes.
+        since_version: First opset whose schema defines the semantics implemented here, although
+            the op is older; 0 if the schema's history tells it.
+        always_view: The only output is input 0 with another shape; no kernel runs.
+        is_data_movement: Each output element is an element of input 0, perhaps cast.
+        partially_read_input: Index of an input of which a launch reads at most as many bytes as
+            the launch writes; None if there is no such input.
+        partially_writes_output: A launch writes at most as many bytes of the output as the launch
             reads.
-        inplace_inputs: Inputs whose memory the first output may take over (same size, same index
+        inplace_inputs: Inputs whose memory the first output may reuse (same size and element
             order).
-        plan_time_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
-        same_dtype_inputs: Groups of inputs that have one dtype each: kernels read them as that.
-        index_inputs: Inputs whose elements kernels follow (indices, lengths): they are integers.
-        required_inputs: Inputs that are never left out, though `infer` can do without them.
-        evaluates_dims: The reference also works on object arrays of dims (shape arithmetic).
+        plan_time_inputs: Inputs whose elements must be known at planning (shapes, axes).
+        same_dtype_inputs: Groups of inputs that must share one dtype, because kernels declare one
+            type for the group.
+        index_inputs: Integer inputs that kernels use as indices or lengths.
+        required_inputs: Inputs that must be present, although `infer` does not read them.
+        evaluates_dims: `reference` also accepts object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
-        supported_storages: How the elements of its inputs and outputs may lie in memory
-            (`DType.storage`) for its kernels; None where they take any dtype, since they only move
-            elements.
-        half_storage_inputs: Inputs that kernels read in float16 and bfloat16 as they lie, where
-            input 0 is float32; outputs of such a dtype take over one of them.
-        host_driven: The node runs between plans, driven by the host, which does no arithmetic on
-            tensors in it: control flow, sequences and maps.
-        host_driven_inputs: Those of its host inputs for which, where they are computed data, the
-            host
-            drives the node, too: the plan of what follows then serves all that give the same shape.
-        has_slow_reference: The reference goes step by step in Python: of large inputs the device,
-            or a run, computes it, and not the constant folder.
-        loop_carried_offsets: The input of its graph, and the output, from which on each output
-            becomes the input of the next turn, perhaps in another shape.
+        supported_storages: Element storages (`DType.storage`) that the kernels read and write;
+            None if they accept any dtype because they only move elements.
+        half_storage_inputs: Inputs that kernels read directly in float16 or bfloat16 if input 0 is
+            float32; an output of such a dtype reuses the memory of one of them.
+        host_driven: The node runs on the host between plans without arithmetic on tensors: control
+            flow, sequences and maps.
+        host_driven_inputs: Subset of `plan_time_inputs`. If one depends on computed data, the node
+            becomes host-driven, so that the plan of the suffix is shared by all values that give
+            the same output shapes.
+        has_slow_reference: The reference loops in Python, so the constant folder skips large
+            inputs and leaves the node to the device or to the run.
+        loop_carried_offsets: (first subgraph input, first subgraph output) of the loop-carried
+            values: from these indices on, each output is the input of the next iteration, whose
+            shape may differ. None if there are none.
     """
 
     attribute_to_input: ClassVar[Mapping[str, tuple[int, Any]]] = {}
@@ -225,52 +229,57 @@ class Op(IrOp):
 
     @classmethod
     def subgraph_input_types(cls, inputs: Types) -> list[TensorType | None]:
-        """Types of the inputs of its graph, where the file need not declare them."""
+        """Returns the types of the leading subgraph inputs that ONNX prescribes; [] if none."""
         return []
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        """The outputs, where the host drives the node: a size in them depends on the data."""
+        """Returns the outputs of a host-driven node; the default reads the inputs to the host and
+        runs the reference, for ops whose output sizes depend on data.
+        """
         return self.run_reference(*(None if x is None else host.read(x) for x in inputs))
 
     def is_view(self, inputs: Types) -> bool:
-        """Whether it is a view of inputs whose shapes are all numbers."""
+        """Returns whether the output is a view of input 0; all input shapes are static."""
         return self.always_view
 
     def subviews(self, node: Node) -> Sequence[Subview]:
-        """The outputs that are rows of an input, or the inputs that are rows of the output.
+        """Returns the outputs that are subviews of an input, or the inputs of the output.
 
-        The node's launches copy those of them that do not lie where they belong
-        (`Lowering.placed_of`). All shapes are numbers.
+        The node's launches copy the subviews that do not alias their parent
+        (`Lowering.placed_of`). All shapes are static.
         """
         return ()
 
     def inplace_candidates(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
-        """Outputs by number, and the inputs whose memory each may take over."""
+        """Returns pairs of an output index and the inputs whose memory it may reuse."""
         return ((0, self.inplace_inputs),) if self.inplace_inputs else ()
 
     def in_donated(self) -> Op:
-        """The op where the memory of input 0 is donated and its output may take it over."""
+        """Returns the op to run if input 0 is donated, so that the output may reuse its memory."""
         return self
 
     def with_graphs(self, change: Callable[[Graph], Graph]) -> Op:
-        """The op with other graphs in the place of those that it runs."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed = {n: change(g) for n, g in held.items() if isinstance(g, Graph)}
+        """Returns the op with `change` applied to each of its subgraphs."""
+        attributes = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = {n: change(g) for n, g in attributes.items() if isinstance(g, Graph)}
         return replace(self, **changed)
 
     @property
     def computes_on_host(self) -> bool:
-        """Whether the host computes what `drive` gives, and does not just say what to run."""
+        """Whether `run_host_driven` computes tensors on the host, and does not only choose graphs
+        to run.
+        """
         return type(self).run_host_driven is Op.run_host_driven
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        """The op of an ONNX node; may rewrite `node.inputs` to the newest opset's form.
+        """Creates the op of an ONNX node; may rewrite `node.inputs` to the newest opset's form.
 
         Raises:
-            UnsupportedError: An attribute has a value clrt does not support.
+            UnsupportedError: An attribute has a value that clrt does not support.
+            Decompose: The node must be replaced by its decomposition.
         """
         attrs = dict(node.attrs)
         for name, (index, dtype) in cls.attribute_to_input.items():
@@ -281,10 +290,10 @@ class Op(IrOp):
         return cls(**values)
 
     def to_onnx(self) -> dict[str, Any]:
-        """The fields as attributes of the newest opset: what `from_onnx` reads.
+        """Returns the fields as attributes of the newest opset, as `from_onnx` reads them.
 
         Raises:
-            UnsupportedError: ONNX's op does not have one of the values.
+            UnsupportedError: The ONNX op does not allow the value of a field.
         """
         return {
             f.name: getattr(self, f.name)
@@ -293,32 +302,35 @@ class Op(IrOp):
         }
 
     def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
-        """The inputs in the places that ONNX has for them."""
+        """Returns the inputs in the order of the ONNX schema."""
         return list(inputs)
 
     def is_random(self, inputs: Types) -> bool:
-        """Whether the outputs are random numbers."""
+        """Returns whether the outputs are random numbers."""
         return False
 
     def check_tables(self, inputs: Types) -> None:
-        """Checks constants that kernels follow as clrt made them; asked where a file has them.
+        """Validates index tables that only clrt generates; called when a compiled model is loaded.
 
         Raises:
-            ModelError: Such an input is no constant, or would lead a kernel out of bounds.
+            ModelError: A table is not constant, or its indices would lead a kernel out of bounds.
         """
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
+        """Computes the outputs by NumPy with wide accumulation.
+
+        It serves as test oracle, constant folder and host fallback.
+        """
         raise NotImplementedError(self.name)
 
     def run_reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """`reference` on what NumPy can compute with.
+        """Runs `reference` on inputs that NumPy can compute with.
 
-        As the kernels, it takes wider floats. Its texts are of one width, so that all of a text
-        fits where another one was.
+        Floats whose storage the kernels do not support are widened to float32, as for kernels.
+        String arrays get a common item size, so that NumPy does not truncate assigned strings.
 
         Raises:
-            OutOfMemoryError: The host has no room for it.
+            OutOfMemoryError: The host memory does not suffice.
         """
         if self.supported_storages is not None:
             inputs = tuple(
@@ -334,40 +346,46 @@ class Op(IrOp):
             raise OutOfMemoryError(f"{self.name}: the host has no room for it: {error}.") from error
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:
-        """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""
+        """Checks the host memory of string inputs and outputs once they have a common item size."""
         types = [None if a is None else TensorType.of(a) for a in inputs]
         texts = [a for a in inputs if a is not None and _is_text(a)]
         width = max(a.itemsize for a in texts) // 4
-        made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
-        for count in (*(a.size for a in texts), *map(math.prod, made)):
+        out_shapes = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
+        for count in (*(a.size for a in texts), *map(math.prod, out_shapes)):
             check_texts(count, width)
 
     def check_inputs(self, inputs: Types) -> None:
-        """Refuses inputs that kernels would take for something else, and nodes that lack some.
+        """Checks `required_inputs`, `same_dtype_inputs` and `index_inputs`.
 
         Raises:
-            ModelError: One that is needed is left out.
-            ShapeError: Two that must have one dtype have not, or one to follow has no integers.
+            ModelError: A required input is omitted.
+            ShapeError: Inputs of one group differ in dtype, or an index input is not an integer.
         """
         for index in self.required_inputs:
             if index >= len(inputs) or inputs[index] is None:
                 raise ModelError(f"{self.name} lacks its input {index}; export the model again.")
         for group in self.same_dtype_inputs:
-            given = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
-            for index, type_ in given[1:]:
-                if type_.dtype is not given[0][1].dtype:
-                    first, other = given[0]
+            present = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
+            for index, type_ in present[1:]:
+                if type_.dtype is not present[0][1].dtype:
+                    first, other = present[0]
                     raise ShapeError(
                         f"{self.name}: input {index} is {type_} and input {first} {other}; "
                         "expected one dtype."
                     )
         for index in self.index_inputs:
-            found = inputs[index] if index < len(inputs) else None
-            if found is not None and found.dtype not in _FOLLOWED:
-                raise ShapeError(f"{self.name}: input {index} is {found}; expected int32 or int64.")
+            indices = inputs[index] if index < len(inputs) else None
+            if indices is not None and indices.dtype not in _INDEX_DTYPES:
+                raise ShapeError(
+                    f"{self.name}: input {index} is {indices}; expected int32 or int64."
+                )
 
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
-        """`infer`, plus the elements of small integer results whose inputs are all known."""
+        """Checks the inputs and infers the output types.
+
+        If `evaluates_dims` is set and all inputs are known, outputs of at most `_MAX_DATA_ELEMS`
+        integers or bools also get their elements, perhaps symbolic.
+        """
         self.check_inputs(inputs)
         outputs = self.infer(inputs)
         if not self.evaluates_dims or any(map(_unknown, inputs)):
@@ -383,7 +401,7 @@ class Op(IrOp):
 
 
 def _unknown(type_: TensorType | None) -> bool:
-    """Whether the elements of an input are no numbers, nor dims, to compute shapes with."""
+    """Returns whether an input has no elements (numbers or dims) usable in shape arithmetic."""
     return type_ is not None and (
         type_.known_elements is None or isinstance(type_.known_elements, TracedConstant)
     )
@@ -401,43 +419,44 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
-    """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
+    """Casts string arrays to the widest item size: NumPy truncates strings on assignment."""
     texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
 
-# What an int64 holds, one to an element; decompositions follow small codes, too.
-_FOLLOWED = frozenset(
+# Dtypes of index inputs: those that int64 represents; decompositions also index by small codes.
+_INDEX_DTYPES = frozenset(
     {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32, DType.UINT32, DType.INT64}
 )
 _SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}
-_SMALL_ELEMS = 64
+# Maximum number of elements that a type keeps as data; shapes and axes are shorter.
+_MAX_DATA_ELEMS = 64
 
 
 def _is_small(t: TensorType) -> bool:
     shape = t.static_shape
-    if shape is None or any(map(is_traced, shape)):  # an array has one size
+    if shape is None or any(map(is_traced, shape)):  # a traced size is not a size of an array
         return False
-    return math.prod(shape) <= _SMALL_ELEMS
+    return math.prod(shape) <= _MAX_DATA_ELEMS
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """An object array without symbols becomes a plain one.
+    """Casts an object array to `dtype` if it holds no symbols or traced numbers.
 
     Raises:
-        OverflowError: A number among the symbols, or one that planning traces, does not fit.
+        OverflowError: A number in an array with symbols exceeds int32 (for int32) or int64.
     """
     if array.dtype != object or not any(isinstance(x, Expr) or is_traced(x) for x in array.flat):
         return array.astype(dtype.numpy)
-    most = np.iinfo(np.int32 if dtype is DType.INT32 else np.int64).max
-    if any(abs(x) > most for x in array.flat if not isinstance(x, Expr)):
+    limit = np.iinfo(np.int32 if dtype is DType.INT32 else np.int64).max
+    if any(abs(x) > limit for x in array.flat if not isinstance(x, Expr)):
         raise OverflowError
     return array
 
 
 def all_graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph, and those that its nodes run."""
+    """Yields a graph and, recursively, the subgraphs of its nodes."""
     yield graph
     for node in graph.nodes:
         if isinstance(node.op, Op):

@@ -1,4 +1,4 @@
-"""What ops ask of the types of their inputs."""
+"""Checks of input types and shape inference that many ops share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from clrt.ops.base import Types
 
 
 def need(inputs: Types, index: int, op: IrOp) -> TensorType:
-    """An input type that must be there.
+    """Returns the type of a required input.
 
     Raises:
-        ModelError: It is left out.
+        ModelError: The input is omitted.
     """
     found = inputs[index] if index < len(inputs) else None
     if found is None:
@@ -24,10 +24,13 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
 
 
 def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
-    """Refuses an optional input that has another number of elements than one.
+    """Checks that an optional input, of which kernels read the first element, may have only one.
+
+    Args:
+        what: Name of the input for the message.
 
     Raises:
-        ShapeError: It has; kernels read its first element.
+        ShapeError: A dim of the input differs from 1.
     """
     found = inputs[index] if index < len(inputs) else None
     if (
@@ -39,7 +42,7 @@ def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
 
 
 def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
-    """Whether a tensor may have that shape; None stands for any size."""
+    """Returns whether a tensor may have the shape; None is a wildcard for a dim."""
     if type_.shape is None:
         return True
     pairs = zip(type_.shape, shape, strict=False)
@@ -49,10 +52,10 @@ def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
 
 
 def known(inputs: Types, index: int, op: IrOp) -> Array | None:
-    """The elements of an optional integer input (perhaps symbolic); None where left out.
+    """Returns the elements of an optional plan-time input, perhaps symbolic; None if omitted.
 
     Raises:
-        UnsupportedError: The input is there but only known when the model runs.
+        UnsupportedError: The input depends on data that is computed when the model runs.
     """
     found = inputs[index] if index < len(inputs) else None
     if found is None:
@@ -66,7 +69,7 @@ def known(inputs: Types, index: int, op: IrOp) -> Array | None:
 
 
 def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
-    """A non-negative axis.
+    """Returns the axis counted from the front; a scalar has the axis 0.
 
     Raises:
         ShapeError: The axis is outside the rank.
@@ -79,7 +82,7 @@ def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
 
 
 def infer_along_axis(inputs: Types, axis: int, op: IrOp) -> list[TensorType]:
-    """The output type of an op that works along an axis of input 0 and keeps its shape.
+    """Infers the output of an op that works along an axis of input 0 and keeps its shape.
 
     Raises:
         ShapeError: The axis is outside the rank.
@@ -91,10 +94,13 @@ def infer_along_axis(inputs: Types, axis: int, op: IrOp) -> list[TensorType]:
 
 
 def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
-    """Dims as sizes: symbolic ones are 0 where they would be below, which is refused of numbers.
+    """Returns dims as axis sizes; symbolic dims are clamped to at least 0.
+
+    Args:
+        trouble: Makes the error message.
 
     Raises:
-        ShapeError: One is a number below 0; `trouble` says what that means.
+        ShapeError: A dim is a negative number.
     """
     found = tuple(dims)
     if any(isinstance(d, int) and d < 0 for d in found):
@@ -103,7 +109,7 @@ def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
 
 
 def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
-    """NumPy's broadcasting over dims; None where a rank is unknown.
+    """Broadcasts shapes by NumPy's rules; returns None if a rank is unknown.
 
     Raises:
         ShapeError: Two dims differ and neither is 1.
@@ -124,7 +130,7 @@ def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
 
 
 def _broadcast_dim(a: Dim, b: Dim, shapes: Sequence[Shape | None], op: IrOp) -> Dim:
-    # What most are, told without arithmetic.
+    # The usual cases, decided without arithmetic on dims.
     if provably_equal(a, 1):
         return b
     if provably_equal(a, b) or provably_equal(b, 1):

@@ -1,4 +1,4 @@
-"""The trait of ops whose kernels go on with an elementwise program, the epilogue."""
+"""Base class of ops that apply an elementwise program, the epilogue, to their result."""
 
 from __future__ import annotations
 
@@ -19,36 +19,41 @@ from clrt.ops.pointwise.table import Add
 
 
 class EpilogueOp(Op):
-    """Trait: `steps` is a program over the result (operand 0) and extras (1, 2, …).
+    """Op with an epilogue: `steps` is a program over the result (operand 0) and extras (1, 2, …).
 
-    The extras are the last inputs. They broadcast to the result and never widen it. The last step
-    is stored.
+    The extras are the last inputs. They broadcast to the result and never widen it. The output is
+    the result of the last step.
 
     Class attributes:
-        num_fixed_inputs: How many inputs come before the extras.
+        num_fixed_inputs: Number of inputs before the extras.
     """
 
     num_fixed_inputs: ClassVar[int]
 
     @property
     def epilogue(self) -> tuple[ElementwiseStep, ...]:
-        """The steps that the op has already."""
+        """The current epilogue; empty if none."""
         steps: tuple[ElementwiseStep, ...] = getattr(self, "steps", ())
         return steps
 
     def with_epilogue(self, steps: tuple[ElementwiseStep, ...]) -> Op:
-        """The op with these steps in place of its own."""
+        """Returns the op with `steps` as its epilogue."""
         return replace(self, steps=steps)  # type: ignore[call-arg]
 
     def supports_operand(self, extra: Shape | None, out: Shape | None) -> bool:
-        """Whether the kernels can read an operand of shape `extra` beside a result `out`."""
+        """Returns whether the kernels can read an operand of shape `extra` for a result `out`."""
         return epilogue_operand_fits(extra, out)
 
 
 def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[ElementwiseStep, ...]:
-    """Steps over a biased result and its extras, as steps over result, bias and extras.
+    """Prepends the addition of a bias to an epilogue.
 
-    The sum is the first step, so that the others move up.
+    Args:
+        steps: Program over the biased result (operand 0) and `extras` extras (1, 2, …).
+        extras: Number of extras.
+
+    Returns:
+        The program over the result (0), the bias (1) and the extras (2, 3, …).
     """
     biased = 2 + extras
 
@@ -64,10 +69,10 @@ def after_bias(steps: Sequence[ElementwiseStep], extras: int) -> tuple[Elementwi
 def fused_type(
     op: Op, steps: Sequence[ElementwiseStep], result: TensorType, extras: Sequence[TensorType]
 ) -> TensorType:
-    """The type of a program over a result and the extras, which must not widen it.
+    """Returns the type that an epilogue makes of `result`.
 
     Raises:
-        ShapeError: An extra does.
+        ShapeError: An extra would widen the result when it broadcasts.
     """
     made = step_types(steps, [result, *extras])[-1] if steps else result
     full = broadcast_shapes([result.shape, *(t.shape for t in extras)], op)
@@ -82,7 +87,7 @@ def fused_type(
 def fused_reference(
     steps: Sequence[ElementwiseStep], result: Array, extras: Sequence[Array | None]
 ) -> Array:
-    """A program over a result and the extras."""
+    """Applies an epilogue to a result and its extras by NumPy."""
     if not steps:
         return result
     (made,) = Fused(tuple(steps)).reference(result, *extras)

@@ -1,4 +1,4 @@
-"""Numbers in tensors that say where or how much: what of them is allowed, and who says so."""
+"""Range checks of indices and lengths in tensors: status words of kernels, checks of references."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ from clrt.kernels.spec import KernelSpec, Launch, StatusWord, launch
 
 
 def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> StatusWord:
-    """For a kernel that reads indices into axes of these sizes, each from its end if negative.
+    """Returns the status word of a kernel that reads indices into axes of sizes `dims`.
+
+    Negative indices count from the end of their axis.
 
     Args:
-        of: Names the axes, for the message.
+        operand: Index of the node's input that holds the indices.
+        of: Name of the axes for the message.
     """
     return StatusWord(node, operand, "an index", tuple((-n, n - 1) for n in dims), of)
 
 
 def length_status(node: Node, operand: int, most: int, what: str) -> StatusWord:
-    """For a kernel that reads lengths, or numbers of images and the like, from 0 to `most`."""
+    """Returns the status word of a kernel that reads lengths or counts in 0..`most`.
+
+    Args:
+        operand: Index of the node's input that holds the lengths.
+        what: Name of a length for the message.
+    """
     return StatusWord(node, operand, what, ((0, most),))
 
 
 def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:
-    """The launch that reports lengths outside 0..most."""
+    """Returns a launch that checks an input of lengths and reports those outside 0..`most`."""
     lengths = node.arg(operand)
     kernel = KernelSpec.of("attention/check_lengths.cl", "check_lengths", INDEX_T=lengths.dtype.cl)
     status = length_status(node, operand, most, what)
@@ -37,13 +45,15 @@ def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:
 
 
 def check_indices(indices: Array, dims: Sequence[int], name: str, operand: int = 1) -> Array:
-    """Indices with the negative ones counted from the end, as int64.
+    """Returns indices as int64, with negative ones counted from the end.
 
     Args:
-        indices: Into one axis; where there are several, tuples along the last axis.
+        indices: Indices into one axis; if `dims` has several, index tuples along the last axis.
+        dims: Sizes of the axes.
+        name: Name of the op for the message.
 
     Raises:
-        NumberError: One is outside its axis.
+        NumberError: An index is outside its axis.
     """
     limits = np.array(dims[0] if len(dims) == 1 else dims, np.int64)
     bad = (indices < -limits) | (indices >= limits)
@@ -54,10 +64,10 @@ def check_indices(indices: Array, dims: Sequence[int], name: str, operand: int =
 
 
 def check_lengths(lengths: Array, most: int, name: str, operand: int, what: str) -> None:
-    """The same of lengths from 0 to `most`.
+    """Checks that lengths are in 0..`most`.
 
     Raises:
-        NumberError: One is outside.
+        NumberError: A length is outside the range.
     """
     bad = (lengths < 0) | (lengths > most)
     if bad.any():

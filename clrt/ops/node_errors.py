@@ -1,4 +1,4 @@
-"""Errors that name the node or file they are about."""
+"""Context manager that adds the node or file to errors raised by ops."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from clrt.ir.graph import Node
 
 
 class NodeErrorContext:
-    """Of a block in which an op looks at what a model gives it: errors name the node (or file).
+    """Context manager around calls of op methods: errors get the node (or file) as prefix.
 
-    What an op raises on an invalid model is thus a `ModelError`, with the first error as its
-    cause. Blocks hold calls of ops (`from_onnx`, `infer`, `reference`, `drive`) and nothing of
-    clrt's own machinery, whose errors are bugs and stay what they are.
+    Python errors of an op on an invalid model (such as TypeError) become a `ModelError` with the
+    first error as cause. Wrap only calls of ops (`from_onnx`, `infer`, `reference`,
+    `run_host_driven`): in other code of clrt these errors are bugs and must not be converted.
     """
 
     __slots__ = ("title",)
@@ -37,7 +37,7 @@ class NodeErrorContext:
         if isinstance(error, NumberError) and isinstance(self.title, Node):
             raise error.at(self.title) from error
         title = str(self.title)
-        if isinstance(error, NumberError):  # while a file is read: it is one of the file's
+        if isinstance(error, NumberError):  # the title is a file: the number comes from it
             said = f"{error.what} is {error.number}; {error.allowed}"
             raise ModelError(f"{title}: {said}.") from error
         if isinstance(error, ClrtError):
@@ -57,7 +57,8 @@ class NodeErrorContext:
             ) from error
 
 
-# Of a title that a message has already; a long one may be cut there.
+# Characters of a title searched for in a message to see whether it already names the node; longer
+# titles may be truncated in messages.
 _NAMED_CHARS = 40
-# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
+# Python errors that an op may raise on attributes or inputs of the wrong type.
 _INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)

@@ -1,4 +1,4 @@
-"""Graphs of clrt's own, written with ONNX's names of ops."""
+"""Graph builder that adds ops by their ONNX names, for graphs that clrt generates."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from clrt.ops.registry import REGISTRY
 
 
 def ints(*numbers: int) -> NDArray[np.int64]:
-    """A constant of whole numbers, [numbers]."""
+    """Returns an int64 vector of `numbers`."""
     return np.array(numbers, np.int64)
 
 
 def floats(number: float) -> NDArray[np.float32]:
-    """A constant of one float, []."""
+    """Returns a float32 scalar array, shape []."""
     return np.array(number, np.float32)
 
 
 class OpBuilder(Builder):
-    """Applies ops by their ONNX names; arrays among the arguments become constants."""
+    """Adds nodes by ONNX op name; array arguments become constants.
+
+    Attributes:
+        inputs: Graph inputs in order of their `feed`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.inputs: list[Value] = []
 
     def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """A new input of the graph."""
+        """Adds a graph input and returns it."""
         self.inputs.append(self.input(name, dtype, shape))
         return self.inputs[-1]
 
     def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """A new input of the graph, as float32."""
+        """Adds a graph input and returns it cast to float32."""
         x = self.feed(name, dtype, *shape)
         return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
 

@@ -1,4 +1,4 @@
-"""Runs a graph by the ops' references: the oracle of tests and of fuzzing."""
+"""Interpreter that runs a graph by the ops' NumPy references: the oracle of tests and fuzzing."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from clrt.ops.base import Op
 def evaluate(
     graph: Graph, inputs: Mapping[str, Any], disturb: Callable[[Array], Array] = lambda array: array
 ) -> dict[str, Any]:
-    """The outputs of a graph, by NumPy.
+    """Runs a graph by NumPy.
 
     Args:
-        inputs: An array for each graph input; symbolic dims take their numbers from the shapes.
-        disturb: What to make of each array that a node computes: rounding errors, for one.
+        inputs: An array for each graph input; their shapes bind the symbolic dims.
+        disturb: Function applied to each array that a node computes, for example to add rounding
+            errors.
 
     Returns:
-        An array per output, under the names in `graph.output_names`.
+        An array per output, by the names in `graph.output_names`.
 
     Raises:
-        InputError: An input is missing or does not fit.
+        InputError: An input is missing, or its shape or dtype does not fit.
     """
     bindings = bind_inputs(graph, inputs)
     known: dict[Value, Any] = {v: _held(inputs[v.name]) for v in graph.inputs}
@@ -47,7 +48,7 @@ def evaluate(
                 narrow = value.dtype.storage not in ("plain", "half")
                 held = disturb(held.astype(value.dtype.numpy) if narrow else held)
                 for dim, size in zip(value.shape or (), held.shape, strict=False):
-                    if is_symbol(dim):  # one that depends on data
+                    if is_symbol(dim):  # a size that depends on data
                         bindings.setdefault(str(dim), size)
             known[value] = held
     names = zip(graph.output_names, graph.outputs, strict=True)
@@ -55,12 +56,12 @@ def evaluate(
 
 
 def _held(value: Any) -> Any:
-    """Sequences, maps and absent values as they are."""
+    """Converts a tensor to an array; returns sequences, maps and None unchanged."""
     return value if value is None or isinstance(value, (list, dict)) else np.asarray(value)
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """The number of every symbol that is a dim of an input.
+    """Binds each symbol that is an input dim to the size in `inputs`.
 
     Raises:
         InputError: An input is missing, or its shape or dtype does not fit.

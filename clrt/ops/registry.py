@@ -1,4 +1,4 @@
-"""All ops by name."""
+"""Registry of op classes by domain and name."""
 
 from __future__ import annotations
 
@@ -12,23 +12,31 @@ OpClass = TypeVar("OpClass", bound=type[Op])
 
 @dataclass
 class Registry:
-    """All ops by (domain, ONNX name); the ai.onnx domain is ""."""
+    """Op classes by (domain, ONNX name); the domain ai.onnx is ""."""
 
     classes: dict[tuple[str, str], type[Op]] = field(default_factory=dict)
 
     def add(self, cls: type[Op]) -> None:
-        """Adds an op class; a duplicate raises."""
+        """Adds an op class.
+
+        Raises:
+            ValueError: The domain and name are registered already.
+        """
         key = (cls.domain, cls.name)
         if key in self.classes:
             raise ValueError(f"op {key} is registered twice")
         self.classes[key] = cls
 
     def find(self, domain: str, name: str) -> type[Op] | None:
-        """The class, or None where clrt has no such op."""
+        """Returns the op class, or None if clrt does not have the op."""
         return self.classes.get((domain, name))
 
     def named(self, name: str) -> type[Op]:
-        """The class of a name in any domain, as the text form prints it."""
+        """Returns the class of a name "Op" or "domain.Op", as the IR's text form prints it.
+
+        Raises:
+            KeyError: clrt does not have the op.
+        """
         domain, _, short = name.rpartition(".")
         return self.classes[(domain, short)]
 
