@@ -1,4 +1,4 @@
-"""Places buffers with known lifetimes in slabs so that those alive together never overlap."""
+"""Static memory planning: assigns buffers offsets in slabs, so that live buffers never overlap."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ from clrt.plan.slab_occupancy import LifetimeNodes, SlabOccupancy
 
 @dataclass(frozen=True)
 class LiveInterval:
-    """A buffer to place: its size and the first and last step that touch it."""
+    """A buffer's size and lifetime.
+
+    Attributes:
+        nbytes: Size in bytes, before alignment.
+        first: Index of the first step, or memory event, that accesses it.
+        last: Index of the last one, inclusive.
+    """
 
     nbytes: int
     first: int
     last: int
 
     def meets(self, other: LiveInterval) -> bool:
-        """Whether both are alive at some step."""
+        """Returns whether both lifetimes have a step in common."""
         return self.first <= other.last and other.first <= self.last
 
 
 class Allocation(NamedTuple):
-    """Where a buffer lies."""
+    """Location of a buffer: slab index and byte offset in the slab."""
 
     slab: int
     offset_bytes: int
@@ -34,23 +40,29 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Arena:
-    """Places in the order of the intervals, and the size of each slab."""
+    """A memory layout of buffers.
+
+    Attributes:
+        places: Allocation of each buffer, in the order of the intervals it was planned for.
+        slab_bytes: Size of each slab in bytes.
+    """
 
     places: tuple[Allocation, ...]
     slab_bytes: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
+        """Total size of the slabs in bytes."""
         return sum(self.slab_bytes)
 
 
 def align(nbytes: int) -> int:
-    """The bytes a buffer takes in an arena (at least one unit)."""
+    """Rounds a size up to a multiple of `ALIGNMENT_BYTES`; at least one such unit."""
     return max(-(-nbytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
 
 
 def live_bytes(intervals: Sequence[LiveInterval]) -> int:
-    """The largest sum of aligned sizes alive at one step: no arena can be smaller."""
+    """Returns the peak sum of aligned sizes alive at one step: a lower bound of any arena."""
     change: dict[int, int] = {}
     for interval in intervals:
         size = align(interval.nbytes)
@@ -64,13 +76,14 @@ def live_bytes(intervals: Sequence[LiveInterval]) -> int:
 
 
 def separate(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
-    """Each buffer in a slab of its own, to the byte: what a simulator needs.
+    """Assigns each buffer a slab of exactly its size, for simulators.
 
-    It then sees each access outside a tensor, and takes no tensor for uninitialised: Oclgrind
-    forgets all else that it knows of a buffer when the host writes to a part of it.
+    A simulator then detects every access out of a tensor's bounds, and reports no initialised
+    tensor as uninitialised: Oclgrind drops what it knows of a whole buffer if the host writes to
+    a part of it.
 
     Raises:
-        OutOfMemoryError: One buffer is larger than a slab may be.
+        OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
     """
     _check_sizes(intervals, max_slab_bytes)
     places = tuple(Allocation(slab, 0) for slab in range(len(intervals)))
@@ -78,25 +91,26 @@ def separate(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
 
 
 def assign_offsets(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> Arena:
-    """Greedy by size: the largest first, each at the lowest offset that is free all its life.
+    """Assigns offsets greedily: each buffer at the lowest offset free throughout its lifetime.
 
-    The order by size alone loses where many equal buffers chain. So where it takes more than is
-    alive at once, an order by start is tried as well, and the smaller arena is taken.
+    Buffers are placed by descending size. This order wastes memory on chains of equal buffers, so
+    if the result exceeds the peak of live bytes, an order by first use is tried too, and the
+    smaller arena is returned.
 
     Raises:
-        OutOfMemoryError: One buffer is larger than a slab may be.
+        OutOfMemoryError: One buffer is larger than `max_slab_bytes`.
     """
     _check_sizes(intervals, max_slab_bytes)
     indices = range(len(intervals))
-    begin = min((i.first for i in intervals), default=0)
-    ticks = 1 << max((i.last - begin for i in intervals), default=0).bit_length()
-    spans = [LifetimeNodes.of(i.first - begin, i.last - begin, ticks) for i in intervals]
+    origin = min((i.first for i in intervals), default=0)
+    ticks = 1 << max((i.last - origin for i in intervals), default=0).bit_length()
+    lifetimes = [LifetimeNodes.of(i.first - origin, i.last - origin, ticks) for i in intervals]
     by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
-    arena = _place(intervals, spans, by_size, max_slab_bytes)
+    arena = _place(intervals, lifetimes, by_size, max_slab_bytes)
     if arena.nbytes == live_bytes(intervals):
         return arena
     by_start = sorted(indices, key=lambda i: (intervals[i].first, -intervals[i].nbytes))
-    other = _place(intervals, spans, by_start, max_slab_bytes)
+    other = _place(intervals, lifetimes, by_start, max_slab_bytes)
     return min(arena, other, key=lambda a: a.nbytes)
 
 
@@ -113,23 +127,23 @@ def _check_sizes(intervals: Sequence[LiveInterval], max_slab_bytes: int) -> None
 
 def _place(
     intervals: Sequence[LiveInterval],
-    spans: Sequence[LifetimeNodes],
+    lifetimes: Sequence[LifetimeNodes],
     order: Sequence[int],
     max_slab_bytes: int,
 ) -> Arena:
-    largest = min(max_slab_bytes, INDEXED_BYTES)
+    max_bytes = min(max_slab_bytes, INDEXED_BYTES)
     slabs: list[SlabOccupancy] = []
     sizes: list[int] = []
     places: dict[int, Allocation] = {}
     for index in order:
-        size, span = align(intervals[index].nbytes), spans[index]
+        size, lifetime = align(intervals[index].nbytes), lifetimes[index]
         for slab in range(len(slabs) + 1):
             if slab == len(slabs):
                 slabs.append(SlabOccupancy())
                 sizes.append(0)
-            offset = slabs[slab].room(span, size)
-            if not offset or offset + size <= largest:
-                slabs[slab].take(span, offset, size)
+            offset = slabs[slab].room(lifetime, size)
+            if not offset or offset + size <= max_bytes:
+                slabs[slab].take(lifetime, offset, size)
                 places[index] = Allocation(slab, offset)
                 sizes[slab] = max(sizes[slab], offset + size)
                 break

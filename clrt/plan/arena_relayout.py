@@ -1,4 +1,4 @@
-"""The places of one arena for buffers of other sizes, without a search."""
+"""Reuses an arena layout for new buffer sizes, without a placement search."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from clrt.plan.arena import Allocation, Arena, LiveInterval
 
 @dataclass(frozen=True)
 class StackingOrder:
-    """Which buffer lies on which others.
+    """Relative arena layout: for each buffer, the buffers below it whose lifetimes overlap it.
 
-    A buffer starts where the highest of those ends that lie below it and are alive with it. So at
-    any sizes buffers alive together do not overlap, and at the sizes of the arena it comes from
-    none lies higher than there.
+    A buffer starts at the highest end of its supports. So buffers alive together never overlap,
+    whatever their sizes, and at the sizes of the original arena no offset is higher than there.
 
     Attributes:
-        order: Buffers from the ground up.
-        supports: In this order, of each those that it may lie on.
-        slabs: By buffer, the slab.
+        order: Buffer indices by ascending slab and offset.
+        supports: For each entry of `order`, the indices of the buffers directly below it.
+        slabs: Slab index of each buffer.
     """
 
     order: tuple[int, ...]
@@ -28,26 +27,26 @@ class StackingOrder:
 
     @classmethod
     def of(cls, intervals: Sequence[LiveInterval], arena: Arena) -> StackingOrder:
-        """The stack that an arena is."""
+        """Extracts the stacking order from an arena planned for `intervals`."""
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
         supports: list[tuple[int, ...]] = []
-        below = [0] * len(places)  # as bits: all that a buffer lies on, at whatever remove
+        below = [0] * len(places)  # bit mask of all buffers below, transitively
         seen: list[int] = []
         for index in order:
             if seen and places[seen[-1]].slab != places[index].slab:
                 seen = []
-            found: list[int] = []
+            direct: list[int] = []
             for other in reversed(seen):
                 if not below[index] >> other & 1 and intervals[other].meets(intervals[index]):
-                    found.append(other)
+                    direct.append(other)
                     below[index] |= below[other] | 1 << other
-            supports.append(tuple(found))
+            supports.append(tuple(direct))
             seen.append(index)
         return cls(tuple(order), tuple(supports), tuple(p.slab for p in places))
 
     def arena(self, aligned_bytes: Sequence[int]) -> Arena:
-        """Places for buffers of these sizes, as `align` gives them."""
+        """Lays out buffers of new sizes, which must be aligned (`arena.align`)."""
         ends = [0] * len(aligned_bytes)
         starts = ends.copy()
         for index, supports in zip(self.order, self.supports, strict=True):

@@ -1,4 +1,4 @@
-"""What of a run lies in the caller's memory on the device, as far as its plan goes."""
+"""Inputs and outputs that a plan binds to device memory of the caller."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DeviceIo:
-    """Inputs and outputs that a plan binds where they lie, without a copy.
+    """Names of the inputs and outputs that a plan binds in device memory, without a copy.
 
     Attributes:
         device_inputs: Names of the inputs that are tensors on the device.
-        donated: Those of them whose memory the run may write to; an output that is made in place
-            of one takes its memory over.
+        donated: Names of the device inputs whose memory the run may overwrite; an output computed
+            in place owns that memory afterwards.
         device_outputs: Names of the outputs that stay on the device.
     """
 

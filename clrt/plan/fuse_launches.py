@@ -1,7 +1,7 @@
-"""Launch fusion: which nodes of a specialised graph become regions, and where these stand.
+"""Launch fusion: groups nodes of a specialised graph into regions and orders them.
 
-Regions are found over use-def edges, from the node that ends them backwards, in an order that
-follows from the edges alone. So the order in which a file lists independent nodes changes nothing.
+Rules match backwards from the last node of a region, along use-def edges. The visiting order
+follows from the edges alone, so the order in which a file lists independent nodes has no effect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from clrt.plan.steps import Region
 
 @dataclass(frozen=True)
 class MissedRegion:
-    """A rule that nearly held.
+    """Near miss of a launch fusion rule.
 
     Attributes:
-        node: The last of the nodes that look like a region.
+        rule: Name of the rule.
+        node: Last node of the would-be region.
+        reason: Why the rule does not apply.
     """
 
     rule: str
@@ -33,11 +35,11 @@ class MissedRegion:
 
 @dataclass(frozen=True)
 class FusedLaunches:
-    """What the stage makes of a graph.
+    """Result of launch fusion.
 
     Attributes:
-        order: Regions and other nodes as they run.
-        misses: Rules that nearly held.
+        order: Regions and unfused nodes in execution order, without views.
+        misses: Near misses.
     """
 
     order: tuple[Region | Node, ...]
@@ -45,71 +47,76 @@ class FusedLaunches:
 
 
 def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
-    """Finds the regions of a specialised graph.
+    """Finds the regions of a specialised graph and orders them among the other nodes.
 
-    A region stands where the last of its nodes stood, or before that where a node between needs
-    what it makes. Views are left out.
+    A region runs at the position of its last node, or earlier if a node in between reads one of its
+    outputs. Views are left out. A region that would depend on itself is refused, with a near miss.
 
     Raises:
-        ShapeError: A kernel would count past 32 bits.
+        ShapeError: A kernel index or argument would exceed 32 bits.
     """
     nodes = [n for n in graph.nodes if not is_view(n)]
-    edges, makers = _Edges(graph), ProducerMap(graph, nodes)
+    edges, producers = _Edges(graph), ProducerMap(graph, nodes)
     refused: dict[tuple[str, Node], str] = {}
     while True:
-        search = _Search(makers, ctx, refused)
+        search = _Search(producers, ctx, refused)
         for node in edges.from_outputs(nodes):
             search.visit(node)
         regions = search.regions
-        parts = edges.ordered(nodes, regions)
-        circles = [p for p in parts if len(p) > 1]
-        if not circles:
-            order = (regions.get(node, node) for (node,) in parts)
+        components = edges.ordered(nodes, regions)
+        cycles = [c for c in components if len(c) > 1]
+        if not cycles:
+            order = (regions.get(node, node) for (node,) in components)
             return FusedLaunches(tuple(order), tuple(search.misses))
-        for region in (regions[n] for circle in circles for n in circle if n in regions):
+        for region in (regions[n] for cycle in cycles for n in cycle if n in regions):
             refused[region.variant, region.node] = "what it reads depends on what it makes"
 
 
 def by_edges(graph: Graph) -> list[Node]:
-    """The nodes that are no views, each behind those that it reads, as edges lead from the outputs:
-    the order in which a file lists independent nodes changes nothing.
+    """Returns the nodes other than views in topological order, by depth-first search from the graph
+    outputs: the order in which a file lists independent nodes has no effect.
     """
     nodes = [n for n in graph.nodes if not is_view(n)]
     return list(_Edges(graph).from_outputs(nodes))
 
 
 class _Edges:
-    """Who makes what a node reads, views looked through."""
+    """Producers of values, with views resolved to the node that computes their input."""
 
     def __init__(self, graph: Graph) -> None:
-        self._made: dict[Value, Node] = {}
+        self._producers: dict[Value, Node] = {}
         self._outputs = graph.outputs
         for node in graph.nodes:
-            source = self._made.get(node.arg(0)) if is_view(node) else node
+            source = self._producers.get(node.arg(0)) if is_view(node) else node
             if source is not None:
-                self._made.update(dict.fromkeys(node.outputs, source))
+                self._producers.update(dict.fromkeys(node.outputs, source))
 
     def from_outputs(self, nodes: Sequence[Node]) -> Iterator[Node]:
-        """Each node behind those that it reads, as the edges lead from the outputs: the order of
-        the list only matters to what no output depends on.
+        """Returns `nodes` in topological order, by depth-first search from the graph outputs.
+
+        The order of the argument only matters for nodes that no output depends on.
         """
-        ends = [self._made[v] for v in self._outputs if v in self._made]
+        ends = [self._producers[v] for v in self._outputs if v in self._producers]
         return (node for (node,) in self.ordered([*ends, *nodes], {}))
 
     def ordered(
         self, nodes: Sequence[Node], regions: Mapping[Node, Region]
     ) -> list[tuple[Node, ...]]:
-        """Each node behind those that it reads, else as listed; a region is known by its last node.
+        """Sorts nodes and regions topologically, otherwise as listed.
+
+        Args:
+            regions: Regions by their last node, which represents them in the result.
 
         Returns:
-            One node each; or several that depend on each other, regions among them.
+            Strongly connected components: one node each, or several that depend on each other, at
+            least one of them a region.
         """
         last = {n: r.node for r in regions.values() for n in r.nodes}
 
         def before(node: Node) -> Iterator[Node]:
             members = regions[node].nodes if node in regions else (node,)
             read = (v for n in members for v in n.inputs if v is not None)
-            makers = (self._made[v] for v in read if v in self._made)
+            makers = (self._producers[v] for v in read if v in self._producers)
             return (m for n in makers if (m := last.get(n, n)) is not node)
 
         return connected([n for n in nodes if last.get(n, n) is n], before)
@@ -118,88 +125,96 @@ class _Edges:
 def connected(
     nodes: Iterable[Node], before: Callable[[Node], Iterator[Node]]
 ) -> list[tuple[Node, ...]]:
-    """The strongly connected parts of a graph, each behind those that it depends on.
+    """Returns the strongly connected components of a graph in topological order.
 
     Source: Tarjan, Depth-First Search and Linear Graph Algorithms (1972).
+
+    Args:
+        before: Yields the nodes that a node depends on.
     """
-    parts: list[tuple[Node, ...]] = []
-    low: dict[Node, int] = {}  # the first node that is not in a part and that this one leads to
-    waiting: list[Node] = []
+    components: list[tuple[Node, ...]] = []
+    low: dict[Node, int] = {}  # Tarjan's low-link
+    stack: list[Node] = []
     path: list[tuple[Node, int, Iterator[Node]]] = []
 
     def enter(node: Node) -> None:
         path.append((node, len(low), before(node)))
         low[node] = len(low)
-        waiting.append(node)
+        stack.append(node)
 
     for root in nodes:
         if root not in low:
             enter(root)
         while path:
-            node, index, rest = path[-1]
-            other = next(rest, None)
+            node, index, dependencies = path[-1]
+            other = next(dependencies, None)
             if other is None:
                 path.pop()
                 if path:
                     low[path[-1][0]] = min(low[path[-1][0]], low[node])
                 if low[node] == index:
-                    parts.append(_take(waiting, node, low))
+                    components.append(_pop_component(stack, node, low))
             elif other in low:
                 low[node] = min(low[node], low[other])
             else:
                 enter(other)
-    return parts
+    return components
 
 
-def _take(waiting: list[Node], first: Node, low: dict[Node, int]) -> tuple[Node, ...]:
-    """Removes a part from the end of those that wait."""
-    part: list[Node] = []
-    while not part or part[-1] is not first:
-        part.append(waiting.pop())
-        low[part[-1]] = sys.maxsize
-    return tuple(part)
+def _pop_component(stack: list[Node], first: Node, low: dict[Node, int]) -> tuple[Node, ...]:
+    """Pops the component that starts at `first` from `stack`."""
+    component: list[Node] = []
+    while not component or component[-1] is not first:
+        component.append(stack.pop())
+        low[component[-1]] = sys.maxsize
+    return tuple(component)
 
 
 class _Search:
-    """The regions so far, by their last nodes."""
+    """Greedy search for regions.
+
+    Attributes:
+        regions: Regions found so far, by their last node.
+        misses: Near misses so far.
+    """
 
     def __init__(
-        self, makers: ProducerMap, ctx: Lowering, refused: Mapping[tuple[str, Node], str]
+        self, producers: ProducerMap, ctx: Lowering, refused: Mapping[tuple[str, Node], str]
     ) -> None:
         self.regions: dict[Node, Region] = {}
         self.misses: list[MissedRegion] = []
         self._rules = launch_fusions()
-        self._makers, self._ctx, self._refused = makers, ctx, refused
-        self._taken: dict[Node, Region] = {}
+        self._producers, self._ctx, self._refused = producers, ctx, refused
+        self._region_of: dict[Node, Region] = {}
 
     def visit(self, node: Node) -> None:
-        """Makes a region that ends with the node, where a rule holds."""
-        if node in self._taken:
+        """Adds a region that ends with `node` if a rule matches; records near misses."""
+        if node in self._region_of:
             return
         for rule in self._rules:
-            found = self._region(rule, node)
-            if isinstance(found, Region):
-                self.regions[node] = found
-                self._taken.update(dict.fromkeys(found.nodes, found))
+            result = self._region(rule, node)
+            if isinstance(result, Region):
+                self.regions[node] = result
+                self._region_of.update(dict.fromkeys(result.nodes, result))
                 return
-            if found is not None:
-                self.misses.append(MissedRegion(rule.name, node, found.reason))
+            if result is not None:
+                self.misses.append(MissedRegion(rule.name, node, result.reason))
 
     def _region(self, rule: LaunchFusionRule, node: Node) -> Region | FusionMiss | None:
         if (rule.name, node) in self._refused:
             return FusionMiss(self._refused[rule.name, node])
         try:
-            match = rule.match(node, self._makers, self._ctx)
+            match = rule.match(node, self._producers, self._ctx)
             if match is None or isinstance(match, FusionMiss):
                 return match
-            other = next((n for n in match.nodes if n in self._taken), None)
-            if other is not None:
-                return FusionMiss(f"{other} is in the region of {self._taken[other].node}")
-            made = rule.emit(match, self._ctx)
+            taken = next((n for n in match.nodes if n in self._region_of), None)
+            if taken is not None:
+                return FusionMiss(f"{taken} is in the region of {self._region_of[taken].node}")
+            fused = rule.emit(match, self._ctx)
         except UnsupportedError as error:
             return FusionMiss(str(error))
         except ShapeError as error:
             raise reworded(error, f"{node}: {error}") from error
-        launches = tuple(x for x in made.launches if all(x.global_size))
-        idle = (x.kernel for x in made.launches if not all(x.global_size))
-        return Region(match.nodes, rule.name, launches, also=(*made.also, *idle))
+        launches = tuple(x for x in fused.launches if all(x.global_size))
+        idle = (x.kernel for x in fused.launches if not all(x.global_size))
+        return Region(match.nodes, rule.name, launches, also=(*fused.also, *idle))

@@ -1,4 +1,4 @@
-"""Where a number that a kernel could not follow comes from, in words."""
+"""Traces an out-of-range index that a kernel reported back to model inputs, for messages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from clrt.errors import ClrtError, InputError, ModelError, NumberError
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ops.base import Op, all_graphs
 
-_NAMED = 3
+# Maximum number of model inputs that a message names.
+_MAX_NAMED = 3
 
 
 def traced(error: NumberError, model: Graph) -> ClrtError:
-    """The error, naming the node, and the inputs of the model that the number depends on.
+    """Returns the error to raise for a number out of range that a kernel reported.
 
-    Where it depends on none, it is the model that is wrong.
+    Args:
+        error: The number, its node and operand.
+        model: The whole model, in which inputs of partial graphs are looked up by name.
+
+    Returns:
+        An InputError that names the node and the model inputs that the number depends on; a
+        ModelError if it is a constant of the model; `error` itself if its operand is unknown.
     """
     node = error.node
     value = node.input(error.operand) if isinstance(node, Node) else None
@@ -24,69 +31,77 @@ def traced(error: NumberError, model: Graph) -> ClrtError:
     end = f"is {error.number}; {error.allowed}."
     if not names:
         return ModelError(f"{node}: {error.what} that the model has as a constant {end}")
-    first = ", ".join(f"'{name}'" for name in names[:_NAMED])
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    first = ", ".join(f"'{name}'" for name in names[:_MAX_NAMED])
+    rest = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     source = f"input{'s' if len(names) > 1 else ''} {first}{rest}"
     return InputError(f"{node}: {error.what} {'of' if moved else 'computed from'} {source} {end}")
 
 
 def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
-    """The inputs of the model that a value depends on, and whether it is one of them, moved.
+    """Returns the names of the model inputs that a value depends on, and whether its elements are
+    elements of the only one, passed on by data movement alone.
 
-    Plans of a graph that is cut, and graphs that nodes run, read values of others as inputs of
-    their own: those are found by name in the model.
+    Suffixes after graph breaks, and graphs in nodes, have inputs that are values of another graph:
+    these are looked up by name in the model.
     """
-    made, formal = _values_of(model)
+    produced, suppliers = _values_of(model)
     inputs = {v.name for v in model.inputs}
-    found: dict[str, None] = {}
+    origins: dict[str, None] = {}
     seen: set[Value] = set()
     pending, moved = [value], True
     while pending:
-        at = pending.pop()
-        if at in seen:
+        current = pending.pop()
+        if current in seen:
             continue
-        seen.add(at)
-        if at.producer is not None:
-            moved = moved and _moves(at.producer)
-            pending += _read(at.producer)
-        elif at.name in inputs:
-            found[at.name] = None
-        elif (there := made.get(at.name)) is not None:
-            pending.append(there)
-        elif at.name in formal:
+        seen.add(current)
+        if current.producer is not None:
+            moved = moved and _moves(current.producer)
+            pending += _read(current.producer)
+        elif current.name in inputs:
+            origins[current.name] = None
+        elif (outer := produced.get(current.name)) is not None:
+            pending.append(outer)
+        elif current.name in suppliers:
             moved = False
-            pending += formal[at.name]
-    return list(found), moved and len(found) == 1
+            pending += suppliers[current.name]
+    return list(origins), moved and len(origins) == 1
 
 
 def _moves(node: Node) -> bool:
+    """Whether the op only moves elements."""
     return isinstance(node.op, Op) and node.op.is_data_movement
 
 
 def _read(node: Node) -> list[Value]:
-    """What decides the elements of the outputs: not the shape that a view is to have."""
+    """Returns the inputs that the output elements depend on; of data movement only the data."""
     first = 1 if _moves(node) else None
     return [v for v in node.inputs[:first] if v is not None]
 
 
 def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value]]]:
-    """By name: what a value is elsewhere in the model, and what others may depend on.
+    """Maps names of values to values of the model.
 
-    The first are the outputs of all nodes, and what graphs in nodes read of the graph around them,
-    their last inputs. What else goes into such a graph may come from any input of its node.
+    Returns:
+        Two mappings. The first holds the outputs of all nodes, and for each captured input of a
+        graph in a node the outer value; captures are the last inputs. The second maps the other
+        inputs of graphs in nodes to the inputs of their node, any of which may supply them.
     """
-    made: dict[str, Value] = {}
-    formal: dict[str, Sequence[Value]] = {}
+    outer_values: dict[str, Value] = {}
+    suppliers: dict[str, Sequence[Value]] = {}
     for graph in all_graphs(model):
         for node in graph.nodes:
             assert isinstance(node.op, Op)
-            made.update((v.name, v) for v in node.outputs)
+            outer_values.update((v.name, v) for v in node.outputs)
             captures = getattr(node.op, "captures", 0)
             for inner in node.op.graphs:
                 first = len(inner.inputs) - captures
                 pairs = zip(
                     inner.inputs[first:], node.inputs[len(node.inputs) - captures :], strict=True
                 )
-                made.update((own.name, v) for own, v in pairs if v is not None)
-                formal.update((own.name, _read(node)) for own in inner.inputs[:first])
-    return made, formal
+                outer_values.update(
+                    (inner_value.name, v) for inner_value, v in pairs if v is not None
+                )
+                suppliers.update(
+                    (inner_value.name, _read(node)) for inner_value in inner.inputs[:first]
+                )
+    return outer_values, suppliers

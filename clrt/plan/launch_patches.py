@@ -1,4 +1,4 @@
-"""What of the launches of a plan differs from size to size, as columns of numbers."""
+"""Launch arguments and global sizes that vary with input shape, as integer columns."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Int32s: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 @dataclass(frozen=True)
 class VariableArguments:
-    """The arguments of launches that may differ from size to size, all of 32 bits.
+    """The 32-bit launch arguments that vary with input shape, as parallel columns.
 
-    An argument is the number of a formula, and for the offset of a buffer in the arena the elements
-    in front of the buffer besides.
+    The value of an argument is that of a formula; for the offset of a buffer in the arena, plus the
+    buffer's start in the arena, in elements.
 
     Attributes:
-        launches: Of each word the launch, counted through the plan.
-        arguments: Its index among the kernel's arguments; an offset comes behind its buffer.
-        tenants: The tenant of the arena whose offset it is; -1 for none.
+        launches: Index of the launch in the plan.
+        arguments: Index of the kernel argument; a buffer's offset is the argument after it.
+        tenants: Number of the arena buffer whose offset is added; -1 if none is.
     """
 
     launches: Ints
@@ -45,10 +45,12 @@ class VariableArguments:
     def of(
         cls, launches: Sequence[Launch], trace: ShapeTrace, tenant_of: Callable[[Buffer], int]
     ) -> VariableArguments:
-        """Those of traced launches.
+        """Collects the varying arguments of traced launches.
 
         Args:
-            tenant_of: The number of the tenant that a buffer lies in; -1 for none.
+            launches: All launches of a plan, in order.
+            trace: Its formulas.
+            tenant_of: Returns the number of the arena buffer that holds a buffer; -1 if none does.
         """
         rows: list[tuple[int, int, int, int, int]] = []
         for number, launch in enumerate(launches):
@@ -69,37 +71,37 @@ class VariableArguments:
         return cls(*np.array(rows, np.int64).reshape(-1, 5).T)
 
     def evaluate(self, numbers: Ints, offsets: Sequence[int]) -> Int32s:
-        """The words.
+        """Computes the values of the arguments, in the order of the columns.
 
         Args:
-            numbers: By formula.
-            offsets: In bytes, by tenant.
+            numbers: Value of each formula at the sizes of a call.
+            offsets: Offset in bytes of each arena buffer.
         """
         starts = np.array([*offsets, 0], np.int64)
-        words = numbers[self._formulas] + starts[self.tenants] // self._itemsizes
-        return words.astype(np.int32)
+        values = numbers[self._formulas] + starts[self.tenants] // self._itemsizes
+        return values.astype(np.int32)
 
 
 class VariableGlobalSizes:
-    """The global sizes that may differ from size to size.
+    """The global sizes that vary with input shape.
 
     Attributes:
-        launches: Whose they are, counted through the plan.
+        launches: Indices in the plan of the launches that have them.
     """
 
     def __init__(self, launches: Sequence[Launch], trace: ShapeTrace) -> None:
         varying = [i for i, x in enumerate(launches) if any(map(is_traced, x.global_size))]
         formulas = [tuple(map(trace.formula, launches[i].global_size)) for i in varying]
         self.launches = tuple(varying)
-        # Layers that are alike have the same.
-        self._kinds = list(dict.fromkeys(formulas))
-        self._kind_of = [self._kinds.index(f) for f in formulas]
+        # Equal layers share formulas: each distinct tuple is evaluated once.
+        self._distinct = list(dict.fromkeys(formulas))
+        self._index = [self._distinct.index(f) for f in formulas]
 
     def at(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """The global sizes.
+        """Computes the global sizes, in the order of `launches`.
 
         Args:
-            numbers: By formula.
+            numbers: Value of each formula at the sizes of a call.
         """
-        kinds = [tuple([numbers[i] for i in formulas]) for formulas in self._kinds]
-        return [kinds[i] for i in self._kind_of]
+        sizes = [tuple([numbers[i] for i in formulas]) for formulas in self._distinct]
+        return [sizes[i] for i in self._index]

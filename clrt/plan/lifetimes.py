@@ -1,4 +1,4 @@
-"""Which values share memory, and from when to when each is alive."""
+"""Lifetimes of buffers, and which values share memory: views and in-place results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clrt.plan.steps import HostStep, Placed, PlanStep, Region
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """What runs at once, as far as memory goes: a step, or one launch of a region.
+    """A point in time at which memory is accessed: a step, or one launch of a region.
 
     Attributes:
-        step: Its index.
-        nodes: Those whose last inputs are read now.
-        buffers: What is touched.
-        on_host: The host reads and writes all of them.
+        step: Index of the step in the plan.
+        nodes: Nodes whose last input read happens in this event.
+        buffers: Buffers that are read or written.
+        on_host: Whether the host accesses the buffers.
     """
 
     step: int
@@ -34,29 +34,31 @@ class MemoryEvent:
 
 
 def ticks(steps: Sequence[PlanStep]) -> list[MemoryEvent]:
-    """The times at which memory is touched, in order."""
-    found: list[MemoryEvent] = []
+    """Returns the memory events of a plan in execution order; lifetimes index this list."""
+    events: list[MemoryEvent] = []
     for index, step in enumerate(steps):
         if isinstance(step, Region):
-            found += _region_ticks(index, step)
+            events += _region_ticks(index, step)
         elif isinstance(step, HostStep):
             values = (*step.node.inputs, *step.node.outputs)
-            held = tuple(v for v in values if v is not None)
-            found.append(MemoryEvent(index, step.nodes, held, on_host=True))
+            buffers = tuple(v for v in values if v is not None)
+            events.append(MemoryEvent(index, step.nodes, buffers, on_host=True))
         else:
-            named = (b for x in step.launches for b in x.buffers)
-            found.append(MemoryEvent(index, step.nodes, tuple(dict.fromkeys(named))))
-    return found
+            accessed = (b for x in step.launches for b in x.buffers)
+            events.append(MemoryEvent(index, step.nodes, tuple(dict.fromkeys(accessed))))
+    return events
 
 
 def _region_ticks(index: int, region: Region) -> Iterator[MemoryEvent]:
-    """A node has read its inputs once the launch that makes it ends (`LaunchFusionRule.emit`)."""
-    left = list(region.nodes)
-    for launch, _, made in region.work():
-        left = [n for n in left if n not in made]
-        yield MemoryEvent(index, made, tuple(launch.buffers))
-    if left:
-        yield MemoryEvent(index, tuple(left), ())
+    """Yields one event per launch: a node reads no input after the launch that computes it
+    (`LaunchFusionRule.emit`).
+    """
+    remaining = list(region.nodes)
+    for launch, _, completed in region.work():
+        remaining = [n for n in remaining if n not in completed]
+        yield MemoryEvent(index, completed, tuple(launch.buffers))
+    if remaining:
+        yield MemoryEvent(index, tuple(remaining), ())
 
 
 def share(
@@ -65,15 +67,20 @@ def share(
     read_only: Collection[Value] = (),
     inside: Mapping[Value, Value] = MappingProxyType({}),
 ) -> dict[Value, Value]:
-    """Views share their input's memory; an in-place op takes over an input that dies there.
+    """Decides which values share memory: views with their input, in-place results with an input
+    whose last use is the same node.
 
     Args:
-        read_only: Inputs whose memory is not the plan's to write to.
-        inside: Values that lie in another one, as its parts, and that other. Nothing takes a part's
-            memory over, and a part nobody's.
+        times: Memory events of the plan.
+        read_only: Inputs whose memory the plan must not overwrite.
+        inside: Maps subviews to the parent whose memory holds them. A subview's memory is never
+            reused in place, and a subview is never computed in place.
+
+    Returns:
+        Maps each value that shares memory to its root, the value that owns the memory.
     """
     roots: dict[Value, Value] = dict(inside)
-    apart = set(inside)  # and views of these
+    subviews = set(inside)  # and views of them
 
     def root(value: Value) -> Value:
         while value in roots:
@@ -83,20 +90,20 @@ def share(
     for node in graph.nodes:
         if is_view(node):
             roots[node.output] = node.arg(0)
-            if node.arg(0) in apart:
-                apart.add(node.output)
+            if node.arg(0) in subviews:
+                subviews.add(node.output)
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
             assert isinstance(node.op, Op)
-            for index, places in node.op.inplace_candidates(node):
+            for index, candidates in node.op.inplace_candidates(node):
                 output = node.outputs[index]
-                if tick.on_host or output not in tick.buffers or output in apart:
+                if tick.on_host or output not in tick.buffers or output in subviews:
                     continue
-                taken = _taken_over(node, output, places, tick, last, now, root, apart)
-                if taken is not None and taken not in read_only:
-                    roots[output] = taken
-                    last[taken] = max(last.pop(output, now), now)
+                reused = _reusable_root(node, output, candidates, tick, last, now, root, subviews)
+                if reused is not None and reused not in read_only:
+                    roots[output] = reused
+                    last[reused] = max(last.pop(output, now), now)
     return {v: root(v) for v in roots}
 
 
@@ -113,29 +120,35 @@ def _last_uses(
     return last
 
 
-def _taken_over(
+def _reusable_root(
     node: Node,
     output: Value,
-    places: Sequence[int],
+    candidates: Sequence[int],
     tick: MemoryEvent,
     last: Mapping[Value, int],
     now: int,
     root: Callable[[Value], Value],
-    apart: Collection[Value],
+    subviews: Collection[Value],
 ) -> Value | None:
-    """The root whose memory an output of `node` may have, of the inputs at some places."""
-    for position in places:
+    """Returns the root of an input whose memory `output` may reuse; None if there is none.
+
+    Args:
+        candidates: Indices of the inputs of `node` that its op allows to be overwritten.
+        now: Index of the memory event `tick`.
+        subviews: Subviews and views of them, which are never reused.
+    """
+    for position in candidates:
         value = node.input(position)
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:
             continue
         owner = root(value)
-        if value in apart or owner.is_constant or last.get(owner) != now:
+        if value in subviews or owner.is_constant or last.get(owner) != now:
             continue
-        # Another input in the same memory must stand being overwritten too: in x W + x must not.
+        # Every other input in the same memory must be overwritable too: in x W + x, x is not.
         sharing = [(i, v) for i, v in enumerate(node.inputs) if v is not None and root(v) is owner]
-        if not all(i in places and v.dims == output.dims for i, v in sharing):
+        if not all(i in candidates and v.dims == output.dims for i, v in sharing):
             continue
-        # So must what the other nodes of a launch read, if it is not their own place.
+        # No other node of the launch may read that memory, unless its own output is in it.
         others = (n for n in tick.nodes if n is not node and root(n.output) is not owner)
         if not any(v is not None and root(v) is owner for n in others for v in n.inputs):
             return owner
@@ -148,12 +161,15 @@ def buffer_lifetimes(
     roots: Mapping[Value, Value],
     external: Collection[Value] = (),
 ) -> tuple[list[Placed], list[LiveInterval]]:
-    """The arena's tenants with their sizes, first and last tick.
+    """Returns the buffers of the arena, and the size and lifetime of each in the same order.
 
-    Where they lie is no formula of the sizes of a call (see `restack`): sizes are plain numbers.
+    Sizes are plain numbers even in a traced plan: offsets are no formulas of the input shapes (see
+    `arena_relayout`). Lifetimes are indices of `times`; -1 stands for before the first event
+    (inputs) and len(times) for after the last (outputs).
 
     Args:
-        external: Root values that lie elsewhere.
+        roots: The value that owns the memory of each value that shares memory; see `share`.
+        external: Root values in memory of the caller, which are left out.
     """
     spans: dict[Placed, tuple[int, int]] = {}
 
@@ -177,13 +193,13 @@ def buffer_lifetimes(
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node only gives its input another shape."""
+    """Whether a node only reshapes its input, so that the output shares its memory."""
     assert isinstance(node.op, Op)
     return node.op.is_view(node.input_types)
 
 
 def is_view_by_sizes(node: Node) -> bool:
-    """Whether a node is a view at these sizes, and none at others of the model's dims."""
+    """Whether a node is a view at the bound sizes, but not at every size of the symbolic dims."""
     assert isinstance(node.op, Op)
     types = (None if v is None else TensorType(v.dtype, symbolic_shape(v)) for v in node.inputs)
     return is_view(node) and not node.op.is_view(list(types))

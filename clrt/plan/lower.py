@@ -1,4 +1,4 @@
-"""Which variant runs a node: the cheapest that fits, or the host."""
+"""Chooses how to run a node: its cheapest applicable kernel variant, or the host."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from clrt.util.host_limits import check_host_bytes
 
 
 def lower(node: Node, ctx: Lowering) -> PlanStep:
-    """The cheapest variant that fits, or the host with every reason why none does."""
+    """Lowers a node to a plan step.
+
+    Returns:
+        A DeviceStep of the cheapest variant that applies, with the reject reasons of the cheaper
+        ones; a HostStep with all reject reasons if none applies. Launches of no work-items are
+        left out, but their kernels are recorded in `also`.
+
+    Raises:
+        ShapeError: A kernel argument of the chosen variant would exceed 32 bits.
+    """
     assert isinstance(node.op, Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
-    unread = [d for d in dtypes if d.storage not in (node.op.supported_storages or (d.storage,))]
-    if unread:
-        return _host(node, f"no kernel for {unread[0]}")
+    unsupported = [
+        d for d in dtypes if d.storage not in (node.op.supported_storages or (d.storage,))
+    ]
+    if unsupported:
+        return _host(node, f"no kernel for {unsupported[0]}")
     for variant, reason in by_cost(node.op.variants, node, ctx.caps):
         if reason is None:
             try:
@@ -27,9 +38,9 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
             except ShapeError as error:
                 raise reworded(error, f"{node}: {error}") from error
             else:
-                some = tuple(x for x in launches if all(x.global_size))
+                nonempty = tuple(x for x in launches if all(x.global_size))
                 idle = tuple(x.kernel for x in launches if not all(x.global_size))
-                return DeviceStep((node,), variant.name, some, tuple(rejected), idle)
+                return DeviceStep((node,), variant.name, nonempty, tuple(rejected), idle)
         rejected.append(f"{variant.name}: {reason}")
     return _host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")
 

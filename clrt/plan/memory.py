@@ -1,4 +1,4 @@
-"""What a plan will take of a device's memory, computed before anything is allocated."""
+"""Memory use of a plan, computed before anything is allocated, and the batch that fits a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
 from clrt.ops.base import Op, all_graphs
-from clrt.plan.plan import LEAST_BUFFER_BYTES, Plan
+from clrt.plan.plan import MIN_BUFFER_BYTES, Plan
 from clrt.plan.specialise import GraphBreak
 from clrt.util.formatting import format_bytes
 
@@ -20,14 +20,13 @@ class Memory:
     """The memory of a run at one set of input shapes, in bytes.
 
     Attributes:
-        weights_bytes: The model's constants in the forms that its kernels read, shared by all
-            plans.
-        plan_bytes: Constants that planning made (positions, masks) and the status words.
-        arena_bytes: Activations: the largest arena of all plans, since they share it, and what
-            a plan leaves on the device for the one after a graph break.
-        staging_bytes: What the inputs and outputs take beside the arena, each a copy.
-        graph_break: The nodes whose output shape depends on computed data, where there are such.
-            Figures then reach no further, but for the constants after it, which count as they lie.
+        weights_bytes: Constants of the model in the layouts that kernels read, for all plans.
+        plan_bytes: Constants that planning computed (positions, masks), and status words.
+        arena_bytes: Activations: the slabs of the arena, which all plans share, and the values that
+            stay on the device for the suffix after a graph break.
+        staging_bytes: Copies of inputs and outputs outside the arena.
+        graph_break: The nodes at the first graph break; "" if there is none. The sizes then cover
+            the plan before it, and the unpacked constants of the suffix.
     """
 
     weights_bytes: int
@@ -38,15 +37,16 @@ class Memory:
 
     @property
     def device_bytes(self) -> int:
-        """What clrt allocates on the device, and what a memory limit is about."""
+        """Bytes allocated on the device, which a memory limit bounds; staging is left out."""
         return self.weights_bytes + self.plan_bytes + self.arena_bytes
 
     @property
     def total_bytes(self) -> int:
+        """Device bytes and staging bytes."""
         return self.device_bytes + self.staging_bytes
 
     def to_dict(self) -> dict[str, int | str]:
-        """The figures for JSON."""
+        """Returns all sizes in bytes by attribute name, and the graph break, for JSON."""
         sums = {"device_bytes": self.device_bytes, "total_bytes": self.total_bytes}
         return {**asdict(self), **sums}
 
@@ -67,29 +67,32 @@ class Memory:
 def memory_of(
     plan: Plan, graph_break: GraphBreak | None, model_constants: Collection[Value]
 ) -> Memory:
-    """The memory that a plan needs.
+    """Computes the memory use of a plan.
 
     Args:
-        graph_break: Where the graph goes on after the plan.
-        model_constants: The constants that all plans of the model share.
+        graph_break: The graph break at the end of the plan; None if there is none.
+        model_constants: Constants of the model, which all its plans share; other constants count as
+            those of the plan.
     """
     sizes = dict(plan.uploads)
     if graph_break is not None:
-        known = {value for value, _ in sizes}
+        uploaded = {value for value, _ in sizes}
         inner = (g for n in graph_break.host_driven if isinstance(n.op, Op) for g in n.op.graphs)
         graphs = (g for outer in (graph_break.suffix, *inner) for g in all_graphs(outer))
-        later = {v for g in graphs for v in g.constants() if v.has_numbers} - known
-        sizes.update({(v, ""): v.nbytes for v in later if not v.type.on_host})
+        later_constants = {v for g in graphs for v in g.constants() if v.has_numbers} - uploaded
+        sizes.update({(v, ""): v.nbytes for v in later_constants if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
     inputs = [v for v in plan.graph.inputs if v in plan.places]
     outputs = dict(zip(plan.graph.output_names, plan.graph.outputs, strict=True))
-    left = [v for n, v in outputs.items() if graph_break is not None and n not in graph_break.reads]
+    carried = [
+        v for n, v in outputs.items() if graph_break is not None and n not in graph_break.reads
+    ]
     slabs = plan.arena.slab_bytes
     return Memory(
         weights,
         sum(sizes.values()) - weights + 8 * plan.status_count,
-        sum(max(n, LEAST_BUFFER_BYTES) for n in (*slabs, *(v.nbytes for v in left))),
-        sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
+        sum(max(n, MIN_BUFFER_BYTES) for n in (*slabs, *(v.nbytes for v in carried))),
+        sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in carried),
         "" if graph_break is None else graph_break.title,
     )
 
@@ -100,16 +103,17 @@ Shapes = Mapping[str, tuple[int, ...]]
 def at_batch(
     inputs: Sequence[Value], bindings: Mapping[str, int], shapes: Shapes
 ) -> Callable[[int], Shapes]:
-    """The input shapes at another batch.
+    """Returns a function from a batch size to the shapes of all inputs at that batch.
 
-    The batch is the symbol of axis 0 of the first input that has one there; a symbol of axis 0 of
-    another input that has the same size is taken for the batch too.
+    The batch is the symbol at axis 0 of the first input that has a symbol there. A symbol at axis 0
+    of another input counts as the batch too if it has the same size.
 
     Args:
-        bindings: The number of each symbol at `shapes`.
+        bindings: Size of each symbol at `shapes`.
+        shapes: Input shapes by name, on which the result is based.
 
     Raises:
-        InputError: No input has a symbol there.
+        InputError: Axis 0 of no input is a symbol.
     """
     first = [str(v.shape[0]) for v in inputs if v.shape and is_symbol(v.shape[0])]
     if not first:
@@ -132,12 +136,12 @@ def at_batch(
 
 
 def largest_batch(needed: Callable[[int], int], limit: int) -> int:
-    """The largest batch that fits in `limit` bytes, by bisection; 0 where not even 1 does.
+    """Returns the largest batch that fits in `limit` bytes, by bisection; 0 if not even 1 does.
 
     Args:
-        needed: Bytes of the device at a batch; raises OutOfMemoryError where one buffer is already
-            larger than the device can allocate, ShapeError where something in the model bounds the
-            batch.
+        needed: Returns the device bytes at a batch. Raises OutOfMemoryError if one buffer exceeds
+            the device's maximum allocation, ShapeError if the model does not support the batch;
+            both count as not fitting.
     """
 
     def fits(batch: int) -> bool:
@@ -160,12 +164,13 @@ def largest_batch(needed: Callable[[int], int], limit: int) -> int:
 def out_of_memory(
     what: str, memory: Memory, available: int, of: str, fitting: int | None
 ) -> OutOfMemoryError:
-    """The error for shapes that need more than there is.
+    """Returns the error for input shapes that need more memory than is available.
 
     Args:
         what: The shapes, as text.
-        of: What gives `available`, "memory_limit" say.
-        fitting: The batch that would fit; 0 where none does, None where that is not known.
+        available: Available bytes.
+        of: Subject and verb in front of `available` in the message, such as "memory_limit is".
+        fitting: Largest batch that would fit; 0 if none does, None if unknown.
     """
     remedy = _remedy(fitting) or "Use smaller inputs, or close models that are not needed."
     return OutOfMemoryError(
@@ -180,7 +185,11 @@ def out_of_memory(
 
 
 def with_batch(error: OutOfMemoryError, fitting: int | None) -> OutOfMemoryError:
-    """The error with the batch that would fit; 0 where none does, None where that is not known."""
+    """Appends the batch that would fit to the message of an error.
+
+    Args:
+        fitting: Largest batch that would fit; 0 if none does, None if unknown.
+    """
     text = f"{error} {_remedy(fitting)}".rstrip()
     return OutOfMemoryError(text, error.needed_bytes, error.available_bytes, fitting or None)
 

@@ -1,4 +1,4 @@
-"""From a specialised graph to a frozen plan: variants chosen, buffers placed, steps in order."""
+"""Plans a specialised graph: chooses kernel variants, orders steps, assigns buffers offsets."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ from clrt.plan.subview_placement import SubviewNote, place_parts
 from clrt.plan.traffic import traffic
 from clrt.util.gc_control import gc_disabled
 
-# The smallest buffer that is made.
-LEAST_BUFFER_BYTES = 4
-# What a step takes of the host's memory; measured: 3 to 11 KB, with its part of the graph.
+# Minimum size of a device buffer in bytes: empty tensors get this much.
+MIN_BUFFER_BYTES = 4
+# Estimated host memory of a step and its nodes, in bytes; measured: 3 to 11 KB.
 _STEP_BYTES = 8 << 10
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a run at one set of shapes needs; nothing here touches a device.
+    """Execution plan of a graph for one set of input shapes: steps and buffer offsets, as data.
 
     Attributes:
-        places: Where each root value and scratch lies in the arena.
-        roots: A value that shares memory with another, and that other.
-        live_bytes: The largest sum of live bytes: the floor of the arena.
-        external: The root values that lie in memory of the caller, bound at each run.
-        contract: Which inputs and outputs it was made for as tensors on the device.
-        statuses: The words in which kernels report numbers out of range, in their order.
-        missed_regions: Where a rule of launch fusion nearly held.
-        also: Kernels that the same graph launches at other shapes only.
-        parts: Values that are parts of others, and which of them lie there.
+        graph: The specialised graph.
+        steps: Device and host steps in execution order.
+        arena: Slab sizes and allocations of the activations.
+        places: Allocation in the arena of each root value and scratch buffer.
+        roots: Maps each value that shares memory to its root, the value that owns the memory.
+        live_bytes: Peak of live bytes, a lower bound of the arena's size.
+        external: Root values in memory of the caller, bound at each run.
+        contract: Inputs and outputs that it binds in device memory.
+        statuses: Status words, in which kernels report indices out of range, by number.
+        missed_regions: Near misses of launch fusion rules.
+        also: Kernels that the graph launches at other input shapes only, to be compiled in advance.
+        parts: Subviews of the nodes, aliased or copied.
     """
 
     graph: Graph
@@ -60,50 +63,51 @@ class Plan:
     parts: tuple[SubviewNote, ...] = ()
 
     def root(self, value: Value) -> Value:
-        """The value whose memory `value` lies in."""
+        """Returns the value that owns the memory of `value`."""
         return self.roots.get(value, value)
 
     @cached_property
     def launches(self) -> int:
-        """Kernel launches in a run."""
+        """Number of kernel launches in a run."""
         return len(launches_of(self.steps))
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations in a run."""
+        """Number of floating-point operations in a run."""
         return sum(launch.flops for launch in launches_of(self.steps))
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
-        """What each launch takes beside the others, in some unit."""
+        """Relative cost of each launch, unitless: 1 + floating-point operations + bytes moved."""
         steps = (s for s in self.steps if isinstance(s, DeviceStep))
         pairs = [(s.nodes, x) for s in steps for x in s.launches]
         return tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
 
     @property
     def host_bytes(self) -> int:
-        """The host's memory that it takes, roughly."""
+        """Approximate host memory of the plan in bytes."""
         return len(self.steps) * _STEP_BYTES
 
     @property
     def status_count(self) -> int:
-        """How many `statuses` there are."""
+        """Number of status words."""
         return len(self.statuses)
 
     @cached_property
     def uploads(self) -> dict[tuple[Value, str], int]:
-        """The bytes of each constant, or packed form of it by its layout, that it uploads."""
+        """Bytes to upload, by constant and packed layout (\"\" for the constant as it is)."""
         buffers = (b for x in launches_of(self.steps) for b in x.buffers)
-        found: dict[tuple[Value, str], int] = {}
+        sizes: dict[tuple[Value, str], int] = {}
         for buffer in (*buffers, *self.graph.outputs):
             if isinstance(buffer, PackedWeight):
-                found[buffer.value, buffer.layout] = max(buffer.nbytes, LEAST_BUFFER_BYTES)
+                sizes[buffer.value, buffer.layout] = max(buffer.nbytes, MIN_BUFFER_BYTES)
             elif isinstance(buffer, Value) and (root := self.root(buffer)).is_constant:
-                found[root, ""] = max(root.nbytes, LEAST_BUFFER_BYTES)
-        return found
+                sizes[root, ""] = max(root.nbytes, MIN_BUFFER_BYTES)
+        return sizes
 
     @cached_property
     def host_steps(self) -> tuple[HostStep, ...]:
+        """Steps that run on the host, in execution order."""
         return tuple(s for s in self.steps if isinstance(s, HostStep))
 
 
@@ -117,20 +121,20 @@ def make_plan(
     """Plans a specialised graph for a device.
 
     Args:
-        record: The tuning record of a kernel, by its entry point; empty where there is none.
-        contract: Which inputs and outputs are tensors on the device.
+        record: Returns the tuning record of a kernel entry point; an empty one if there is none.
+        contract: Inputs and outputs to bind in device memory.
 
     Raises:
         OutOfMemoryError: A buffer is larger than the device can allocate.
-        ShapeError: A kernel would count past 32 bits.
+        ShapeError: A kernel index or argument would exceed 32 bits.
     """
-    lowering = Lowering(caps, cache(record))  # each layer asks for the same kernels
+    lowering = Lowering(caps, cache(record))  # layers share kernels
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
     parts = place_parts(graph, steps, lowering)
     _check_index_ranges(parts.steps)
-    times, kept = ticks(parts.steps), contract.device_inputs - contract.donated
-    roots = share(graph, times, _named(graph, kept), parts.inside)
+    times, read_only = ticks(parts.steps), contract.device_inputs - contract.donated
+    roots = share(graph, times, _named(graph, read_only), parts.inside)
     all_kernels = _kernels_at_all_shapes(graph, parts.steps, lowering)
     steps = tuple(_without_copies(step, roots, parts.inside) for step in parts.steps)
     also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
@@ -141,15 +145,15 @@ def make_plan(
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for t in times for b in t.buffers if isinstance(b, StatusWord)}
     live = live_bytes(intervals)
-    made_for = (tuple(external), contract, tuple(statuses), fused.misses, also, parts.notes)
-    return Plan(graph, steps, arena, places, roots, live, *made_for)
+    details = (tuple(external), contract, tuple(statuses), fused.misses, also, parts.notes)
+    return Plan(graph, steps, arena, places, roots, live, *details)
 
 
 def _check_index_ranges(steps: Sequence[PlanStep]) -> None:
-    """Refuses steps over tensors that their kernels cannot index.
+    """Checks that kernels can index the tensors of every step.
 
     Raises:
-        ShapeError: There is one; the message names its first node.
+        ShapeError: A tensor is too large; the message names the first node of the step.
     """
     for step in steps:
         if isinstance(step, DeviceStep):
@@ -162,61 +166,62 @@ def _check_index_ranges(steps: Sequence[PlanStep]) -> None:
 def _kernels_at_all_shapes(
     graph: Graph, steps: Sequence[PlanStep], ctx: Lowering
 ) -> dict[KernelSpec, None]:
-    """The kernels that the nodes launch at some sizes of the model's dims, if not at these.
+    """Returns all kernels that the graph launches at any size of the model's dims.
 
-    Besides those of the steps, copies among them that may be left out, they are those of nodes that
-    are views by their sizes alone, as a Transpose is that moves a dim of 1. A template is never the
-    first plan: it needs none of these.
+    These are the kernels of the steps, including copies that may be elided at these sizes, and
+    those of nodes that are views at these sizes only, such as a Transpose that moves a dim of 1.
+    The latter are left out in a traced plan: templates are never planned first, so they exist
+    already.
     """
     views = (n for n in graph.nodes if is_view_by_sizes(n))
     idle = [lower(n, ctx) for n in views if not any(map(is_traced, n.output.dims))]
-    found = {x.kernel: None for x in launches_of((*steps, *idle))}
-    known = (s.also for s in (*steps, *idle) if isinstance(s, DeviceStep))
-    return found | dict.fromkeys(chain.from_iterable(known))
+    kernels = {x.kernel: None for x in launches_of((*steps, *idle))}
+    idle_kernels = (s.also for s in (*steps, *idle) if isinstance(s, DeviceStep))
+    return kernels | dict.fromkeys(chain.from_iterable(idle_kernels))
 
 
 def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
-    """The inputs of these names."""
+    """Returns the inputs of the graph with the given names."""
     return frozenset(v for v in graph.inputs if v.name in names)
 
 
 def _external(graph: Graph, roots: Mapping[Value, Value], contract: DeviceIo) -> dict[Value, None]:
-    """The root values that lie in memory of the caller.
+    """Returns the root values in memory of the caller, as keys.
 
-    Inputs on the device do, and what outputs that stay there are computed in.
+    These are the device inputs, and the non-constant roots of device outputs.
     """
-    found = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
+    external = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         root = roots.get(value, value)
         if name in contract.device_outputs and not root.is_constant:
-            found[root] = None
-    return found
+            external[root] = None
+    return external
 
 
 def _without_copies(
     step: PlanStep, roots: Mapping[Value, Value], inside: Mapping[Value, Value]
 ) -> PlanStep:
-    """The step without copies of a tensor to where it lies."""
+    """Drops the copy launches of a step whose source and destination are the same memory."""
     if not isinstance(step, DeviceStep) or not any(x.copy for x in step.launches):
         return step
 
-    def moves(launch: Launch) -> bool:
+    def is_needed(launch: Launch) -> bool:
         if launch.copy is None or not inside.keys().isdisjoint(launch.copy):
             return True
         return len({roots.get(v, v) for v in launch.copy}) > 1
 
-    return replace(step, launches=tuple(filter(moves, step.launches)))
+    return replace(step, launches=tuple(filter(is_needed, step.launches)))
 
 
 def arena_buffers(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
-    """What lies in the arena, its size, and the first and last tick that touch it."""
+    """Returns the buffers of the arena with size and lifetime, in indices of memory events."""
     owners, intervals = buffer_lifetimes(plan.graph, ticks(plan.steps), plan.roots, plan.external)
     return list(zip(owners, intervals, strict=True))
 
 
 def step_lifetimes(plan: Plan) -> list[tuple[Placed, LiveInterval]]:
-    """What lies in the arena, its size, and the first and last step that touch it."""
-    step_of = [-1, *(t.step for t in ticks(plan.steps)), len(plan.steps)]  # by 1 + tick
+    """Returns the buffers of the arena with size and lifetime, in indices of steps."""
+    step_of = [-1, *(t.step for t in ticks(plan.steps)), len(plan.steps)]  # by memory event + 1
     return [
         (owner, LiveInterval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
         for owner, i in arena_buffers(plan)

@@ -1,4 +1,4 @@
-"""Whether two plans have a device do the same work, wherever their buffers lie."""
+"""Compares two plans by the work of their launches, regardless of buffer offsets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from clrt.plan.steps import launches_of
 
 
 def plans_equivalent(left: Plan, right: Plan) -> bool:
-    """Whether the launches of two plans are the same, and what they read of the host."""
-    ours, theirs = launches_of(left.steps), launches_of(right.steps)
-    if len(ours) != len(theirs) or len(left.statuses) != len(right.statuses):
+    """Whether two plans have equal launches in the same order.
+
+    Kernels, sizes and scalar arguments must be equal. A buffer of `left` must always correspond to
+    the same buffer of `right`, of equal type and shape, and constants must have equal elements.
+    Offsets in the arena are ignored.
+    """
+    left_launches, right_launches = launches_of(left.steps), launches_of(right.steps)
+    if len(left_launches) != len(right_launches) or len(left.statuses) != len(right.statuses):
         return False
     partners: dict[Buffer, Buffer] = {}
-    return all(_alike(a, b, partners) for a, b in zip(ours, theirs, strict=True))
+    return all(
+        _same_launch(a, b, partners) for a, b in zip(left_launches, right_launches, strict=True)
+    )
 
 
-def _alike(left: Launch, right: Launch, partners: dict[Buffer, Buffer]) -> bool:
+def _same_launch(left: Launch, right: Launch, partners: dict[Buffer, Buffer]) -> bool:
     if (left.kernel, left.global_size, left.local_size) != (
         right.kernel,
         right.global_size,
@@ -43,18 +50,18 @@ def _same_buffer(left: Buffer, right: Buffer) -> bool:
     if left is right:
         return True
     if isinstance(left, Value) and isinstance(right, Value):
-        alike = (left.dtype, left.dims, left.is_constant) == (
+        is_equal = (left.dtype, left.dims, left.is_constant) == (
             right.dtype,
             right.dims,
             right.is_constant,
         )
-        return alike and (not left.is_constant or _same_elements(left.numbers, right.numbers))
+        return is_equal and (not left.is_constant or _same_elements(left.numbers, right.numbers))
     if isinstance(left, Scratch) and isinstance(right, Scratch):
         return (left.elems, left.dtype) == (right.elems, right.dtype)
     if isinstance(left, PackedWeight) and isinstance(right, PackedWeight):
-        alike = (left.layout, left.nbytes) == (right.layout, right.nbytes)
-        # A plan that folds a constant has one of its own.
-        return alike and _same_buffer(left.value, right.value)
+        is_equal = (left.layout, left.nbytes) == (right.layout, right.nbytes)
+        # Each plan holds its own copy of a constant that it folded.
+        return is_equal and _same_buffer(left.value, right.value)
     if isinstance(left, StatusWord) and isinstance(right, StatusWord):
         return (left.operand, left.allowed) == (right.operand, right.allowed)
     return False

@@ -1,4 +1,4 @@
-"""What is taken of a slab, and when: finds the lowest room for a buffer in logarithmic time."""
+"""Occupied byte ranges of a slab over time: finds the lowest free offset for a lifetime."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Ranges = list[int]
 
 @dataclass(frozen=True)
 class LifetimeNodes:
-    """A lifetime as nodes of a segment tree over ticks: node n has the children 2n and 2n + 1.
+    """A lifetime as nodes of a segment tree over time: node n has the children 2n and 2n + 1.
 
     Attributes:
-        parts: The nodes that make up the lifetime.
-        above: Their ancestors.
+        parts: Disjoint nodes that cover the lifetime.
+        above: Ancestors of these nodes.
     """
 
     parts: tuple[int, ...]
@@ -24,7 +24,13 @@ class LifetimeNodes:
 
     @classmethod
     def of(cls, first: int, last: int, ticks: int) -> LifetimeNodes:
-        """The ticks from `first` to `last` of a tree over so many."""
+        """Decomposes an interval of time.
+
+        Args:
+            first: First tick of the lifetime.
+            last: Last tick, inclusive.
+            ticks: Number of leaves of the tree, a power of 2 greater than `last`.
+        """
         low, high = first + ticks, last + ticks + 1
         parts: list[int] = []
         while low < high:
@@ -45,30 +51,30 @@ class LifetimeNodes:
 
 
 class SlabOccupancy:
-    """Buffers with a lifetime and a place in one piece of memory."""
+    """Byte ranges of one slab that are occupied during given lifetimes."""
 
     def __init__(self) -> None:
-        # By node of the tree: what is taken at some tick below it, and what is at all of them.
+        # By tree node: ranges that are occupied at some tick below it, and at all of its ticks.
         self._somewhere: dict[int, _Ranges] = {}
         self._throughout: dict[int, _Ranges] = {}
 
     def room(self, lifetime: LifetimeNodes, nbytes: int) -> int:
-        """The lowest offset from which on so many bytes are free all the time."""
-        taken = [self._somewhere[n] for n in lifetime.parts if n in self._somewhere]
-        taken += [self._throughout[n] for n in lifetime.above if n in self._throughout]
-        return _lowest_gap(taken, nbytes)
+        """Returns the lowest offset in bytes with `nbytes` free throughout `lifetime`."""
+        occupied = [self._somewhere[n] for n in lifetime.parts if n in self._somewhere]
+        occupied += [self._throughout[n] for n in lifetime.above if n in self._throughout]
+        return _lowest_gap(occupied, nbytes)
 
     def take(self, lifetime: LifetimeNodes, offset: int, nbytes: int) -> None:
-        """Takes bytes for that time."""
+        """Marks bytes from `offset` on as occupied during `lifetime`."""
         _add(self._throughout, lifetime.parts, offset, offset + nbytes)
         _add(self._somewhere, (*lifetime.parts, *lifetime.above), offset, offset + nbytes)
 
 
-def _lowest_gap(taken: Sequence[_Ranges], nbytes: int) -> int:
-    """The least offset from which on so many bytes are in none of the ranges."""
-    offset, free, place = 0, 0, 0
-    while free < len(taken):  # so many in a row have room at the offset
-        ranges = taken[place]
+def _lowest_gap(occupied: Sequence[_Ranges], nbytes: int) -> int:
+    """Returns the lowest offset from which on `nbytes` are outside of all ranges."""
+    offset, free, current = 0, 0, 0
+    while free < len(occupied):  # `free` consecutive lists are free at `offset`
+        ranges = occupied[current]
         index = bisect_right(ranges, offset)
         if index & 1:
             offset, free = ranges[index], 0
@@ -76,16 +82,16 @@ def _lowest_gap(taken: Sequence[_Ranges], nbytes: int) -> int:
             offset, free = ranges[index + 1], 0
         else:
             free += 1
-            place = (place + 1) % len(taken)
+            current = (current + 1) % len(occupied)
     return offset
 
 
-def _add(held: dict[int, _Ranges], nodes: Iterable[int], start: int, end: int) -> None:
+def _add(tree: dict[int, _Ranges], nodes: Iterable[int], start: int, end: int) -> None:
     for node in nodes:
-        ranges = held.get(node)
+        ranges = tree.get(node)
         if ranges is None:
-            held[node] = [start, end]
+            tree[node] = [start, end]
             continue
         low, high = bisect_left(ranges, start), bisect_right(ranges, end)
-        # What touches the new range, or lies in it, becomes one with it.
-        ranges[low:high] = [x for x, place in ((start, low), (end, high)) if not place & 1]
+        # Merges the new range with the ranges that it touches or contains.
+        ranges[low:high] = [x for x, index in ((start, low), (end, high)) if not index & 1]

@@ -1,8 +1,8 @@
-"""Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
+"""Binds the symbolic dims of a graph to the input shapes of a call, and folds shape arithmetic.
 
-Where a shape, or a number that a kernel needs, depends on computed data, there is a graph break:
-what can run before is one graph, the host then reads what it depends on, and the suffix is
-specialised with it.
+If a shape, or a number that a kernel needs at planning, depends on computed data, the graph is
+split at a graph break: the nodes that can run before it are one graph; the host then reads the
+data, and the suffix is specialised with it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from clrt.plan.lifetimes import is_view
 from clrt.plan.traced_constants import derive, trace_of
 from clrt.util.host_limits import MAX_STEPWISE_BYTES, FoldBudget
 
-# A folded result is a constant of the plan; larger ones are computed on the device at each run.
+# Maximum size of a folded result in bytes: it becomes a constant of the plan. Larger results are
+# computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
+# Minimum size of a compressed weight in bytes: one this large is not folded into a larger constant.
 MIN_WEIGHT_BYTES = 4 << 10
-# Who asks what a node stands for.
+# Stages whose decompositions are expanded.
 _AUDIENCES = DecompositionStage.PLANNING, DecompositionStage.LOWERING
+# Maximum number of axes of a tensor: NumPy's limit.
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """Where a graph goes on once the host has read something.
+    """Split of a graph at nodes that depend on data which the host must read first.
 
     Attributes:
-        nodes: Those whose output shape or kernel depends on it; none needs another's result.
-        reads: Names of the values to read: inputs of the first graph, or outputs of it.
-        known: Those of `reads` that become constants of the suffix.
-        host_driven: Those of `nodes` that the host drives (it finds out how much there is, such as
-            NonZero, or runs graphs, such as Loop).
-        suffix: The nodes from there on. Its inputs are the values that it needs of the first graph,
-            and the outputs of the nodes that the host drives.
+        nodes: Nodes whose output shape or kernel depends on the data; independent of each other.
+        reads: Names of the values to read: inputs or outputs of the graph before the break.
+        known: Names among `reads` that become constants of the suffix.
+        host_driven: Nodes among `nodes` that the host executes: those with data-dependent output
+            shapes, such as NonZero, and control flow, such as Loop.
+        suffix: Graph of the remaining nodes. Its inputs are values of the graph before the break
+            and outputs of the host-driven nodes.
     """
 
     nodes: tuple[Node, ...]
@@ -58,7 +61,7 @@ class GraphBreak:
 
     @property
     def title(self) -> str:
-        """The nodes as messages name them."""
+        """The first node and the number of others, for messages."""
         more = len(self.nodes) - 1
         return f"{self.nodes[0]}{f' and {more} more' if more else ''}"
 
@@ -66,15 +69,15 @@ class GraphBreak:
 def specialise(
     graph: Graph, bindings: Bindings, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> Graph:
-    """A copy of the graph in which every shape is a number.
+    """Returns a copy of the graph in which every shape is static.
 
     Args:
-        bindings: A number for each symbol of the input shapes.
-        shapes: Shapes of the inputs for which the model gives none.
+        bindings: Size of each symbol of the input shapes.
+        shapes: Shapes of the inputs for which the model declares none, by name.
 
     Raises:
-        ShapeError: The shapes do not fit somewhere inside the graph.
-        PlanError: A shape, or what a kernel needs as a number, depends on computed data.
+        ShapeError: The shapes are inconsistent with an op inside the graph.
+        PlanError: A shape, or a number that a kernel needs at planning, depends on computed data.
     """
     whole, graph_break = specialise_to_break(graph, bindings, shapes or {}, {})
     if graph_break is not None:
@@ -93,70 +96,76 @@ def specialise_to_break(
     donated: Collection[str] = (),
     repeated: bool = False,
 ) -> tuple[Graph, GraphBreak | None]:
-    """As much of the graph as can be given numbers, and the cut where that is not all.
+    """Specialises a copy of the graph up to the first graph break.
 
     Args:
-        known: Elements of inputs, by name; these are no inputs of the copy.
-        donated: Inputs whose memory the plan may write to.
-        repeated: Whether it is for many runs, which are worth more time to plan.
+        bindings: Size of each symbol of the input shapes.
+        shapes: Shapes of the inputs for which the model declares none, by name.
+        known: Elements of inputs to turn into constants, by name.
+        donated: Names of inputs whose memory the plan may overwrite.
+        repeated: Whether the plan serves many runs, so that planning may take longer.
+
+    Returns:
+        The specialised graph, and the graph break at its end; None if it is the whole graph.
 
     Raises:
-        ShapeError: The shapes do not fit somewhere inside the graph.
+        ShapeError: The shapes are inconsistent with an op inside the graph.
+        PlanError: A size is not determined by the inputs of the graph.
     """
     try:
         copy = graph.copy(bindings)
     except ZeroDivisionError as error:
-        given = ", ".join(f"{name}={size}" for name, size in bindings.items())
+        sizes_text = ", ".join(f"{name}={size}" for name, size in bindings.items())
         raise ShapeError(
-            f"With {given} a size inside the model is divided by zero; use larger inputs."
+            f"With {sizes_text} a size inside the model is divided by zero; use larger inputs."
         ) from error
     fix_inputs(copy, shapes, known)
     for value in copy.inputs:
         _check_size(value, value.type)
-    owned = {v for v in copy.inputs if v.name in donated}
-    kept: list[Node] = []
+    donated_values = {v for v in copy.inputs if v.name in donated}
+    planned: list[Node] = []
     suffix: list[Node] = []
     blocked: set[Value] = set()
     sizes = dict(bindings)
     waiting: list[Node] = []
-    instead: dict[Value, Value] = {}
+    replacements: dict[Value, Value] = {}
     names = Names(())
     budget = FoldBudget.of(0)
     todo = deque(copy.nodes)
     audiences = (*_AUDIENCES, DecompositionStage.REPEATED) if repeated else _AUDIENCES
     while todo:
         node = todo.popleft()
-        node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
-        if owned and _lies_in(node, owned):
+        node.inputs = [None if v is None else _resolve(v, replacements) for v in node.inputs]
+        if donated_values and _aliases_any(node, donated_values):
             assert isinstance(node.op, Op)
             node.op = node.op.in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
-        elif (found := decompose(node, names, *audiences)) is not None:
-            nodes, results = found
+        elif (decomposition := decompose(node, names, *audiences)) is not None:
+            nodes, results = decomposition
             todo.extendleft(reversed(nodes))
             for value, result in zip(node.outputs, results, strict=False):
-                instead[value] = result
-                _tell(value, result.type, sizes)
+                replacements[value] = result
+                _record_sizes(value, result.type, sizes)
             continue
-        elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
-            # What shapes give is a number by now, on which shapes in its graphs may depend.
+        elif _is_host_driven(node) or _lacks_plan_time_input(node) or not _infer(node, sizes):
+            # Inputs computed from shapes are constant by now; its graphs may need them.
             node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
             suffix.append(node)
         elif not _fold(node, budget):
-            kept.append(node)
+            planned.append(node)
         if suffix and suffix[-1] is node:
             blocked.update(node.outputs)
-    copy.nodes = kept
-    copy.outputs = [_final(v, instead) for v in copy.outputs]
+    copy.nodes = planned
+    copy.outputs = [_resolve(v, replacements) for v in copy.outputs]
     if waiting:
         return _break_graph(copy, waiting, suffix, sizes)
     if suffix:
         raise PlanError(f"{suffix[0]}: it reads a size that nothing in its graph tells.")
     for value in copy.outputs:
         _is_open(value, blocked, sizes)
-    _leave_out_host_values(copy)
+    _drop_host_values(copy)
     copy.remove_dead()
     return copy, None
 
@@ -164,11 +173,11 @@ def specialise_to_break(
 def fix_inputs(
     graph: Graph, shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Array]
 ) -> None:
-    """Gives inputs the shapes that they have in a run, and makes constants of some.
+    """Sets the shapes of graph inputs for a run; turns inputs of known elements into constants.
 
     Args:
-        shapes: Of tensors; those of a known shape keep that.
-        known: Elements of those that are no inputs any more.
+        shapes: Shapes of input tensors by name; inputs with a static shape keep theirs.
+        known: Elements by name of the inputs that become constants.
     """
     for value in graph.inputs:
         if value.name in known:
@@ -181,14 +190,15 @@ def fix_inputs(
     graph.inputs = [v for v in graph.inputs if v.name not in known]
 
 
-def _final(value: Value, instead: Mapping[Value, Value]) -> Value:
-    while value in instead:
-        value = instead[value]
+def _resolve(value: Value, replacements: Mapping[Value, Value]) -> Value:
+    """Follows replacements to the last one."""
+    while value in replacements:
+        value = replacements[value]
     return value
 
 
-def _lies_in(node: Node, owned: Collection[Value]) -> bool:
-    """Whether input 0 lies in the memory of one of these values, as it is or through views."""
+def _aliases_any(node: Node, owned: Collection[Value]) -> bool:
+    """Whether input 0 is one of the values in `owned`, or a view of one."""
     value = node.input(0)
     while value is not None and value not in owned and value.producer is not None:
         maker = value.producer
@@ -196,29 +206,36 @@ def _lies_in(node: Node, owned: Collection[Value]) -> bool:
     return value in owned
 
 
-def _unread(node: Node) -> bool:
-    """Whether an input that must be known when the plan is made is not."""
+def _lacks_plan_time_input(node: Node) -> bool:
+    """Whether an input whose elements planning needs is not constant."""
     assert isinstance(node.op, Op)
     wanted = (node.input(i) for i in node.op.plan_time_inputs)
     return any(v is not None and not v.has_numbers for v in wanted)
 
 
-def _is_driven(node: Node) -> bool:
+def _is_host_driven(node: Node) -> bool:
+    """Whether the host executes the node: by its op, or since a value lives on the host."""
     assert isinstance(node.op, Op)
     values = (*node.inputs, *node.outputs)
     return node.op.host_driven or any(v is not None and v.type.on_host for v in values)
 
 
-def _leave_out_host_values(graph: Graph) -> None:
-    """A plan has no values that never lie on the device."""
+def _drop_host_values(graph: Graph) -> None:
+    """Removes graph inputs and outputs that live on the host: plans hold device values only."""
     graph.inputs = [v for v in graph.inputs if not v.type.on_host]
     pairs = zip(graph.output_names, graph.outputs, strict=True)
-    kept = [(n, v) for n, v in pairs if not v.type.on_host]
-    graph.output_names, graph.outputs = [n for n, _ in kept], [v for _, v in kept]
+    device_outputs = [(n, v) for n, v in pairs if not v.type.on_host]
+    graph.output_names, graph.outputs = (
+        [n for n, _ in device_outputs],
+        [v for _, v in device_outputs],
+    )
 
 
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
-    """Whether a value comes after the graph break: computed, or a size found out, there."""
+    """Whether a value depends on the graph break: computed after it, or a constant of open sizes.
+
+    Binds a constant's sizes if they are known by now.
+    """
     if value.is_constant and not value.has_numbers:
         value.type = value.type.bind(sizes)
         return not value.has_numbers
@@ -226,9 +243,12 @@ def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
 
 
 def _infer(node: Node, sizes: dict[str, int]) -> bool:
-    """Gives the outputs their types; False where a shape depends on computed data.
+    """Sets the output types of a node; returns False if a shape depends on computed data.
 
-    Dims that were unknown until now are added to `sizes`.
+    Adds dims that were unknown until now to `sizes`.
+
+    Raises:
+        ShapeError: A size is negative, or a tensor exceeds the limits of rank or elements.
     """
     types = _types(node)
     if not all(t.is_static for t in types):
@@ -236,15 +256,15 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        _tell(value, type_, sizes)
+        _record_sizes(value, type_, sizes)
         if value.symbolic_shape is not None and not _fits(type_, value.symbolic_shape, sizes):
-            value.symbolic_shape = None  # what the file declares is wrong
+            value.symbolic_shape = None  # the file's declaration is wrong
         value.type = type_
     return True
 
 
-def _tell(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
-    """Adds the dims of a value that its type now tells."""
+def _record_sizes(value: Value, type_: TensorType, sizes: dict[str, int]) -> None:
+    """Adds the sizes of symbolic dims of a value that the inferred type resolves."""
     for name, size in match_symbols(value.shape or (), type_.shape or ()).items():
         sizes.setdefault(name, size)
 
@@ -255,9 +275,10 @@ def _types(node: Node) -> list[TensorType]:
         return node.op.infer_with_data(node.input_types)
 
 
-def _open_sizes(node: Node) -> None:
-    """Leaves open the sizes of the outputs that no symbol stands for: what the file says of them
-    may be wrong, and what comes out tells them.
+def _reset_sizes(node: Node) -> None:
+    """Replaces declared static dims of a host-driven node's outputs by inferred ones, or none.
+
+    The sizes that the file declares may be wrong; the computed outputs determine them.
     """
     for value, type_ in zip(node.outputs, _types(node), strict=False):
         if isinstance(value.type, ContainerType) or value.shape is None:
@@ -271,15 +292,20 @@ def _open_sizes(node: Node) -> None:
 
 
 def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
-    """Whether dims are those of the type, by the sizes that are known: kernels go by which dims are
-    one symbol.
+    """Whether symbolic dims agree with an inferred type at the known sizes.
+
+    Kernel choice relies on which dims are the same symbol.
     """
     bound = tuple(substitute(d, sizes) for d in dims)
     return type_.is_compatible(TensorType(type_.dtype, bound))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
-    """Sizes are not below 0, and there are no more elements than kernels count."""
+    """Checks that sizes are not negative, and that rank and number of elements are in bounds.
+
+    Raises:
+        ShapeError: One of these does not hold.
+    """
     shape = type_.static_shape or ()
     if any(d < 0 for d in shape):
         raise ShapeError(f"'{value.name}' cannot have the sizes {list(shape)}.")
@@ -287,7 +313,7 @@ def _check_size(value: Value, type_: TensorType) -> None:
         raise ShapeError(
             f"'{value.name}' has {len(shape)} axes; a tensor may have {MAX_RANK}, as in NumPy."
         )
-    # NumPy counts the elements along the other axes of an empty tensor, too.
+    # NumPy also bounds the number of elements along the other axes of an empty tensor.
     if prod(shape) > MAX_ELEMS or (0 in shape and prod(d or 1 for d in shape) > MAX_ELEMS):
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({MAX_ELEMS}); "
@@ -298,9 +324,11 @@ def _check_size(value: Value, type_: TensorType) -> None:
 def _break_graph(
     first: Graph, waiting: list[Node], suffix: list[Node], sizes: Bindings
 ) -> tuple[Graph, GraphBreak]:
-    """Splits off `suffix`, which starts with the `waiting` nodes: those that need data.
+    """Splits off `suffix`, the nodes that depend on the nodes in `waiting`, and these.
 
-    All of them go into one graph_break: each costs a plan of what is left.
+    Args:
+        waiting: Nodes that need computed data. All go into one graph break, since each break costs
+            another plan of the suffix.
     """
     host_driven: list[Node] = []
     reads, known, needed = dict[Value, None](), dict[Value, None](), dict[Value, None]()
@@ -309,37 +337,43 @@ def _break_graph(
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         missing = [v for v in inputs if v in (node.input(i) for i in node.op.plan_time_inputs)]
         drives = any(node.input(i) in missing for i in node.op.host_driven_inputs)
-        if missing and not (_is_driven(node) or drives):
+        if missing and not (_is_host_driven(node) or drives):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
             continue
         host_driven.append(node)
-        _open_sizes(node)
+        _reset_sizes(node)
         needed.update(dict.fromkeys(inputs))
-        # NonZero and its like need elements; control flow and sequences pass on tensors.
+        # NonZero and similar ops need elements; control flow and sequences pass tensors on.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
         reads.update(dict.fromkeys(missing if missing or node.op.host_driven else tensors))
-    gone = set(host_driven)
-    suffix = [n for n in suffix if n not in gone]
-    made = {v for n in suffix for v in n.outputs}
+    host_nodes = set(host_driven)
+    suffix = [n for n in suffix if n not in host_nodes]
+    suffix_values = {v for n in suffix for v in n.outputs}
     read = [v for n in suffix for v in n.inputs if v is not None]
-    # The outputs of a host_driven node say how large they are, even where nothing else reads them.
+    # Outputs of host-driven nodes are inputs of the suffix even if unread: they determine sizes.
     sized = [v for n in host_driven for v in n.outputs if not v.type.on_host]
-    carried = dict.fromkeys(
-        v for v in (*read, *first.outputs, *sized) if v not in made and not v.is_constant
+    suffix_inputs = dict.fromkeys(
+        v for v in (*read, *first.outputs, *sized) if v not in suffix_values and not v.is_constant
     )
-    after = Graph(first.name, list(carried), first.outputs, suffix, first.output_names).copy(sizes)
+    after = Graph(first.name, list(suffix_inputs), first.outputs, suffix, first.output_names).copy(
+        sizes
+    )
     computed = {v for n in first.nodes for v in n.outputs}
-    first.outputs = [v for v in (carried | needed | reads) if v in computed]
+    first.outputs = [v for v in (suffix_inputs | needed | reads) if v in computed]
     first.output_names = [v.name for v in first.outputs]
-    _leave_out_host_values(first)
+    _drop_host_values(first)
     first.remove_dead()
     read_names, known_names = (tuple(v.name for v in values) for values in (reads, known))
     return first, GraphBreak(tuple(waiting), read_names, known_names, tuple(host_driven), after)
 
 
 def _fold(node: Node, budget: FoldBudget) -> bool:
-    """Evaluates a node whose inputs are all known; its outputs become constants."""
+    """Evaluates a node whose inputs are constants; its outputs become constants.
+
+    Returns:
+        False if an input is not constant, the result is too large or the budget is used up.
+    """
     if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]
     else:
@@ -348,14 +382,14 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
         if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
-        given = sum(v.nbytes for v in node.inputs if v is not None)
-        if node.op.has_slow_reference and given > MAX_STEPWISE_BYTES:
+        input_bytes = sum(v.nbytes for v in node.inputs if v is not None)
+        if node.op.has_slow_reference and input_bytes > MAX_STEPWISE_BYTES:
             return False
-        made = sum(v.nbytes for v in node.outputs)
-        work = given + node.op.flops(node.input_types, [v.type for v in node.outputs])
-        if not budget.has(made, work):
+        output_bytes = sum(v.nbytes for v in node.outputs)
+        work = input_bytes + node.op.flops(node.input_types, [v.type for v in node.outputs])
+        if not budget.has(output_bytes, work):
             return False
-        budget.take(made, work)
+        budget.take(output_bytes, work)
         if (trace := trace_of(v.type for v in node.inputs if v is not None)) is not None:
             derive(node, trace)
             return True
@@ -372,11 +406,11 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
 
 
 def _grows_weight(node: Node) -> bool:
-    """Whether the node makes a weight larger that was stored in fewer bits to save memory."""
+    """Whether folding would expand a weight that is stored in fewer bits to save memory."""
     stored = sum(v.nbytes for v in node.inputs if v is not None)
     return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
 
 
-@pure  # one guard of a trace, not two
+@pure  # a trace records one guard instead of two
 def _grows(stored_bytes: int, made_bytes: int) -> int:
     return int(made_bytes > stored_bytes >= MIN_WEIGHT_BYTES)

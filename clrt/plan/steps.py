@@ -1,4 +1,4 @@
-"""The steps of a plan."""
+"""Steps of a plan: launches on the device, or a node on the host."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from clrt.kernels.spec import KernelSpec, Launch, Scratch
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """What runs on the device for a node.
+    """Kernel launches that compute a node; those of several nodes are a `Region`.
 
     Attributes:
         nodes: The node.
         variant: Name of the kernel variant.
-        rejected: Why earlier variants were not taken.
-        also: Kernels that it launches at other shapes only.
+        launches: Launches in execution order.
+        rejected: Names and reject reasons of the cheaper variants.
+        also: Kernels that the step launches at other input shapes only, to be compiled in advance.
     """
 
     nodes: tuple[Node, ...]
@@ -29,35 +30,35 @@ class DeviceStep:
 
     @property
     def node(self) -> Node:
-        """The node, of several the last."""
+        """Returns the node; of a region the last one."""
         return self.nodes[-1]
 
     def work(self) -> Iterator[tuple[Launch, Node, tuple[Node, ...]]]:
-        """Each launch, the node for which it counts, and the nodes that it makes.
+        """Yields each launch, the node it is attributed to, and the nodes that it computes.
 
-        A node is made by the first launch that names its output. A launch counts for the first node
-        that it makes, or else for the one that is made next.
+        A node is computed by the first launch that has its output as an argument. A launch is
+        attributed to the first node that it computes, else to the node that is computed next.
         """
-        left = list(self.nodes)
+        remaining = list(self.nodes)
         for launch in self.launches:
-            named = set(launch.buffers)
-            made = tuple(n for n in left if not named.isdisjoint(n.outputs))
-            node = next(iter((*made, *left)), self.node)
-            left = [n for n in left if n not in made]
-            yield launch, node, made
+            buffers = set(launch.buffers)
+            computed = tuple(n for n in remaining if not buffers.isdisjoint(n.outputs))
+            node = next(iter((*computed, *remaining)), self.node)
+            remaining = [n for n in remaining if n not in computed]
+            yield launch, node, computed
 
     def launches_of(self, node: Node) -> list[Launch]:
-        """Those that count for a node."""
-        return [launch for launch, counted, _ in self.work() if counted is node]
+        """Returns the launches that are attributed to a node."""
+        return [launch for launch, attributed, _ in self.work() if attributed is node]
 
 
 @dataclass(frozen=True)
 class Region(DeviceStep):
-    """Launches that do the work of several nodes.
+    """Fused launches that compute several nodes.
 
     Attributes:
-        nodes: Each behind those that it reads.
-        variant: Name of the rule (`LaunchFusionRule`).
+        nodes: The nodes in topological order.
+        variant: Name of the `LaunchFusionRule`.
     """
 
 
@@ -66,7 +67,7 @@ class HostStep:
     """A node that runs its NumPy reference on the host.
 
     Attributes:
-        reason: Why no kernel variant fits.
+        reason: Why no kernel variant applies.
     """
 
     node: Node
@@ -74,7 +75,7 @@ class HostStep:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The node."""
+        """The node as a tuple, as device steps have it."""
         return (self.node,)
 
 
@@ -82,8 +83,9 @@ PlanStep: TypeAlias = "DeviceStep | HostStep"
 
 
 def launches_of(steps: Iterable[PlanStep]) -> list[Launch]:
-    """All launches of some steps, in their order."""
+    """Returns the launches of all device steps, in execution order."""
     return [x for s in steps if isinstance(s, DeviceStep) for x in s.launches]
 
 
+# A buffer that has an allocation in the arena.
 Placed: TypeAlias = "Value | Scratch"

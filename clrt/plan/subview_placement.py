@@ -1,8 +1,8 @@
-"""Parts that lie where they belong: values in the memory of others, so that nothing copies them.
+"""Aliases subviews, such as inputs of Concat, to their parents' memory to avoid copies.
 
-Which op has parts only the op knows (`Op.subviews`), and which launch can go through a tensor whose
-rows lie apart only the launch (`RowPitchSupport`). Here the two meet: a part is placed where every
-launch that touches it can do with the place.
+An op declares its subviews (`Op.subviews`); a launch declares whether it can access strided rows
+(`RowPitchSupport`). A subview is aliased if every launch that accesses it supports the resulting
+offset and row stride.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from clrt.plan.lifetimes import is_view
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 
-# Of a core's second cache. Where the whole stays in the caches, gaps between rows cost nothing;
-# from memory, prefetchers bring what lies in the gaps, too: a pool that reads 32 of 96 channels
-# took 840 us in place of 220 (docs/kernels/convolution.md).
+# Size of a core's second-level cache, in bytes. If the parent stays in cache, gaps between rows
+# cost nothing; from memory, prefetchers load the gaps too: a pooling that reads 32 of 96 channels
+# took 840 us instead of 220 (docs/kernels/convolution.md).
 _CACHE_BYTES = 1 << 20
-# The most values that may lie in one that is placed, or hold it: all are looked at with each part.
-_MOST_NESTED = 32
+# Maximum number of subviews inside a subview plus parents around it: each attempt checks them all.
+_MAX_NESTED = 32
 
 
 @dataclass(frozen=True)
 class SubviewNote:
-    """What became of a part of a node.
+    """Outcome of placing one subview.
 
     Attributes:
-        reason: Why the node copies it; "" where it lies in the whole.
+        node: The node that declares the subview, such as a Concat or Split.
+        value: The subview.
+        whole: Its parent.
+        reason: Why the node copies the subview; "" if it aliases its parent.
     """
 
     node: Node
@@ -49,11 +52,12 @@ class SubviewNote:
 
 @dataclass(frozen=True)
 class SubviewPlacement:
-    """A plan's steps once parts are placed.
+    """Result of placing subviews.
 
     Attributes:
-        inside: Of each value that lies in another, that other; views are looked through.
-        notes: Of all parts of all nodes.
+        steps: Steps of the plan, with copies of aliased subviews removed and offsets adjusted.
+        inside: Maps each aliased subview to its parent, with views resolved to their base value.
+        notes: Outcome for each subview of each node.
     """
 
     steps: tuple[PlanStep, ...]
@@ -62,62 +66,67 @@ class SubviewPlacement:
 
 
 def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> SubviewPlacement:
-    """Places as many parts of the nodes as launches can do with.
+    """Aliases subviews to their parents' memory, as far as the launches support it.
 
-    Outputs come first, then the inputs, node by node as the edges of the graph lead: a value that
-    two nodes want to have goes to the first.
+    Subviews that are outputs come first, then those that are inputs, in topological order of the
+    nodes. A value that is a subview of two nodes is aliased by the first.
     """
-    copying = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
-    parts = {n: found for n in copying if (found := _op(n).subviews(n))}
-    if not parts:
+    nodes = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
+    subviews_of = {n: subviews for n in nodes if (subviews := _op(n).subviews(n))}
+    if not subviews_of:
         return SubviewPlacement(tuple(steps), {}, ())
     search = _PartSearch(graph, list(steps), ctx)
-    owners = [n for n in by_edges(graph) if n in parts]
+    ordered = [n for n in by_edges(graph) if n in subviews_of]
     for outputs in (True, False):
-        for node in owners:
-            values = Counter(search.base(p.value) for p in parts[node])
-            for number, part in enumerate(parts[node]):
-                if (part.value.producer is node) is outputs:
-                    search.visit(node, number, part, values[search.base(part.value)] == 1)
+        for node in ordered:
+            values = Counter(search.base(p.value) for p in subviews_of[node])
+            for number, subview in enumerate(subviews_of[node]):
+                if (subview.value.producer is node) is outputs:
+                    search.visit(node, number, subview, values[search.base(subview.value)] == 1)
     return search.result()
 
 
 @dataclass(frozen=True)
 class _PartPlace:
-    """Where the elements of a value lie in another: from `offset` on, rows `pitch` apart."""
+    """Location of a value in its parent, in elements: rows of `width` with stride `pitch`."""
 
     offset: int
     width: int
     pitch: int
 
     def within(self, outer: _PartPlace, elems: int, outer_elems: int) -> _PartPlace | None:
-        """The place of a value in what holds the one that holds it; None where that is no rows.
+        """Composes this location with that of the parent in its own parent.
 
         Args:
-            elems: Of the value.
-            outer_elems: Of what holds it.
+            outer: Location of the parent.
+            elems: Number of elements of the value.
+            outer_elems: Number of elements of the parent.
+
+        Returns:
+            Location in the outermost value; None if the elements are not evenly spaced rows there.
         """
-        at, wide, step = self.offset, outer.width, outer.pitch
-        if wide == step or outer_elems == wide:
-            return replace(self, offset=outer.offset + at)
-        start = outer.offset + at // wide * step + at % wide
-        if self.pitch % wide == 0 and at % wide + self.width <= wide:
-            return _PartPlace(start, self.width, self.pitch // wide * step)
+        offset, width, pitch = self.offset, outer.width, outer.pitch
+        if width == pitch or outer_elems == width:
+            return replace(self, offset=outer.offset + offset)
+        start = outer.offset + offset // width * pitch + offset % width
+        if self.pitch % width == 0 and offset % width + self.width <= width:
+            return _PartPlace(start, self.width, self.pitch // width * pitch)
         if self.width == self.pitch or elems == self.width:
-            if at % wide + elems <= wide:
+            if offset % width + elems <= width:
                 return _PartPlace(start, elems, elems)
-            if at % wide == 0 and elems % wide == 0:
-                return _PartPlace(start, wide, step)
+            if offset % width == 0 and elems % width == 0:
+                return _PartPlace(start, width, pitch)
         return None
 
 
 @dataclass
 class _PartSearch:
-    """The parts so far.
+    """Greedy placement of subviews, one at a time.
 
     Attributes:
-        steps: As they are with these.
-        inside: By value that is no view, what it is a part of.
+        steps: Steps of the plan; those in `_outdated` still have to be lowered again.
+        inside: Aliased subviews so far, by their value with views resolved.
+        notes: Outcomes so far.
     """
 
     graph: Graph
@@ -139,16 +148,17 @@ class _PartSearch:
                 self._uses.setdefault(self.base(value), {})[index] = None
 
     def base(self, value: Value) -> Value:
-        """The value that it is a view of, or itself."""
+        """Resolves views: returns the value at the start of a chain of views."""
         while value in self._views:
             value = self._views[value]
         return value
 
     def visit(self, node: Node, number: int, part: Subview, alone: bool) -> None:
-        """Places a part, if that is possible.
+        """Aliases a subview if possible, and notes the outcome.
 
         Args:
-            alone: Whether no other part of the node is the same value.
+            number: Index among the subviews of the node.
+            alone: Whether no other subview of the node is the same value.
         """
         if not prod(part.value.dims):
             return
@@ -156,7 +166,7 @@ class _PartSearch:
         self.notes.append(SubviewNote(node, part.value, part.parent, reason or ""))
 
     def _reject_reason(self, part: Subview) -> str | None:
-        """Why a part cannot lie elsewhere, whatever launches can do."""
+        """Returns why a subview cannot be aliased, apart from its launches; None if it can be."""
         value = self.base(part.value)
         if value.is_constant or self.base(part.parent).is_constant:
             return f"%{(value if value.is_constant else part.parent).name} is a constant"
@@ -171,24 +181,24 @@ class _PartSearch:
         return None
 
     def _try(self, node: Node, number: int, part: Subview, alone: bool) -> str | None:
-        """Places a part; or says why not, and leaves everything as it was."""
+        """Aliases a subview; on failure restores the state and returns the reason."""
         index, value, whole = self._step_of[node], self.base(part.value), self.base(part.parent)
-        held = list(islice(self._within(value), _MOST_NESTED))
-        holders = list(islice(self._chain(whole), _MOST_NESTED))
-        if len(held) + len(holders) > _MOST_NESTED:
-            return f"%{value.name} would be nested with more than {_MOST_NESTED} others"
-        # A step whose part is placed does not touch it, unless that stands there twice.
+        inner = list(islice(self._within(value), _MAX_NESTED))
+        parents = list(islice(self._chain(whole), _MAX_NESTED))
+        if len(inner) + len(parents) > _MAX_NESTED:
+            return f"%{value.name} would be nested with more than {_MAX_NESTED} others"
+        # The step of the node no longer accesses an aliased subview, unless it occurs twice there.
         own = index if alone else None
-        is_large = holders[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
+        is_large = parents[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
         if is_large:
-            copied_bytes = self._moved_bytes([value, *held], own) + self._copied_bytes(node, part)
+            copied_bytes = self._moved_bytes([value, *inner], own) + self._copied_bytes(node, part)
             copied_bytes += value.nbytes if alone else 0
         step, outdated = self.steps[index], index in self._outdated
         self._placed.setdefault(node, set()).add(number)
         self._outdated.add(index)
         self.inside[value] = part
-        reason = next(self._misfits([value, *held], own), None)
-        if reason is None and is_large and self._moved_bytes([value, *held], own) > copied_bytes:
+        reason = next(self._misfits([value, *inner], own), None)
+        if reason is None and is_large and self._moved_bytes([value, *inner], own) > copied_bytes:
             reason = f"%{value.name} in rows that are apart would move more than a copy"
         if reason is None:
             self._held.setdefault(whole, []).append(value)
@@ -200,81 +210,86 @@ class _PartSearch:
         return reason
 
     def _step(self, index: int) -> PlanStep:
-        """A step, which copies only those parts that are not placed."""
+        """Returns a step; lowers it again, without copies, if its aliased subviews changed."""
         if index in self._outdated:
             self._outdated.remove(index)
-            before = self.steps[index]
-            step = lower(before.node, replace(self.ctx, aliased_subviews=self._placed))
-            assert isinstance(step, DeviceStep) and isinstance(before, DeviceStep)
-            # Parts may be placed at some sizes only: the kernels are the same at all of them.
-            specs = (*before.also, *(x.kernel for x in before.launches))
+            old_step = self.steps[index]
+            step = lower(old_step.node, replace(self.ctx, aliased_subviews=self._placed))
+            assert isinstance(step, DeviceStep) and isinstance(old_step, DeviceStep)
+            # Other sizes may need the copies: their kernels are kept, to be compiled in advance.
+            specs = (*old_step.also, *(x.kernel for x in old_step.launches))
             self.steps[index] = replace(step, also=tuple(dict.fromkeys(specs)))
         return self.steps[index]
 
     def _copied_bytes(self, node: Node, part: Subview) -> int:
-        """What a copy moves of the whole; the part is a tensor of its launch."""
-        moved = part.value.nbytes
-        return moved * part.pitch // part.width if part.value.producer is node else moved
+        """Returns the bytes of the parent that copying the subview moves, row gaps included.
+
+        The bytes of the subview itself are not counted.
+        """
+        size = part.value.nbytes
+        return size * part.pitch // part.width if part.value.producer is node else size
 
     def _moved_bytes(self, values: Sequence[Value], own: int | None) -> int:
-        """What launches move of values, gaps between rows with them, but for the step `own`."""
+        """Returns the bytes that launches of values move, row gaps included, except step `own`."""
         moved = 0
         for value in values:
             place = self._place_of(value) if value in self.inside else None
             for _, _, arg in self._launches(value, own):
-                fitted = None if place is None else _fit(arg, place, value)
-                apart = place if isinstance(fitted, _Fit) and fitted.is_apart else None
+                fit = None if place is None else _fit(arg, place, value)
+                strided = place if isinstance(fit, _Fit) and fit.is_apart else None
                 moved += (
-                    value.nbytes if apart is None else value.nbytes * apart.pitch // apart.width
+                    value.nbytes
+                    if strided is None
+                    else value.nbytes * strided.pitch // strided.width
                 )
         return moved
 
     def _within(self, value: Value) -> Iterator[Value]:
-        """What lies in a value, at whatever remove."""
-        waiting = [iter(self._held.get(value, ()))]
-        while waiting:
-            held = next(waiting[-1], None)
-            if held is None:
-                waiting.pop()
+        """Yields the subviews aliased to a value, transitively."""
+        stack = [iter(self._held.get(value, ()))]
+        while stack:
+            inner = next(stack[-1], None)
+            if inner is None:
+                stack.pop()
             else:
-                yield held
-                waiting.append(iter(self._held.get(held, ())))
+                yield inner
+                stack.append(iter(self._held.get(inner, ())))
 
     def _misfits(self, values: Sequence[Value], own: int | None) -> Iterator[str]:
-        """What cannot do with the places of values, of which all lie in the first."""
-        for held in values:
-            place = self._place_of(held)
+        """Yields why launches do not support the locations of values, all inside the first one."""
+        for inner in values:
+            place = self._place_of(inner)
             if place is None:
-                yield f"%{held.name} would lie in %{values[0].name} in pieces"
+                yield f"%{inner.name} would lie in %{values[0].name} in pieces"
                 continue
-            for step, launch, arg in self._launches(held, own):
-                fitted = _fit(arg, place, held)
+            for step, launch, arg in self._launches(inner, own):
+                fitted = _fit(arg, place, inner)
                 if isinstance(fitted, str):
-                    yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{held.name}"
+                    yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{inner.name}"
 
     def _chain(self, value: Value) -> Iterator[Value]:
-        """A value, what it lies in, what that lies in, and so on."""
+        """Yields a value, the parent it is aliased to, the parent's parent, and so on."""
         yield value
         while value in self.inside:
             value = self.base(self.inside[value].parent)
             yield value
 
     def _place_of(self, value: Value) -> _PartPlace | None:
-        """Where a value lies in what holds it at last."""
+        """Returns the location in the outermost parent; None if it is not evenly spaced rows."""
         part = self.inside[value]
         place: _PartPlace | None = _PartPlace(part.offset, part.width, part.pitch)
-        holder = self.base(part.parent)
-        while holder in self.inside and place is not None:
-            outer = self.inside[holder]
-            held = _PartPlace(outer.offset, outer.width, outer.pitch)
-            place = place.within(held, prod(value.dims), prod(holder.dims))
-            holder = self.base(outer.parent)
+        parent_value = self.base(part.parent)
+        while parent_value in self.inside and place is not None:
+            outer = self.inside[parent_value]
+            outer_location = _PartPlace(outer.offset, outer.width, outer.pitch)
+            place = place.within(outer_location, prod(value.dims), prod(parent_value.dims))
+            parent_value = self.base(outer.parent)
         return place
 
     def _launches(
         self, value: Value, own: int | None
     ) -> Iterator[tuple[DeviceStep, Launch, BufferArg]]:
-        """The arguments by which steps work on a value or a view of it, but for the step `own`."""
+        """Yields the launch arguments that access a value or a view of it, except in step `own`."""
         for index in self._uses.get(value, ()):
             if index == own:
                 continue
@@ -282,15 +297,16 @@ class _PartSearch:
             assert isinstance(step, DeviceStep)
             for launch in step.launches:
                 for arg in launch.args:
-                    if isinstance(arg, BufferArg) and self._is_at(arg, value):
+                    if isinstance(arg, BufferArg) and self._accesses(arg, value):
                         yield step, launch, arg
 
-    def _is_at(self, arg: BufferArg, value: Value) -> bool:
+    def _accesses(self, arg: BufferArg, value: Value) -> bool:
+        """Whether an argument accesses elements of a value or of a view of it."""
         buffer = arg.buffer
         return isinstance(buffer, Value) and arg.elems != 0 and self.base(buffer) is value
 
     def result(self) -> SubviewPlacement:
-        """The steps, with arguments that lead to where parts lie."""
+        """Returns the placement, with launch offsets and strides adjusted to it."""
         places = {v: self._place_of(v) for v in self.inside}
         moved = {i for v in places for i in self._uses.get(v, ())}
         steps = [
@@ -314,48 +330,57 @@ class _PartSearch:
             place = places.get(value)
             if place is None or arg.elems == 0:
                 continue
-            fitted = _fit(arg, place, value)
-            assert isinstance(fitted, _Fit)
-            args[index] = replace(arg, offset=fitted.offset)
-            for name in arg.rows.strides if arg.rows and fitted.is_apart else ():
-                number = names.index(name)
-                args[number] = i32(_plain(args[number]) // place.width * place.pitch)
+            fit = _fit(arg, place, value)
+            assert isinstance(fit, _Fit)
+            args[index] = replace(arg, offset=fit.offset)
+            for name in arg.rows.strides if arg.rows and fit.is_apart else ():
+                param = names.index(name)
+                args[param] = i32(_plain(args[param]) // place.width * place.pitch)
         return replace(launch, args=tuple(args))
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """How an argument leads to a place: its offset, and whether its strides change."""
+    """Adjusted launch argument of an aliased subview.
+
+    Attributes:
+        offset: Offset in the outermost parent, in elements.
+        is_apart: Whether rows are strided, so that stride arguments change too.
+    """
 
     offset: int
     is_apart: bool
 
 
 def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
-    """How an argument leads to where a value lies, or what the launch cannot do with."""
-    wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
+    """Adjusts a launch argument to the location of its value.
+
+    Returns:
+        The adjustment; a verb phrase for the reject reason if the launch does not support it.
+    """
+    width, pitch, rows, offset = place.width, place.pitch, arg.rows, arg.offset
     if (
         rows is not None
         and rows.requires_vec8
-        and (place.offset % VEC8 or (wide != step and step % VEC8))
+        and (place.offset % VEC8 or (width != pitch and pitch % VEC8))
     ):
         return "needs aligned"
-    if wide != step and rows is not None and rows.width == wide:
-        return _Fit(place.offset + at // wide * step + at % wide, True)
-    if wide != step and prod(value.dims) != wide:
+    if width != pitch and rows is not None and rows.width == width:
+        return _Fit(place.offset + offset // width * pitch + offset % width, True)
+    if width != pitch and prod(value.dims) != width:
         return "needs as one block" if rows is None else f"goes by rows of {rows.width} through"
     if rows is None and place.offset * value.dtype.itemsize % ALIGNMENT_BYTES:
         return "needs aligned"
-    return _Fit(place.offset + at, False)
+    return _Fit(place.offset + offset, False)
 
 
 def _plain(number: Any) -> int:
-    """A number of a launch, which may be one of NumPy's of 32 bits, to compute with."""
+    """Converts a 32-bit NumPy integer to an int; returns traced numbers unchanged."""
     return int(number) if hasattr(number, "dtype") else number
 
 
 def _touched(step: PlanStep) -> Iterator[Value]:
-    """The values that a step works on."""
+    """Yields the values that a step reads or writes."""
     if isinstance(step, HostStep):
         yield from (v for v in (*step.node.inputs, *step.node.outputs) if v is not None)
     elif isinstance(step, DeviceStep):

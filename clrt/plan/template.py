@@ -1,4 +1,4 @@
-"""Plans for many sizes: planned once with traced sizes, then evaluated for those of a call."""
+"""Plan templates: plans with symbolic sizes, evaluated at the sizes of each call."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from clrt.plan.subview_placement import SubviewNote
 from clrt.plan.template_instantiation import TemplateInstantiator
 
 _LOG = logging.getLogger(__name__)
-# By how much of its live bytes an arena may be larger than the one that a search found, before
-# there is a search anew.
-_MORE_WASTE = 1.1
+# Relative waste (arena bytes over live bytes) of a reused layout, as a multiple of the waste of the
+# last searched layout, above which offsets are searched again.
+_MAX_WASTE_RATIO = 1.1
 
-# What a launch takes of the host's memory as long as nobody asks for the steps, roughly.
+# Estimated host memory per launch of an instantiated plan whose steps were not built, in bytes.
 _LAUNCH_BYTES = 256
 
-_Key = TypeVar("_Key")
-_Given = TypeVar("_Given")
-_Thing = TypeVar("_Thing")
+_K = TypeVar("_K")
+_Traced = TypeVar("_Traced")
+_T = TypeVar("_T")
 
 
 def trace_plan(
@@ -53,18 +53,18 @@ def trace_plan(
     make: Callable[[Graph], Plan],
     donated: Collection[str] = (),
 ) -> PlanTemplate | None:
-    """A plan for given sizes from which those for others follow.
+    """Plans a graph with traced sizes, so that plans for other sizes follow from formulas.
 
     Args:
-        bindings: A number for each symbol of the input shapes.
-        shapes: Shapes of the inputs for which the model gives none.
-        known: Elements of inputs, by name.
+        bindings: Size of each symbol of the input shapes.
+        shapes: Shapes of the inputs for which the model declares none, by name.
+        known: Elements of inputs to turn into constants, by name.
         make: Plans a specialised graph.
-        donated: Names of inputs whose memory the plan may write to.
+        donated: Names of inputs whose memory the plan may overwrite.
 
     Returns:
-        None where there is none: a graph break, a step on the host, a weight whose layout
-        depends on sizes, an error.
+        The template; None if there are no symbols, a graph break, a host step, or a weight whose
+        packed layout depends on sizes, or if planning fails.
     """
     if not bindings or any(not v.type.bind(bindings).is_static for v in graph.inputs):
         return None
@@ -74,15 +74,15 @@ def trace_plan(
         if graph_break is not None:
             return None
         plan = make(first)
-        return PlanTemplate(trace, plan) if _follows(plan) else None
+        return PlanTemplate(trace, plan) if _can_instantiate(plan) else None
     except Exception:
-        # What is wrong with the sizes is said when they are planned without a trace.
+        # Planning without a trace reports errors of the sizes.
         _LOG.debug("no template of %s", graph.name, exc_info=True)
         return None
 
 
-def _follows(plan: Plan) -> bool:
-    """Whether plans for other sizes can be made of a traced plan."""
+def _can_instantiate(plan: Plan) -> bool:
+    """Whether a traced plan holds at other sizes: no host steps, no size-dependent weights."""
     if plan.host_steps:
         return False
     buffers = (b for x in launches_of(plan.steps) for b in x.buffers)
@@ -91,7 +91,7 @@ def _follows(plan: Plan) -> bool:
 
 
 def _varies(value: Value) -> bool:
-    """Whether the elements of a constant depend on the sizes."""
+    """Whether the elements of a constant depend on the symbolic sizes."""
     known = value.type.known_elements
     if isinstance(known, np.ndarray) and known.dtype == object:
         return any(is_traced(x) for x in known.flat)
@@ -99,31 +99,31 @@ def _varies(value: Value) -> bool:
 
 
 class PlanTemplate:
-    """What the plans of one graph have in common, and how they differ.
+    """A plan whose numbers are formulas of the symbolic sizes, evaluated per set of sizes.
 
     Attributes:
-        trace: What its numbers are formulas of.
-        plan: The one with traced numbers. To compute with these adds to the trace, so nobody but
-            this module does.
-        launches: Its launches, in order.
-        tenants: What lies in the arena, numbered.
-        words: What differs in the arguments of launches.
-        grids: What differs in their global sizes.
-        derived: Where kernels take constants that the host computes of the sizes: launch, argument,
-            and the constant.
-        uploads: Bytes of each constant, or packed form of it, that is the same at all sizes.
-        derived_uploads: The others, and formulas of their bytes.
-        costs: What each launch takes beside the others, once that was asked for.
-        flops: Formulas of the floating-point operations of each launch.
+        trace: Formulas of the plan's numbers.
+        plan: Plan with traced numbers. Arithmetic on these extends the trace, so only this module
+            reads them.
+        launches: Launches of the plan in execution order.
+        tenants: Number of each buffer in the arena.
+        words: Launch arguments that vary with the sizes.
+        grids: Global sizes that vary with the sizes.
+        derived: Uses of constants that the host computes from the sizes: index of the launch, index
+            of the argument, constant.
+        uploads: Bytes by constant and packed layout, of constants independent of the sizes.
+        derived_uploads: Constants computed from the sizes, with the formula of their bytes.
+        costs: Relative cost of each launch; None until first computed.
+        flops: Formula of the floating-point operations of each launch.
     """
 
     def __init__(self, trace: ShapeTrace, plan: Plan) -> None:
         self.trace, self.plan = trace, plan
         self.launches = tuple(launches_of(plan.steps))
         self.costs: tuple[int, ...] | None = None
-        found = arena_buffers(plan)
-        intervals = [interval for _, interval in found]
-        self.tenants = {owner: number for number, (owner, _) in enumerate(found)}
+        buffers = arena_buffers(plan)
+        intervals = [interval for _, interval in buffers]
+        self.tenants = {owner: number for number, (owner, _) in enumerate(buffers)}
         self.words = VariableArguments.of(self.launches, trace, self._tenant_of)
         self.grids = VariableGlobalSizes(self.launches, trace)
         self.derived = tuple(self._derived())
@@ -135,16 +135,20 @@ class PlanTemplate:
         self._spans = [(i.first, i.last) for i in intervals]
         self._events = _Events(self._spans)
         places = tuple(plan.places[owner] for owner in self.tenants)
-        self._stack = StackingOrder.of(intervals, Arena(places, plan.arena.slab_bytes))
+        self._layout = StackingOrder.of(intervals, Arena(places, plan.arena.slab_bytes))
         self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
-        for launch in self.launches:  # fixed per kernel, so that no size compiles
+        for launch in self.launches:  # raises if one is traced: local sizes are fixed per kernel
             tuple(int(n) for n in launch.local_size or ())
 
     def at(self, bindings: Bindings, max_slab_bytes: int) -> InstantiatedPlan | None:
-        """The plan at other sizes; None where it has to be planned anew.
+        """Evaluates the plan at other sizes.
 
         Args:
-            max_slab_bytes: The most that the device allocates at once.
+            bindings: Size of each symbol.
+            max_slab_bytes: Maximum size of one device allocation.
+
+        Returns:
+            None if the template does not hold at these sizes, so that they must be planned.
         """
         evaluation = self.trace.evaluate(bindings)
         if evaluation is None:
@@ -166,22 +170,22 @@ class PlanTemplate:
             return Arena((), ())
         if aligned.max() > max_slab_bytes:
             return None
-        arena = self._stack.arena(aligned.tolist())
+        arena = self._layout.arena(aligned.tolist())
         largest = min(max_slab_bytes, INDEXED_BYTES)
         fits = all(n <= largest for n in arena.slab_bytes)
-        if fits and arena.nbytes <= _MORE_WASTE * self._waste * live:
+        if fits and arena.nbytes <= _MAX_WASTE_RATIO * self._waste * live:
             return arena
         sized = zip(nbytes.tolist(), self._spans, strict=True)
         intervals = [LiveInterval(n, first, last) for n, (first, last) in sized]
-        anew = assign_offsets(intervals, max_slab_bytes)
-        if fits and arena.nbytes <= anew.nbytes:
+        searched = assign_offsets(intervals, max_slab_bytes)
+        if fits and arena.nbytes <= searched.nbytes:
             return arena
-        self._stack = StackingOrder.of(intervals, anew)
-        self._waste = min(self._waste, anew.nbytes / max(live, 1))
-        return anew
+        self._layout = StackingOrder.of(intervals, searched)
+        self._waste = min(self._waste, searched.nbytes / max(live, 1))
+        return searched
 
     def _tenant_of(self, buffer: Buffer) -> int:
-        """The number of the tenant that a buffer lies in; -1 for none."""
+        """Returns the number of the arena buffer that holds a buffer; -1 if none does."""
         root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
         return -1 if isinstance(root, (PackedWeight, StatusWord)) else self.tenants.get(root, -1)
 
@@ -195,10 +199,10 @@ class PlanTemplate:
 
 
 class _Events:
-    """When tenants of the arena come and go, to find the largest sum of live bytes."""
+    """Starts and ends of arena lifetimes in order of time, to compute the peak of live bytes."""
 
     def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
-        # Those that go at a tick before those that come: their sum is highest after these.
+        # At each tick ends come before starts, so that the peak is reached after the starts.
         events = [(last + 1, 0, i) for i, (_, last) in enumerate(spans)]
         events += [(first, 1, i) for i, (first, _) in enumerate(spans)]
         ordered = sorted(events)
@@ -206,19 +210,19 @@ class _Events:
         self._signs = np.array([1 if comes else -1 for _, comes, _ in ordered], np.int64)
 
     def peak(self, nbytes: Ints) -> int:
-        """The largest sum, of aligned sizes."""
+        """Returns the largest sum of live bytes, given the aligned size of each arena buffer."""
         return int(np.cumsum(nbytes[self._tenants] * self._signs).max(initial=0))
 
 
 class InstantiatedPlan(Plan):
-    """A plan that a template gives for some sizes; its graph and steps are made when asked for.
+    """A plan evaluated from a template; its graph and steps are built on first access.
 
     Attributes:
-        template: What it has in common with those of other sizes.
+        template: The template.
     """
 
     template: PlanTemplate
-    _replay: TemplateInstantiator
+    _instantiate: TemplateInstantiator
     _numbers: list[int]
 
     def __init__(
@@ -228,51 +232,51 @@ class InstantiatedPlan(Plan):
         arena: Arena,
         live_bytes: int,
     ) -> None:
-        replay = TemplateInstantiator(template.trace, evaluation)
+        instantiate = TemplateInstantiator(template.trace, evaluation)
         tenants, roots = template.tenants, template.plan.roots
-        # The fields of a frozen dataclass; the others are properties here.
+        # Fields of the frozen dataclass `Plan`; the remaining ones are properties here.
         vars(self).update(
             template=template,
             arena=arena,
             live_bytes=live_bytes,
             contract=template.plan.contract,
             also=template.plan.also,
-            graph=_SizedGraph(template.plan.graph, replay),
-            places=_Replayed(replay, tenants, lambda number: arena.places[number]),
-            roots=_Replayed(replay, roots, replay),
-            _replay=replay,
+            graph=_InstantiatedGraph(template.plan.graph, instantiate),
+            places=_InstantiatedMapping(instantiate, tenants, lambda number: arena.places[number]),
+            roots=_InstantiatedMapping(instantiate, roots, instantiate),
+            _instantiate=instantiate,
             _numbers=evaluation.numbers,
         )
 
     @cached_property
     def steps(self) -> tuple[PlanStep, ...]:
-        """The steps."""
+        """Device steps in execution order, built on first access."""
         return self._with_nodes(self.template.plan.steps)
 
     @cached_property
     def external(self) -> tuple[Value, ...]:
-        """The root values that lie in memory of the caller, bound at each run."""
-        return self._replay(self.template.plan.external)
+        """Root values in memory of the caller, bound at each run."""
+        return self._instantiate(self.template.plan.external)
 
     @cached_property
     def statuses(self) -> tuple[StatusWord, ...]:
-        """The words in which kernels report numbers out of range, in their order."""
+        """Status words, in which kernels report indices out of range, by number."""
         return self._with_nodes(self.template.plan.statuses)
 
     @cached_property
     def missed_regions(self) -> tuple[MissedRegion, ...]:
-        """Where a rule of launch fusion nearly held."""
+        """Near misses of launch fusion rules."""
         return self._with_nodes(self.template.plan.missed_regions)
 
     @cached_property
     def parts(self) -> tuple[SubviewNote, ...]:
-        """Values that are parts of others, and which of them lie there."""
+        """Subviews of the nodes, aliased or copied."""
         return self._with_nodes(self.template.plan.parts)
 
-    def _with_nodes(self, thing: _Thing) -> _Thing:
-        """A copy of what names nodes: all of these are made first, and with them the edges."""
+    def _with_nodes(self, traced: _T) -> _T:
+        """Instantiates an object that refers to nodes, after all nodes of the graph."""
         _ = self.graph.nodes
-        return self._replay(thing)
+        return self._instantiate(traced)
 
     @property
     def launches(self) -> int:
@@ -288,7 +292,7 @@ class InstantiatedPlan(Plan):
 
     @property
     def costs(self) -> tuple[int, ...]:
-        """As at the first sizes for which somebody asked: launches of a plan change alike."""
+        """Relative cost of each launch, computed once per template: all scale alike."""
         if self.template.costs is None:
             self.template.costs = super().costs
         return self.template.costs
@@ -299,67 +303,69 @@ class InstantiatedPlan(Plan):
 
     @cached_property
     def flops(self) -> int:
-        """Floating-point operations in a run."""
+        """Number of floating-point operations in a run."""
         return sum(self._numbers[formula] for formula in self.template.flops)
 
     @cached_property
     def uploads(self) -> dict[tuple[Value, str], int]:
-        """The bytes of each constant, or packed form of it by its layout, that it uploads."""
+        """Bytes to upload, by constant and packed layout (\"\" for the constant as it is)."""
         derived = self.template.derived_uploads
-        return self.template.uploads | {(self._replay(v), ""): self._numbers[f] for v, f in derived}
+        return self.template.uploads | {
+            (self._instantiate(v), ""): self._numbers[f] for v, f in derived
+        }
 
     @cached_property
     def words(self) -> Int32s:
-        """What differs in the arguments of launches, in the order of the template's `words`."""
+        """Values of the varying launch arguments, in the order of the template's `words`."""
         offsets = [p.offset_bytes for p in self.arena.places]
         return self.template.words.evaluate(np.array(self._numbers, np.int64), offsets)
 
     @cached_property
     def slabs(self) -> tuple[int, ...]:
-        """The slab of each tenant of the arena."""
+        """Slab index of each arena buffer."""
         return tuple([p.slab for p in self.arena.places])
 
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:
-        """Of the template's `grids`."""
+        """Varying global sizes, in the order of the template's `grids`."""
         return self.template.grids.at(self._numbers)
 
     def derived(self) -> Iterator[tuple[int, int, Value]]:
-        """The launches' constants that depend on the sizes: launch, argument, constant."""
-        return ((launch, index, self._replay(v)) for launch, index, v in self.template.derived)
+        """Yields launch index, argument index and constant of each size-dependent constant."""
+        return ((launch, index, self._instantiate(v)) for launch, index, v in self.template.derived)
 
 
-class _SizedGraph(Graph):
-    """A graph whose nodes are made when asked for."""
+class _InstantiatedGraph(Graph):
+    """Instantiated graph whose nodes are built on first access."""
 
-    def __init__(self, traced: Graph, replay: TemplateInstantiator) -> None:
+    def __init__(self, traced: Graph, instantiate: TemplateInstantiator) -> None:
         self.name, self.output_names = traced.name, list(traced.output_names)
-        self.inputs = [replay(v) for v in traced.inputs]
-        self.outputs = [replay(v) for v in traced.outputs]
-        self._traced, self._replay = traced, replay
+        self.inputs = [instantiate(v) for v in traced.inputs]
+        self.outputs = [instantiate(v) for v in traced.outputs]
+        self._traced, self._instantiate = traced, instantiate
 
     @cached_property
     def nodes(self) -> list[Node]:  # type: ignore[override]
-        """In topological order."""
-        return [self._replay(n) for n in self._traced.nodes]
+        """Nodes in topological order."""
+        return [self._instantiate(n) for n in self._traced.nodes]
 
 
-class _Replayed(Mapping[_Key, _Thing]):
-    """A mapping of traced values by their copies."""
+class _InstantiatedMapping(Mapping[_K, _T]):
+    """View of a mapping from traced objects, keyed by their instantiated copies."""
 
     def __init__(
         self,
-        replay: TemplateInstantiator,
-        traced: Mapping[_Key, _Given],
-        convert: Callable[[_Given], _Thing],
+        instantiate: TemplateInstantiator,
+        traced: Mapping[_K, _Traced],
+        convert: Callable[[_Traced], _T],
     ) -> None:
-        self._replay, self._traced, self._convert = replay, traced, convert
+        self._instantiate, self._traced, self._convert = instantiate, traced, convert
 
-    def __getitem__(self, key: _Key) -> _Thing:
-        return self._convert(self._traced[self._replay.source(key)])
+    def __getitem__(self, key: _K) -> _T:
+        return self._convert(self._traced[self._instantiate.source(key)])
 
-    def __iter__(self) -> Iterator[_Key]:
-        return map(self._replay, self._traced)
+    def __iter__(self) -> Iterator[_K]:
+        return map(self._instantiate, self._traced)
 
     def __len__(self) -> int:
         return len(self._traced)

@@ -1,4 +1,4 @@
-"""What planning made of traced sizes, made again with the numbers of other sizes."""
+"""Copies traced plans, with formulas of the sizes replaced by their values for one call."""
 
 from __future__ import annotations
 
@@ -18,55 +18,57 @@ from clrt.ir.op import (
 from clrt.ir.symbolic_trace import Evaluation, ShapeTrace, is_traced
 from clrt.kernels.spec import Launch, Scratch, i32
 
-_Thing = TypeVar("_Thing")
+_T = TypeVar("_T")
 
 
 class TemplateInstantiator:
-    """Copies of what a trace made, at other sizes, each made once.
+    """Copies traced objects at other sizes, each one once.
 
-    What is the same at all sizes stays the object that it is: weights, kernels, ops.
+    Objects that do not depend on the sizes are shared, not copied: weights, kernels, ops.
     """
 
     def __init__(self, trace: ShapeTrace, evaluation: Evaluation) -> None:
         self._trace, self._evaluation = trace, evaluation
-        self._made: dict[int, Any] = {}
+        self._instances: dict[int, Any] = {}
         self._sources: dict[int, Any] = {}
 
-    def __call__(self, thing: _Thing) -> _Thing:
-        """The copy of a graph, of steps, of a buffer."""
-        return cast(_Thing, self._copy(thing))
+    def __call__(self, traced: _T) -> _T:
+        """Returns the copy of a traced graph, node, value, step or launch."""
+        return cast(_T, self._copy(traced))
 
-    def source(self, copy: _Thing) -> _Thing:
-        """The traced value, or scratch, that one is a copy of."""
-        return cast(_Thing, self._sources.get(id(copy), copy))
+    def source(self, copy: _T) -> _T:
+        """Returns the traced value or scratch buffer of a copy; other objects unchanged."""
+        return cast(_T, self._sources.get(id(copy), copy))
 
-    def _copy(self, thing: Any) -> Any:
-        if is_traced(thing):
-            return self._number(thing)
-        if isinstance(thing, (tuple, list)):
-            copies = [self._copy(x) for x in thing]
-            same = all(a is b for a, b in zip(copies, thing, strict=True))
-            return thing if same else type(thing)(copies)
-        if isinstance(thing, (type, PackedConstant, ConcatenatedRows)) or not is_dataclass(thing):
-            return thing
-        if id(thing) not in self._made:
-            self._made[id(thing)] = copy = self._record(thing)
-            if isinstance(thing, (Value, Scratch)):
-                self._sources[id(copy)] = thing
-        return self._made[id(thing)]
+    def _copy(self, traced: Any) -> Any:
+        if is_traced(traced):
+            return self._number(traced)
+        if isinstance(traced, (tuple, list)):
+            copies = [self._copy(x) for x in traced]
+            same = all(a is b for a, b in zip(copies, traced, strict=True))
+            return traced if same else type(traced)(copies)
+        if isinstance(traced, (type, PackedConstant, ConcatenatedRows)) or not is_dataclass(traced):
+            return traced
+        if id(traced) not in self._instances:
+            self._instances[id(traced)] = copy = self._build(traced)
+            if isinstance(traced, (Value, Scratch)):
+                self._sources[id(copy)] = traced
+        return self._instances[id(traced)]
 
     def _number(self, traced: int) -> int:
         return self._evaluation.numbers[self._trace.formula(traced)]
 
-    def _record(self, thing: Any) -> Any:
-        if isinstance(thing, Graph):
-            values = self._copies(thing.inputs), self._copies(thing.outputs)
-            return Graph(thing.name, *values, self._copies(thing.nodes), list(thing.output_names))
-        if isinstance(thing, Node):
-            op, inputs = self._copy(thing.op), self._copies(thing.inputs)
-            outputs = self._copies(thing.outputs)
-            return Node(thing.name, op, inputs, outputs, thing.origins, thing.made_by)
-        return self._value(thing) if isinstance(thing, Value) else self._changed(thing)
+    def _build(self, traced: Any) -> Any:
+        if isinstance(traced, Graph):
+            values = self._copies(traced.inputs), self._copies(traced.outputs)
+            return Graph(
+                traced.name, *values, self._copies(traced.nodes), list(traced.output_names)
+            )
+        if isinstance(traced, Node):
+            op, inputs = self._copy(traced.op), self._copies(traced.inputs)
+            outputs = self._copies(traced.outputs)
+            return Node(traced.name, op, inputs, outputs, traced.origins, traced.made_by)
+        return self._value(traced) if isinstance(traced, Value) else self._with_fields(traced)
 
     def _value(self, value: Value) -> Value:
         if value.is_constant:
@@ -74,26 +76,26 @@ class TemplateInstantiator:
             if type_ is value.type:
                 return value
         else:
-            # What a plan computes are tensors of static shapes; a graph may have many inputs.
+            # Computed values have static shapes; copying these directly is faster with many inputs.
             shape, number = value.type.static_shape or (), self._number
             type_ = TensorType(
                 value.dtype, tuple([number(d) if is_traced(d) else d for d in shape])
             )
         return Value(value.name, type_, None, value.symbolic_shape, value.aliases)
 
-    def _copies(self, things: list[_Thing]) -> list[_Thing]:
-        return [self._copy(x) for x in things]
+    def _copies(self, traced: list[_T]) -> list[_T]:
+        return [self._copy(x) for x in traced]
 
-    def _changed(self, thing: Any) -> Any:
-        """A dataclass with other fields; the thing itself where all are the same."""
-        old = {f.name: getattr(thing, f.name) for f in fields(thing) if f.init}
+    def _with_fields(self, traced: Any) -> Any:
+        """Copies a dataclass at other sizes; returns the object itself if no field changed."""
+        old = {f.name: getattr(traced, f.name) for f in fields(traced) if f.init}
         new = {name: self._copy(x) for name, x in old.items()}
-        if isinstance(thing, TensorType):
-            new["known_elements"] = self._elements(thing)
-        elif isinstance(thing, Launch):
-            pairs = zip(new["args"], thing.args, strict=True)
+        if isinstance(traced, TensorType):
+            new["known_elements"] = self._elements(traced)
+        elif isinstance(traced, Launch):
+            pairs = zip(new["args"], traced.args, strict=True)
             new["args"] = tuple(i32(a) if is_traced(b) else a for a, b in pairs)
-        return thing if all(new[n] is old[n] for n in old) else type(thing)(**new)
+        return traced if all(new[n] is old[n] for n in old) else type(traced)(**new)
 
     def _elements(
         self, type_: TensorType

@@ -1,4 +1,4 @@
-"""Constants that the host computes of the sizes of a call, while planning traces these."""
+"""Constants that depend on symbolic sizes: the host recomputes them for each set of sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Reader: TypeAlias = Callable[[Evaluation], "Array | None"]
 
 
 def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
-    """The trace that elements depend on; None where they are the same at all sizes."""
+    """Returns the trace that known elements depend on; None if they depend on no size."""
     for type_ in types:
         known = type_.known_elements
         if isinstance(known, TracedConstant):
@@ -29,7 +29,7 @@ def trace_of(types: Iterable[TensorType]) -> ShapeTrace | None:
 
 
 def derive(node: Node, trace: ShapeTrace) -> None:
-    """Evaluates a node; its outputs become constants that are computed anew for other sizes."""
+    """Evaluates a node; its outputs become constants that are recomputed for other sizes."""
     derivation = _Derivation(node, trace)
     arrays = derivation.now()
     for index, (value, array) in enumerate(zip(node.outputs, arrays, strict=False)):
@@ -39,7 +39,7 @@ def derive(node: Node, trace: ShapeTrace) -> None:
 
 
 class _Derivation:
-    """The outputs of a node, computed of the numbers of an evaluation."""
+    """Computes the outputs of a node from the sizes of an evaluation, once per evaluation."""
 
     def __init__(self, node: Node, trace: ShapeTrace) -> None:
         self._node = node
@@ -48,18 +48,18 @@ class _Derivation:
         self._readers = [None if t is None else _reader(t, trace) for t in self._inputs]
 
     def now(self) -> list[Array]:
-        """The outputs at the sizes of the trace."""
+        """Returns the outputs at the sizes of the trace."""
         return self._compute([None if t is None else _traced_array(t) for t in self._inputs])
 
     def reader(self, index: int) -> Callable[[Evaluation], Array]:
-        """Gives one output."""
+        """Returns a function from an evaluation to output `index`."""
 
         def read(evaluation: Evaluation) -> Array:
             if self not in evaluation.arrays:
                 inputs = [None if r is None else r(evaluation) for r in self._readers]
                 evaluation.arrays[self] = self._compute(inputs)
-            found: Array = evaluation.arrays[self][index]
-            return found
+            output: Array = evaluation.arrays[self][index]
+            return output
 
         return read
 
@@ -72,26 +72,27 @@ class _Derivation:
 
 
 def _traced_array(type_: TensorType) -> Array:
-    """The elements at the sizes of the trace."""
+    """Returns the elements at the sizes of the trace."""
     known = type_.known_elements
     if isinstance(known, TracedConstant):
         return known.array
-    found = type_.data
-    assert found is not None
-    if found.dtype != object:
-        return found
-    return np.array([untraced(x) for x in found.flat], type_.dtype.numpy).reshape(found.shape)
+    data = type_.data
+    assert data is not None
+    if data.dtype != object:
+        return data
+    return np.array([untraced(x) for x in data.flat], type_.dtype.numpy).reshape(data.shape)
 
 
 def _reader(type_: TensorType, trace: ShapeTrace) -> _Reader:
+    """Returns a function from an evaluation to the elements of a constant at its sizes."""
     known = type_.known_elements
     if isinstance(known, TracedConstant):
         return known.derive
-    found = type_.data
-    assert found is not None
-    if found.dtype != object:
-        return lambda _: found
-    formulas, shape = [trace.formula(x) for x in found.flat], found.shape
+    data = type_.data
+    assert data is not None
+    if data.dtype != object:
+        return lambda _: data
+    formulas, shape = [trace.formula(x) for x in data.flat], data.shape
     dtype = type_.dtype.numpy
     return lambda at: np.array([at.numbers[i] for i in formulas], dtype).reshape(shape)
 

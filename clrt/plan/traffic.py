@@ -1,4 +1,4 @@
-"""What a launch moves between the device's memory and its cores."""
+"""Bytes that a launch moves between device memory and compute units."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from clrt.ops.base import Op
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a launch moves: each buffer once, at the size of what lies there or is asked for.
+    """Bytes that a launch moves. Each buffer counts once, by the elements accessed if known.
 
     Attributes:
-        read: Of inputs and weights. Of a table from which rows are taken no more counts than comes
-            out.
-        written: Of outputs. Of one that several launches put together no more counts than goes in.
-        scratch: Of the node's own memory, read or written.
+        read: Bytes read from inputs and weights. A table from which rows are gathered counts with
+            at most the bytes written.
+        written: Bytes written to outputs. An output that several launches assemble counts with at
+            most the bytes read.
+        scratch: Bytes of scratch buffers, read or written.
     """
 
     read: int
@@ -27,48 +28,55 @@ class Traffic:
 
     @property
     def nbytes(self) -> int:
-        """All of it."""
+        """Sum of all bytes."""
         return self.read + self.written + self.scratch
 
 
 def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
-    """What a launch of a step with some nodes moves."""
+    """Computes the bytes that a launch moves.
+
+    Args:
+        nodes: Nodes that the launch computes; the first one's op declares partial accesses.
+    """
     op = nodes[0].op
     assert isinstance(op, Op)
-    picked = None if op.partially_read_input is None else nodes[0].inputs[op.partially_read_input]
-    read = written = scratch = part = 0
+    gathered = None if op.partially_read_input is None else nodes[0].inputs[op.partially_read_input]
+    read = written = scratch = gathered_bytes = 0
     for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
             scratch += nbytes
         elif isinstance(buffer, Value) and buffer.producer in nodes:
             written += nbytes
-        elif picked is not None and picked is _held(buffer):
-            part = nbytes
+        elif gathered is not None and gathered is _unpacked(buffer):
+            gathered_bytes = nbytes
         else:
             read += nbytes
-    read += min(part, written)
+    read += min(gathered_bytes, written)
     if op.partially_writes_output:
         written = min(written, read)
     return Traffic(read, written, scratch)
 
 
-def _held(buffer: Buffer) -> Buffer:
-    """What a buffer was made from."""
+def _unpacked(buffer: Buffer) -> Buffer:
+    """Returns the constant of a packed weight; other buffers unchanged."""
     return buffer.value if isinstance(buffer, PackedWeight) else buffer
 
 
 def touched(launch: Launch) -> dict[Buffer, int]:
-    """The buffers that a launch works on, and the bytes of each, or of the part that it takes."""
-    parts: dict[Buffer, int | None] = {}
+    """Returns the bytes that a launch accesses of each buffer, by its arguments' element counts.
+
+    Buffers without an element count count whole. Status words are left out.
+    """
+    elems_of: dict[Buffer, int | None] = {}
     for arg in launch.args:
         if isinstance(arg, BufferArg):
-            before = parts.get(arg.buffer, 0)
-            whole = before is None or arg.elems is None
-            parts[arg.buffer] = None if whole else (before or 0) + (arg.elems or 0)
-    found: dict[Buffer, int] = {}
+            previous = elems_of.get(arg.buffer, 0)
+            is_whole = previous is None or arg.elems is None
+            elems_of[arg.buffer] = None if is_whole else (previous or 0) + (arg.elems or 0)
+    sizes: dict[Buffer, int] = {}
     for buffer in launch.buffers:
         if not isinstance(buffer, StatusWord):
-            found[buffer], elems = buffer.nbytes, parts[buffer]
+            sizes[buffer], elems = buffer.nbytes, elems_of[buffer]
             if elems is not None and not isinstance(buffer, PackedWeight):
-                found[buffer] = min(elems * buffer.dtype.itemsize, buffer.nbytes)
-    return found
+                sizes[buffer] = min(elems * buffer.dtype.itemsize, buffer.nbytes)
+    return sizes

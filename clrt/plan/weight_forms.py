@@ -1,4 +1,4 @@
-"""The weights of plans in the forms that launches read."""
+"""Finds weights that all plans read in one and the same packed layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clrt.plan.steps import DeviceStep
 
 
 def packed_weights(plans: Sequence[Plan]) -> list[PackedWeight]:
-    """The packed weights that all plans read in the same one form."""
+    """Returns the packed weights of constants that are read in one layout only, and never as is."""
     forms: dict[Any, dict[str, PackedWeight | None]] = {}
     for plan in plans:
         for step in plan.steps:
