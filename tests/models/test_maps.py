@@ -191,7 +191,13 @@ def test_dict_vectorizer(device: DeviceInfo) -> None:
 @pytest.mark.parametrize(
     ("op", "given", "attrs", "error", "text"),
     [
-        ("ZipMap", _tensor(FLOAT), {}, ModelError, "'n': it takes one of classlabels_int64s and"),
+        (
+            "ZipMap",
+            _tensor(FLOAT),
+            {},
+            ModelError,
+            "'n': expected exactly one of classlabels_int64s",
+        ),
         ("ZipMap", _tensor(FLOAT, 2, 3), {"classlabels_int64s": [1]}, ShapeError, r"\[N,1\]"),
         ("ZipMap", _tensor(DOUBLE), {"classlabels_int64s": [1]}, ShapeError, "expected float32"),
         ("ZipMap", _map(INT64, FLOAT), {"classlabels_int64s": [1]}, ModelError, "does not take"),

@@ -1,1 +1,1 @@
-"""Control flow, sequences and maps."""
+"""Ops for control flow (If, Loop, Scan), sequences, optionals and maps."""

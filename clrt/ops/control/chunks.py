@@ -1,7 +1,7 @@
-"""Several iterations of a Loop as one graph, which the host runs at once.
+"""Runs several iterations of a Loop as one graph.
 
-A run of the body alone costs the host some 200 us; as part of such a graph an iteration is its
-launches, and elementwise ops of several iterations are one kernel.
+Running the body alone costs the host some 200 us per iteration. In a graph of several iterations,
+each costs only its launches, and elementwise ops fuse across iterations.
 """
 
 from __future__ import annotations
@@ -38,42 +38,51 @@ from clrt.util.host_limits import check_iterations
 if TYPE_CHECKING:
     from clrt.ops.control.control_flow import Loop
 
-_FIRST = 8  # iterations that a loop makes one by one before there are graphs of several
-_MOST_NODES = 2048  # of a graph: to plan a node takes about 0.2 ms
-# Bytes of the outputs of a graph: what is kept at once and would be kept one after the other.
-_MOST_BYTES = 64 << 20
-# Of an iteration that may be made past the end: it takes less than the host needs for one, 200 us.
-_LIGHT_FLOPS = 1 << 22
-_LIGHT_BYTES = 1 << 20
-_ROWS = 64  # least room for rows of the iterations of a launch
-_ALIKE_RUNS = 3  # with one number of iterations, before a graph of so many is made
+_FIRST_ITERATIONS = 8  # iterations run one by one before graphs of several iterations are built
+# Maximum nodes of a graph of several iterations: planning a node takes about 0.2 ms.
+_MAX_NODES = 2048
+# Maximum bytes of the outputs of such a graph, which are allocated together.
+_MAX_OUTPUT_BYTES = 64 << 20
+# Limits of an iteration that may run past the end of the loop: it costs less than the 200 us that
+# the host needs to run one iteration by itself.
+_MAX_SURPLUS_FLOPS = 1 << 22
+_MAX_SURPLUS_BYTES = 1 << 20
+_MIN_ROWS = 64  # minimum capacity of a kernel loop's stacks, in rows
+# Runs with the same number of iterations before the loop starts with a graph of the maximum size.
+_MIN_SAME_RUNS = 3
 
 
 class RepeatedBodies:
-    """The graphs of several iterations of a loop, for values of some shapes and dtypes.
+    """Builds and caches graphs of several iterations of a loop, for one set of input types.
 
-    Of a loop whose condition is computed they go on past the end: each iteration then keeps the
-    values that it was given, and what it has to be stacked is dropped.
+    If the loop's condition is computed, a graph may run past the end of the loop: surplus
+    iterations then pass states through unchanged, and their stacked rows are dropped.
     """
 
     def __init__(self, loop: Loop, types: Sequence[TensorType]) -> None:
         self._loop, self._types = loop, types
         self._graphs = dict[int, Graph | None]()
         self._kernel: LoopBody | None = None
-        self._sought = False
-        self._usual = self._alike = 0
+        self._checked_kernel = False
+        self._last_count = self._same_runs = 0
         nodes = len(loop.body.nodes) + (0 if loop.goes_on else 2 + loop.carried)
-        self._most = _MOST_NODES // max(nodes, 1)
-        self._allowed = all(map(self._repeats, loop.body.nodes))
+        self._max_count = _MAX_NODES // max(nodes, 1)
+        self._can_repeat = all(map(self._repeats, loop.body.nodes))
 
     @classmethod
     def of(
         cls, loop: Loop, values: Sequence[RuntimeValue], host: HostContext
     ) -> RepeatedBodies | None:
-        """The graphs that a host keeps for a loop; None if it keeps none, or values are no tensors.
+        """Returns the cached instance for a loop and its value types; creates it if missing.
 
         Args:
-            values: What the loop carries at first, and what its body captures.
+            loop: Loop op.
+            values: Initial states, then captured values.
+            host: Provides the cache.
+
+        Returns:
+            The instance; None if the host caches nothing for the body, or a value is not a device
+            tensor of the declared dtype.
         """
         notes = host.notes(loop.body)
         formals = loop.body.inputs[2:]
@@ -93,112 +102,122 @@ class RepeatedBodies:
         return found
 
     def _repeats(self, node: Node) -> bool:
-        """Whether a node may be in a graph of several iterations: it fails in none past the end."""
+        """Returns whether a node can be repeated: it is not random and cannot fail past the end."""
         op = node.op
         assert isinstance(op, Op)
         if op.is_random(node.input_types):
             return False
-        follows = [node.input(i) for i in op.index_inputs]
-        return self._loop.goes_on or all(v is None or v.is_constant for v in follows)
+        indices = [node.input(i) for i in op.index_inputs]
+        return self._loop.goes_on or all(v is None or v.is_constant for v in indices)
 
     def run(
         self,
-        made: Iterations,
+        iterations: Iterations,
         carried: Sequence[RuntimeValue],
         captured: Sequence[RuntimeValue],
-        left: int | None,
+        remaining: int | None,
         host: HostContext,
     ) -> tuple[list[RuntimeValue], bool] | None:
-        """Makes several iterations; None if the next one is to be made alone.
+        """Runs several iterations at once; returns None if the next one has to run alone.
 
         Args:
-            carried: What goes into the next iteration.
-            left: Number of iterations that may still be made; None for any.
+            iterations: Iterations run so far; updated.
+            carried: States of the next iteration.
+            captured: Values captured by the body.
+            remaining: Maximum number of further iterations; None if unlimited.
+            host: Runs the graph.
 
         Returns:
-            What goes into the iteration after them, and whether there is one by the condition.
+            The states after the iterations, and whether the condition still holds.
+
+        Raises:
+            OutOfMemoryError: The iterations ran, but keep more results than allowed.
         """
-        if made.count >= _FIRST and not self._sought:
-            self._seek_kernel(host)
-        count = self._size(made.count, left)
+        if iterations.count >= _FIRST_ITERATIONS and not self._checked_kernel:
+            self._find_kernel(host)
+        count = self._size(iterations.count, remaining)
         types = [TensorType(dtype_of(x), tuple(x.shape)) for x in carried]  # type: ignore[arg-type, union-attr]
         if count < 2 or any(a.shape != b.shape for a, b in zip(types, self._types, strict=False)):
             return None
         if count not in self._graphs:
             kernel = self._kernel
-            made_of = self._make if kernel is None else partial(self._make_kernel, kernel)
-            self._graphs[count] = made_of(count, host)
+            build_graph = (
+                self._build_unrolled if kernel is None else partial(self._build_kernel_loop, kernel)
+            )
+            self._graphs[count] = build_graph(count, host)
         graph = self._graphs[count]
-        if graph is None or sum(v.nbytes for v in graph.outputs) > _MOST_BYTES:
-            self._most = count // 2
+        if graph is None or sum(v.nbytes for v in graph.outputs) > _MAX_OUTPUT_BYTES:
+            self._max_count = count // 2
             return None
-        limit = count if left is None else min(count, left)
-        check_iterations(made.count + limit, self._loop.name)
+        limit = count if remaining is None else min(count, remaining)
+        check_iterations(iterations.count + limit, self._loop.name)
         states = self._loop.carried
         counted = self._kernel is not None or not self._loop.goes_on
-        first = np.asarray(made.count, np.int64)
+        first = np.asarray(iterations.count, np.int64)
         inputs = [first, *carried, *captured]
         if counted:
             inputs.append(np.asarray(True) if self._kernel is None else np.asarray(limit, np.int64))
-        before = made.count
+        before = iterations.count
         try:
-            results = made.run(graph, inputs, states + counted, host, count)
+            results = iterations.run(graph, inputs, states + counted, host, count)
         except OutOfMemoryError:
-            if made.count > before:
+            if iterations.count > before:
                 raise
-            self._most = count // 2
+            self._max_count = count // 2
             return None
         if not counted:
             return results[:states], True
         held = int(host.read(results[states]).reshape(()))
-        kept = min(held, limit)
-        made.keep(kept, lambda x: take(x, 0, range(kept), host))
+        valid = min(held, limit)
+        iterations.keep(valid, lambda x: take(x, 0, range(valid), host))
         return results[:states], held > limit
 
-    def _size(self, count: int, left: int | None) -> int:
-        """How many iterations to make at once, after `count`."""
-        if self._most < 2 or (not self._graphs and count < _FIRST):
+    def _size(self, count: int, remaining: int | None) -> int:
+        """Returns the number of iterations to run at once after `count` iterations; 0 if none."""
+        if self._max_count < 2 or (not self._graphs and count < _FIRST_ITERATIONS):
             return 0
-        most = self._most if left is None else min(self._most, left)
+        largest = self._max_count if remaining is None else min(self._max_count, remaining)
         if self._kernel is not None and len(self._loop.body.outputs) == 1 + self._loop.carried:
-            return self._most
-        if self._kernel is None and not self._allowed:
+            return self._max_count
+        if self._kernel is None and not self._can_repeat:
             return 0
-        if count == 0 and self._usual == most and self._alike >= _ALIKE_RUNS:
-            return most
-        grown = max([_FIRST, *(2 * k for k, g in self._graphs.items() if g is not None)])
+        if count == 0 and self._last_count == largest and self._same_runs >= _MIN_SAME_RUNS:
+            return largest
+        grown = max([_FIRST_ITERATIONS, *(2 * k for k, g in self._graphs.items() if g is not None)])
         if self._kernel is not None:  # it makes no iteration too many; rows take memory alone
-            wanted = max(_ROWS, min(most, max(self._usual - count, count)))
-            return min(1 << (wanted - 1).bit_length(), self._most)
-        most = min(most, grown)
+            wanted = max(_MIN_ROWS, min(largest, max(self._last_count - count, count)))
+            return min(1 << (wanted - 1).bit_length(), self._max_count)
+        largest = min(largest, grown)
         if self._loop.goes_on:
-            return 1 << most.bit_length() - 1 if most else 0
-        rest = self._usual - count if self._usual > count else max(count, _FIRST)
-        return min(1 << (rest - 1).bit_length(), 1 << most.bit_length() - 1) if most else 0
+            return 1 << largest.bit_length() - 1 if largest else 0
+        rest = (
+            self._last_count - count if self._last_count > count else max(count, _FIRST_ITERATIONS)
+        )
+        return min(1 << (rest - 1).bit_length(), 1 << largest.bit_length() - 1) if largest else 0
 
     def ended(self, count: int) -> None:
-        """Notes the number of iterations that a run has made."""
-        self._alike = self._alike + 1 if count == self._usual else 0
-        self._usual = count
+        """Records the total number of iterations of a finished run."""
+        self._same_runs = self._same_runs + 1 if count == self._last_count else 0
+        self._last_count = count
 
-    def _seek_kernel(self, host: HostContext) -> None:
-        """Looks whether the body can run in a kernel loop."""
-        self._sought = True
+    def _find_kernel(self, host: HostContext) -> None:
+        """Checks whether the body can run in a kernel loop, and sets `_kernel` if so."""
+        self._checked_kernel = True
         try:
             body = static_body(self._loop.body, self._types)
             if body is not None:
                 host.optimise(body)
                 self._kernel = LoopBody.of(body, self._loop.carried, self._loop.goes_on)
-        except ClrtError:  # of an iteration that may never be; the run says so
+        except ClrtError:  # the iteration may never run; if it does, the run reports the error
             return
         if self._kernel is not None:
-            self._most = self._kernel.most
+            self._max_count = self._kernel.most
 
-    def _make_kernel(self, body: LoopBody, count: int, host: HostContext) -> Graph:
-        """The graph of at most so many iterations in one launch.
+    def _build_kernel_loop(self, body: LoopBody, count: int, host: HostContext) -> Graph:
+        """Builds a graph that runs at most `count` iterations in one launch.
 
-        Inputs: the number of the first iteration, what is carried, what is captured, and the
-        maximum number of iterations. Outputs as those of `_make`.
+        Inputs: number of the first iteration, states, captured values, maximum number of
+        iterations. Outputs as those of `_build_unrolled`.
         """
         build, states = Builder(), self._loop.carried
         first = build.input("iteration", DType.INT64, ())
@@ -214,16 +233,17 @@ class RepeatedBodies:
         return graph
 
     def _inputs(self, build: Builder) -> list[Value]:
-        """What is carried and captured, by the names by which errors find where it comes from."""
+        """Adds inputs for states and captured values, named as in the body for error messages."""
         pairs = zip(self._loop.body.inputs[2:], self._types, strict=True)
         return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
 
-    def _make(self, count: int, host: HostContext) -> Graph | None:
-        """The graph of so many iterations, optimised; None if planning cannot know its shapes.
+    def _build_unrolled(self, count: int, host: HostContext) -> Graph | None:
+        """Builds and optimises a graph of `count` copies of the body; None if shapes are not
+        static.
 
-        Inputs: the number of the first iteration, what is carried, what is captured, and True if
-        the condition is computed. Outputs: what is carried; if the condition is computed, how often
-        it held, before the first iteration too; what is stacked.
+        Inputs: number of the first iteration, states, captured values, and True if the condition is
+        computed. Outputs: states; if the condition is computed, the number of conditions that held,
+        counting that input; stacks of rows.
         """
         loop, build = self._loop, Builder()
         states, goes_on = loop.carried, loop.goes_on
@@ -231,7 +251,7 @@ class RepeatedBodies:
         given = self._inputs(build)
         carried, captured = given[:states], given[states:]
         rows: list[list[Value]] = []
-        # A condition that holds is an input, so that the first iteration is as the others.
+        # The true condition is an input, so that all iterations have the same form.
         going = build.input("going", DType.BOOL, ())
         ends = [] if goes_on else [going]
         try:
@@ -261,20 +281,22 @@ class RepeatedBodies:
             inputs = [first, *given, *ends[:1]]
             graph = build.graph("loop", inputs, outputs, names)
             host.optimise(graph)
-        except ClrtError:  # of an iteration that may never be; the run says so
+        except ClrtError:  # the iteration may never run; if it does, the run reports the error
             return None
         return graph
 
     def _is_light(self, nodes: Sequence[Node]) -> bool:
-        """Whether the nodes of an iteration take so little that one too many does no harm."""
+        """Returns whether the nodes of an iteration are cheap enough to run past the end."""
         outputs = [v for n in nodes for v in n.outputs]
         flops = sum(n.op.flops(n.input_types, [v.type for v in n.outputs]) for n in nodes)
-        return flops <= _LIGHT_FLOPS and sum(v.nbytes for v in outputs) <= _LIGHT_BYTES
+        return flops <= _MAX_SURPLUS_FLOPS and sum(v.nbytes for v in outputs) <= _MAX_SURPLUS_BYTES
 
-    def _copy(self, build: Builder, turn: int, given: Sequence[Value]) -> list[Value] | None:
-        """The outputs of a further copy of the body; None if a shape is unknown or changes."""
+    def _copy(self, build: Builder, iteration: int, args: Sequence[Value]) -> list[Value] | None:
+        """Adds a copy of the body and returns its outputs; None if a shape is unknown or
+        changes.
+        """
         body = self._loop.body
-        at, *others = given
+        at, *others = args
         numbers = [at, build.numbers(True, DType.BOOL)]
         for k, formal in enumerate(body.inputs[:2]):
             if formal.shape:
@@ -285,11 +307,11 @@ class RepeatedBodies:
         before = len(build.nodes)
         results = build.inline(body, inputs, sizes(body, inputs))
         for node in build.nodes[before:]:
-            node.name = f"{node.name}[{turn}]"
+            node.name = f"{node.name}[{iteration}]"
             if not infer_known(node):
                 return None
             for value in node.outputs:
-                value.name = f"{value.name}[{turn}]"
+                value.name = f"{value.name}[{iteration}]"
         carried = zip(results[1:], others[: self._loop.carried], strict=False)
         same = all(
             a.type.static_shape == b.type.static_shape and a.dtype is b.dtype for a, b in carried
@@ -298,16 +320,20 @@ class RepeatedBodies:
         return results if same and known else None
 
 
-def stacked_rows(made: Iterations, host: HostContext) -> list[RuntimeValue]:
-    """Puts together the rows that iterations made alone, and those that several made at once."""
-    return [_put_together(made.sizes, column, host) for column in zip(*made.rows, strict=True)]
+def stacked_rows(iterations: Iterations, host: HostContext) -> list[RuntimeValue]:
+    """Concatenates the rows of iterations run alone and of those run together."""
+    return [
+        _concatenate(iterations.sizes, column, host)
+        for column in zip(*iterations.rows, strict=True)
+    ]
 
 
-def _put_together(
+def _concatenate(
     counts: Sequence[int], column: Sequence[RuntimeValue], host: HostContext
 ) -> RuntimeValue:
-    parts: list[RuntimeValue] = []
+    """Stacks single rows, and concatenates them with stacks; `counts` is 0 for a single row."""
+    stacks: list[RuntimeValue] = []
     for several, group in groupby(zip(column, counts, strict=True), lambda pair: pair[1] > 0):
-        found = [x for x, _ in group]
-        parts += found if several else [join(found, 0, True, host)]
-    return parts[0] if len(parts) == 1 else join(parts, 0, False, host)
+        values = [x for x, _ in group]
+        stacks += values if several else [join(values, 0, True, host)]
+    return stacks[0] if len(stacks) == 1 else join(stacks, 0, False, host)

@@ -1,7 +1,7 @@
-"""If, Loop and Scan: nodes that run graphs.
+"""If, Loop and Scan: ops that run subgraphs.
 
-A graph reads values of the graph around it through inputs of its own: the last `captures` inputs
-of the node are those of each of its graphs.
+A subgraph reads outer values only through its own inputs: the last `captures` inputs of the node
+are the last inputs of each of its subgraphs.
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ from clrt.ops.pointwise.table import Where
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.registry import register
 
-# Of graphs of an If that both run: tens of us, where to read a condition takes hundreds.
+# Limits for running both branches of an If and selecting: that costs tens of us, reading the
+# condition from the device hundreds.
 _FEW_NODES = 32
-_FEW_ELEMS = 4096
-_FEW_CONSTANTS = 1 << 18  # elements
-_LOOP_SLICES = 16  # of a Scan, from which on several iterations are made at once
-# They cannot fail, whatever the data.
+_FEW_ELEMS = 4096  # of each computed tensor
+_FEW_CONSTANTS = 1 << 18  # total elements
+_LOOP_SLICES = 16  # minimum slices of a Scan to run it as a Loop, several iterations at once
+# Ops that cannot fail, whatever the data.
 _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)
 
 
 @register
 @dataclass(frozen=True)
 class If(HostDriven):
-    """One of two graphs, by a condition.
+    """Runs one of two subgraphs, chosen by a condition.
 
-    Where the condition is known when the plan is made, its graph takes the node's place; where
-    both graphs are a little arithmetic, both do, and a choice. Source: ONNX If, opset 1 to 25.
+    Input 0: the condition. If it is known at plan time, the chosen branch replaces the node. If
+    both branches are a few small arithmetic ops, both run and Where selects. Source: ONNX If, opset
+    1 to 25.
     """
 
     then_branch: Graph
@@ -92,57 +94,62 @@ class If(HostDriven):
 
 
 @register_decomposition(If, audience=DecompositionStage.PLANNING)
-def _taken_branch(node: Node, make: Builder) -> list[Value] | None:
-    """The branch of a known condition, or both branches and a choice."""
+def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
+    """Inlines the branch that a known condition chooses, else both branches with Where, if
+    small.
+    """
     assert isinstance(node.op, If)
     condition = node.input(0)
     if condition is None:
         return None
     if condition.numbers is None:
-        return _both(node, make)
-    return make.inline(node.op.graphs[not np.all(condition.numbers)], node.inputs[1:])
+        return _both(node, builder)
+    return builder.inline(node.op.graphs[not np.all(condition.numbers)], node.inputs[1:])
 
 
-def _both(node: Node, make: Builder) -> list[Value] | None:
-    """Both graphs, and Where: of a few small numbers that takes less than to read a condition.
+def _both(node: Node, builder: Builder) -> list[Value] | None:
+    """Inlines both branches and selects with Where; None if they are not small, or can fail.
 
-    So are what TensorFlow makes of `break` and `continue`.
+    For a few small tensors this is faster than reading the condition. TensorFlow exports `break`
+    and `continue` as such branches.
     """
     graphs = node.op.graphs
-    given = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]
-    every = [n for g in graphs for n in g.nodes]
-    if len(given) < len(node.inputs) or len(every) > _FEW_NODES or not all(map(_computes, every)):
+    inputs = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]
+    nodes = [n for g in graphs for n in g.nodes]
+    if len(inputs) < len(node.inputs) or len(nodes) > _FEW_NODES or not all(map(_computes, nodes)):
         return None
-    then, other = (make.inline(g, given[1:]) for g in graphs)
+    then, other = (builder.inline(g, inputs[1:]) for g in graphs)
     try:
-        for inner in make.nodes:
+        for inner in builder.nodes:
             (inner.output.type,) = inner.op.infer(inner.input_types)
-    except ClrtError:  # of a graph that may never run
+    except ClrtError:  # the branch may never run
         return None
     pairs = list(zip(then, other, strict=True))
-    least = len(given[0].shape or ())
-    read = dict.fromkeys(v for n in make.nodes for v in n.inputs if v is not None)
-    kept = [v for v in read if v.is_constant]
-    computed = (given[0], *(v for v in read if not v.is_constant), *then, *other)
-    if sum(prod(v.dims) for v in kept) > _FEW_CONSTANTS or not all(map(_is_small, computed)):
+    min_rank = len(inputs[0].shape or ())
+    read = dict.fromkeys(v for n in builder.nodes for v in n.inputs if v is not None)
+    constants = [v for v in read if v.is_constant]
+    computed = (inputs[0], *(v for v in read if not v.is_constant), *then, *other)
+    if sum(prod(v.dims) for v in constants) > _FEW_CONSTANTS or not all(map(_is_small, computed)):
         return None
-    if any(a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs):
+    if any(a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < min_rank for a, b in pairs):
         return None
-    return [make.add(Where(), given[0], a, b) for a, b in pairs]
+    return [builder.add(Where(), inputs[0], a, b) for a, b in pairs]
 
 
 def _computes(node: Node) -> bool:
+    """Returns whether a node is an arithmetic op with one output that cannot fail."""
     op = node.op
     return isinstance(op, _ARITHMETIC) and not op.index_inputs and len(node.outputs) == 1
 
 
 def _is_small(value: Value) -> bool:
+    """Returns whether a device value has a static shape of at most `_FEW_ELEMS` elements."""
     dims = value.type.static_shape
     return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
-    """The type of what is an `a` or a `b`; an optional takes in a plain value."""
+    """Returns the type that covers both `a` and `b`; an optional also covers a plain value."""
     if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
         return wider([a, b], seen)
     if isinstance(a, ContainerType) and a.kind == "optional":
@@ -153,11 +160,12 @@ def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
 @register
 @dataclass(frozen=True)
 class Loop(HostDriven):
-    """A graph again and again, at most M times and while its condition holds.
+    """Repeats a subgraph, at most M times and while its condition holds.
 
-    Inputs M, condition (each may be left out), and the loop-carried values. The graph takes the
-    iteration's number, the condition and the loop-carried values; it gives the next condition, the
-    next loop-carried values, and what is stacked. Source: ONNX Loop, opset 1 to 25.
+    Inputs: M (int64) and condition (bool), both optional; loop-carried values; captured values.
+    Subgraph inputs: iteration number, condition, loop-carried values, captured values. Subgraph
+    outputs: next condition, next loop-carried values, rows to stack. Outputs: final loop-carried
+    values, stacks with one row per iteration along axis 0. Source: ONNX Loop, opset 1 to 25.
     """
 
     body: Graph
@@ -182,7 +190,7 @@ class Loop(HostDriven):
 
     @property
     def carried(self) -> int:
-        """How many values go from iteration to iteration."""
+        """Number of loop-carried values."""
         return len(self.body.inputs) - 2 - self.captures
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -192,48 +200,48 @@ class Loop(HostDriven):
                 f"its body takes {self.carried}."
             )
         results = [v.type for v in self.body.outputs[1:]]
-        # No iteration at all gives back what came in.
+        # With no iteration, the outputs are the initial values.
         starts = [need(inputs, 2 + i, self) for i in range(self.carried)]
-        kept = [_either(a, b, inputs) for a, b in zip(results, starts, strict=False)]
+        carried = [_either(a, b, inputs) for a, b in zip(results, starts, strict=False)]
         stacked = [_stacked(wider([t], inputs), 0) for t in results[self.carried :]]
-        return [*kept, *stacked]
+        return [*carried, *stacked]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
         limit, condition = inputs[:2]
         carried, captured = list(inputs[2 : 2 + self.carried]), inputs[2 + self.carried :]
-        iterations = None if limit is None else int(host.read(limit).reshape(()))
+        max_iterations = None if limit is None else int(host.read(limit).reshape(()))
         going = condition is None or truth(condition, host)
-        if going and iterations is None and self.goes_on:
+        if going and max_iterations is None and self.goes_on:
             raise ModelError(
                 "Loop: it has no number of iterations and its condition always holds, so that it "
                 "would never end; export it with one of the two."
             )
-        made = Iterations(self.name, iterations if self.goes_on and going else None)
+        iterations = Iterations(self.name, max_iterations if self.goes_on and going else None)
         chunks = RepeatedBodies.of(self, [*carried, *captured], host)
-        while going and (iterations is None or made.count < iterations):
-            left = None if iterations is None else iterations - made.count
-            several = chunks and chunks.run(made, carried, captured, left, host)
+        while going and (max_iterations is None or iterations.count < max_iterations):
+            remaining = None if max_iterations is None else max_iterations - iterations.count
+            several = chunks and chunks.run(iterations, carried, captured, remaining, host)
             if several:
                 carried, going = several
                 continue
-            inner = [*counters(self.body, made.count), *carried, *captured]
-            results = made.run(self.body, inner, 1 + self.carried, host)
+            inner = [*counters(self.body, iterations.count), *carried, *captured]
+            results = iterations.run(self.body, inner, 1 + self.carried, host)
             # Reading the condition waits for the device.
             going = self.goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]
         if chunks is not None:
-            chunks.ended(made.count)
-        if made.rows:
-            return [*carried, *stacked_rows(made, host)]
+            chunks.ended(iterations.count)
+        if iterations.rows:
+            return [*carried, *stacked_rows(iterations, host)]
         known = sizes(self.body, [None, None, *inputs[2:]])
         kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
         return [*carried, *(_stack((), kind, 0, host) for kind in kinds)]
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next condition is known to hold where this iteration's did."""
+        """Whether the condition is known to hold after every iteration."""
         result = self.body.outputs[0]
         holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
         return result is self.body.inputs[1] or holds
@@ -242,12 +250,13 @@ class Loop(HostDriven):
 @register
 @dataclass(frozen=True)
 class Scan(HostDriven):
-    """A graph over the slices of its last inputs, with state.
+    """Runs a subgraph on each slice of its scanned inputs, carrying state.
 
-    Inputs: the states, then the tensors to scan; outputs: the last states, then what the graph
-    gives for each slice, stacked. Of one slice, such as a decoder's next token, the graph takes the
-    node's place. `batched` is the form of opset 8: all have a batch axis in front, and input 0 may
-    give each its length. Source: ONNX Scan, opset 8 to 25.
+    Inputs: initial states, scanned tensors, captured values. Outputs: final states, then the
+    per-slice results, stacked. A Scan over a single slice, such as a decoder's next token, is
+    replaced by its subgraph. `batched` is the form of opset 8: all tensors have a leading batch
+    axis, and optional input 0 holds the length of each batch entry. Source: ONNX Scan, opset 8 to
+    25.
     """
 
     body: Graph
@@ -281,7 +290,7 @@ class Scan(HostDriven):
 
     @property
     def states(self) -> int:
-        """How many states there are."""
+        """Number of states."""
         return len(self.body.inputs) - self.num_scan_inputs - self.captures
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -302,10 +311,10 @@ class Scan(HostDriven):
         return [_stacked(t, 0) for t in types] if self.batched else types
 
     def _check_counts(self) -> None:
-        """Refuses attributes that are not about as many tensors as there are.
+        """Checks that scan attributes have one element per scanned input or output, or none.
 
         Raises:
-            ModelError: There are others.
+            ModelError: An attribute has another number of elements.
         """
         if self.num_scan_inputs < 1 or not 0 <= self.states <= len(self.body.outputs):
             raise ModelError(
@@ -315,9 +324,9 @@ class Scan(HostDriven):
         stacked = len(self.body.outputs) - self.states
         for kind, count in (("input", self.num_scan_inputs), ("output", stacked)):
             for name in (f"scan_{kind}_axes", f"scan_{kind}_directions"):
-                given = len(getattr(self, name))
-                if given not in (0, count):
-                    raise ModelError(f"Scan: {name} has {given} elements for {count} {kind}s.")
+                length = len(getattr(self, name))
+                if length not in (0, count):
+                    raise ModelError(f"Scan: {name} has {length} elements for {count} {kind}s.")
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
@@ -335,9 +344,9 @@ class Scan(HostDriven):
                 end = int(host.read(lengths)[b])
                 scanned = parts[self.states :]
                 parts[self.states :] = [take(x, 0, range(end), host) for x in scanned]
-            found = self._scan([*parts, *captured], host)
-            stacks = [padded(tensor(x), longest, host) for x in found[self.states :]]
-            rows.append([*found[: self.states], *stacks])
+            results = self._scan([*parts, *captured], host)
+            stacks = [padded(tensor(x), longest, host) for x in results[self.states :]]
+            rows.append([*results[: self.states], *stacks])
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
     def _scan(self, inputs: Sequence[RuntimeValue], host: HostContext) -> Sequence[RuntimeValue]:
@@ -352,47 +361,52 @@ class Scan(HostDriven):
         if len(lengths) > 1:
             raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
         count = lengths.pop()
-        backwards = self.scan_input_directions or (0,) * len(scanned)
-        to = self.scan_output_axes or (0,) * (len(self.body.outputs) - self.states)
-        reverse = self.scan_output_directions or (0,) * len(to)
-        made = Iterations(self.name, count)
-        given = (self.states, inputs, axes, backwards, host)
-        graph = loop_graph(self.body, *given) if count >= _LOOP_SLICES else None
+        reverse_inputs = self.scan_input_directions or (0,) * len(scanned)
+        output_axes = self.scan_output_axes or (0,) * (len(self.body.outputs) - self.states)
+        reverse_outputs = self.scan_output_directions or (0,) * len(output_axes)
+        iterations = Iterations(self.name, count)
+        scan_args = (self.states, inputs, axes, reverse_inputs, host)
+        graph = loop_graph(self.body, *scan_args) if count >= _LOOP_SLICES else None
         if graph is not None:
             loop = Loop(graph, len(inputs) - self.states)
-            found = loop.run_host_driven([np.asarray(count), None, *inputs], host)
-            rows = zip(found[self.states :], to, reverse, strict=True)
-            return [*found[: self.states], *(moved_rows(x, a, back, host) for x, a, back in rows)]
+            results = loop.run_host_driven([np.asarray(count), None, *inputs], host)
+            rows = zip(results[self.states :], output_axes, reverse_outputs, strict=True)
+            return [*results[: self.states], *(moved_rows(x, a, back, host) for x, a, back in rows)]
         for iteration in range(count):
-            places = [count - 1 - iteration if back else iteration for back in backwards]
+            indices = [count - 1 - iteration if back else iteration for back in reverse_inputs]
             slices = [
                 take(x, axis, place, host)
-                for x, axis, place in zip(scanned, axes, places, strict=True)
+                for x, axis, place in zip(scanned, axes, indices, strict=True)
             ]
             inner = [*states, *slices, *captured]
-            states = made.run(self.body, inner, self.states, host)[: self.states]
+            states = iterations.run(self.body, inner, self.states, host)[: self.states]
         known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
         kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
-        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
+        columns = zip(*iterations.rows, strict=True) if iterations.rows else [()] * len(kinds)
         stacks = [
             _stack(column[::-1] if back else column, kind, axis, host)
-            for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
+            for column, kind, axis, back in zip(
+                columns, kinds, output_axes, reverse_outputs, strict=True
+            )
         ]
         return [*states, *stacks]
 
 
 def counters(body: Graph, iteration: int) -> list[Array]:
-    """The first two inputs of a Loop's graph: the iteration's number, and that it goes on."""
-    # Exporters declare these as [1], too.
+    """Returns the first two inputs of a Loop's subgraph: the iteration number, and a true
+    condition.
+    """
+    # Some exporters declare them with shape [1].
     numbers = np.asarray(iteration, np.int64), np.asarray(True)
     pairs = zip(numbers, body.inputs, strict=False)
     return [np.reshape(number, (1,) * len(formal.shape or ())) for number, formal in pairs]
 
 
 def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
-    """A copy of a graph, its dims bound where given, with copies of those that its nodes run.
+    """Returns a copy of a graph and of all nested subgraphs, with dims bound.
 
-    The dims of a branch are those around it; the tensors of a loop change theirs from turn to turn.
+    `bindings` also apply to branches of an If. They do not apply to loop bodies, whose shapes may
+    change between iterations.
     """
     copy = graph.copy(bindings)
     for node in copy.nodes:
@@ -403,27 +417,32 @@ def copy_all(graph: Graph, bindings: Bindings | None = None) -> Graph:
 
 
 def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
-    """The op of a node that runs graphs, and its inputs, with what it captures and is constant in
-    those graphs; None where there is nothing of that kind.
+    """Moves captured constants of If, Loop and Scan into their subgraphs.
+
+    Returns:
+        The new op and its inputs; None for other ops, or if no captured value is a constant.
     """
     op = node.op
     if not isinstance(op, (If, Loop, Scan)):
         return None
     first = len(node.inputs) - op.captures
     captured = node.inputs[first:]
-    kept = [v for v in captured if not _sinks(v)]
-    if len(kept) == len(captured):
+    variables = [v for v in captured if not _sinks(v)]
+    if len(variables) == len(captured):
         return None
-    sunk = replace(op, captures=len(kept)).with_graphs(lambda g: _with_constants(g, captured))
-    return sunk, [*node.inputs[:first], *kept]
+    sunk = replace(op, captures=len(variables)).with_graphs(lambda g: _with_constants(g, captured))
+    return sunk, [*node.inputs[:first], *variables]
 
 
 def _sinks(value: Value | None) -> bool:
+    """Returns whether a captured value is a constant with known elements."""
     return value is not None and value.is_constant and value.has_numbers
 
 
 def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
-    """A copy whose last inputs, those for what is captured, are gone where that is constant."""
+    """Returns a copy of a subgraph whose captured inputs are replaced by constants where
+    possible.
+    """
     copy = graph.copy()
     inputs = copy.inputs[len(copy.inputs) - len(captured) :]
     copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
@@ -431,10 +450,12 @@ def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
 
 
 def _any_shape(t: TensorType | None) -> TensorType | None:
+    """Returns the type with an unknown shape; containers and None stay."""
     return t if t is None or isinstance(t, ContainerType) else TensorType(t.dtype, None)
 
 
 def _stacked(t: TensorType, axis: int) -> TensorType:
+    """Returns the type with a new axis of unknown size."""
     if t.shape is None:
         return TensorType(t.dtype, None)
     at = axis % (len(t.shape) + 1)
@@ -444,6 +465,7 @@ def _stacked(t: TensorType, axis: int) -> TensorType:
 def _stack(
     parts: Sequence[RuntimeValue], type_: TensorType, axis: int, host: HostContext
 ) -> RuntimeValue:
+    """Stacks values along a new axis; returns an empty array of `type_` if there are none."""
     if parts:
         return join(parts, axis, True, host)
     dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
@@ -452,6 +474,11 @@ def _stack(
 
 
 def _body(node: OnnxNode, name: str) -> Graph:
+    """Returns a subgraph attribute, with its outputs named by position.
+
+    Raises:
+        ModelError: The node lacks this attribute.
+    """
     graph = node.attrs.get(name)
     if not isinstance(graph, Graph):
         raise ModelError(f"{node.op_type}: it has no graph '{name}'.")

@@ -1,4 +1,4 @@
-"""Base of the ops that the host drives between plans, and the host of the references."""
+"""Base class of host-driven ops, and a host that runs references."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.reference_interpreter import evaluate
 from clrt.util.host_limits import check_host_bytes, check_iterations, check_texts
 
-# A plan of more launches than this costs more to make than several plans.
+# Maximum inputs of one Concat: planning larger ones costs more than planning several.
 _MAX_PARTS = 64
 
 
 class HostDriven(Op):
-    """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
+    """Base of ops that the host runs between plans; the reference runs them with `NumpyHost`."""
 
     host_driven = True
     supported_storages = None
@@ -44,29 +44,29 @@ class HostDriven(Op):
 
 
 class NumpyHost:
-    """Runs graphs by the references."""
+    """HostContext that runs graphs by the NumPy references of their ops."""
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """The outputs of a graph."""
+        """Returns the outputs of a graph."""
         feeds = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
         return list(evaluate(graph, feeds).values())
 
     def read(self, value: RuntimeValue) -> Array:
-        """The elements of a tensor."""
+        """Returns the elements of a tensor."""
         return np.asarray(value)
 
     def notes(self, graph: Graph) -> dict[Hashable, Any] | None:
-        """Keeps nothing."""
+        """Returns None: this host caches nothing."""
         return None
 
     def optimise(self, graph: Graph) -> None:
-        """Leaves a graph as it is."""
+        """Leaves the graph unchanged."""
 
 
 def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
-    """The type that holds for values of all these types, as the graph outside sees it.
+    """Returns the type that covers all `types`, in terms of the symbols of the types in `seen`.
 
-    A dim stays where it is the same in all and made of what `seen` has; else it is unknown.
+    A dim is kept if it is equal in all types and uses only symbols of `seen`; else it is unknown.
     """
     first = types[0]
     if isinstance(first, ContainerType):
@@ -84,22 +84,25 @@ def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
 
 
 def _symbols(types: Types) -> frozenset[str]:
+    """Returns the symbols in the dims of the types."""
     dims = [d for t in types if t is not None for d in t.shape or ()]
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int]:
-    """The numbers of the symbols in the shapes of a graph's inputs."""
-    found: dict[str, int] = {}
+    """Returns the values of the symbols in the shapes of a graph's inputs, matched against
+    `inputs`.
+    """
+    bindings: dict[str, int] = {}
     for value, x in zip(graph.inputs, inputs, strict=True):
         shape = getattr(x, "shape", None)
         if shape is not None and len(shape) == len(value.shape or ()):
-            found |= match_symbols(value.shape or (), shape)
-    return found
+            bindings |= match_symbols(value.shape or (), shape)
+    return bindings
 
 
 def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostContext) -> Tensor:
-    """Tensors side by side along an axis, which is a new one where asked for."""
+    """Concatenates tensors along an axis, or stacks them along a new one."""
     tensors = list(map(tensor, parts))
     ranks = {len(p.shape) for p in tensors}
     dtype, rank = dtype_of(tensors[0]), ranks.pop()
@@ -110,7 +113,7 @@ def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostCon
         return stack(arrays, axis)
     while True:
         groups = [tensors[i : i + _MAX_PARTS] for i in range(0, len(tensors), _MAX_PARTS)]
-        graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]
+        graphs = [_join_graph(len(g), dtype, rank, axis, new_axis) for g in groups]
         tensors = [tensor(host.run(graph, g)[0]) for graph, g in zip(graphs, groups, strict=True)]
         if len(tensors) == 1:
             return tensors[0]
@@ -119,32 +122,34 @@ def join(parts: Sequence[RuntimeValue], axis: int, new_axis: bool, host: HostCon
 
 
 def take(x: Tensor, axis: int, indices: int | range, host: HostContext) -> Tensor:
-    """Some indices of an axis, or just one, with which the axis goes.
+    """Returns the elements at `indices` along an axis; an int removes the axis.
 
-    They are no part of the plan, which so serves others as well. What is on the host stays there: a
-    plan would take all of it to the device.
+    The indices are an input of the plan, so one plan serves all indices. Host arrays stay on the
+    host: a plan would upload all of `x`.
     """
     places = np.array(indices, np.int64)
     if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
-    graph = _taken(dtype_of(x), len(x.shape), axis, places.ndim)
+    graph = _take_graph(dtype_of(x), len(x.shape), axis, places.ndim)
     return tensor(host.run(graph, [x, places])[0])
 
 
 class Iterations:
-    """Makes the iterations of a loop, and bounds what they leave behind.
+    """Runs the iterations of a loop, and limits their number and the memory of their results.
 
     Args:
-        op: The name of the op whose iterations they are.
-        wanted: How many there will be; None where that is not known.
+        op: Name of the op, for error messages.
+        wanted: Number of iterations; None if unknown.
 
     Attributes:
-        count: Those made so far.
-        rows: What each gave to be stacked, or several at once, as stacks.
-        sizes: By row the number of iterations that made it at once; 0 for one alone.
+        count: Number of iterations run so far.
+        rows: Values to stack: per iteration a row each, or per group of iterations a stack of
+            rows each.
+        sizes: For each entry of `rows`, the number of iterations in its stack; 0 for a single
+            row.
 
     Raises:
-        InputError: They are more than a run may make.
+        InputError: There are more iterations than a run may have.
     """
 
     def __init__(self, op: str, wanted: int | None) -> None:
@@ -166,13 +171,21 @@ class Iterations:
         host: HostContext,
         several: int = 0,
     ) -> list[RuntimeValue]:
-        """The outputs of the next iteration; those behind the first `states` are kept as its row.
+        """Runs the next iteration, and keeps all results after the first `states` as its row.
 
         Args:
-            several: Number of iterations that the graph makes; 0 if it is the body of one.
+            graph: Graph of one iteration, or of several.
+            inputs: Inputs of the graph.
+            states: Number of results that are not rows.
+            host: Runs the graph.
+            several: Number of iterations of the graph; 0 if it is the body of one.
+
+        Returns:
+            All results of the graph.
 
         Raises:
-            OutOfMemoryError: There is no room for it, or it leaves behind more than may be.
+            OutOfMemoryError: Device memory does not suffice, or the kept results exceed the
+                limit.
         """
         try:
             results = host.run(graph, inputs)
@@ -189,35 +202,38 @@ class Iterations:
             self._nbytes += sum(map(held_bytes, results[states:]))
         lists = [x for x in results[:states] if isinstance(x, list)]
         items, held = sum(map(len, lists)), 0
-        if items >= self._due:  # what goes on growing is added up as often as it doubles
+        if items >= self._due:  # growing lists are measured again only when they have doubled
             self._due, held = 2 * items, sum(map(held_bytes, lists))
         check_host_bytes(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
         return results
 
     def keep(self, count: int, shorten: Callable[[Tensor], RuntimeValue]) -> None:
-        """Keeps so many of the iterations that were made at once last, and of their rows."""
+        """Keeps the first `count` iterations of the last group, and shortens its rows by
+        `shorten`.
+        """
         self.count -= self._last - count
         if self.rows and count < self.sizes[-1]:
             self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
 
 
 def held_bytes(x: RuntimeValue) -> int:
-    """What a value between stages takes, wherever it lies."""
+    """Returns the size of a value in bytes, on host or device; a list counts its elements."""
     if isinstance(x, list):
         return sum(map(held_bytes, x))
     return int(getattr(x, "nbytes", 0))
 
 
 def dtype_of(x: Tensor) -> DType:
-    """The dtype of a tensor, wherever it lies."""
+    """Returns the dtype of a tensor on host or device."""
     return DType.of(x.dtype) if isinstance(x, np.ndarray) else x.dtype
 
 
-# The graphs are kept so that their plans are: a plan belongs to its graph.
+# These graphs are cached so that their plans, which belong to them, are reused.
 
 
 @lru_cache(maxsize=256)
-def _joined(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
+def _join_graph(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
+    """Returns a graph that concatenates or stacks `count` tensors."""
     build = Builder()
     inputs = [build.input(f"x{i}", dtype, fresh_dims(rank)) for i in range(count)]
     parts = inputs
@@ -227,7 +243,8 @@ def _joined(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> G
 
 
 @lru_cache(maxsize=256)
-def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
+def _take_graph(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
+    """Returns a graph that gathers indices along an axis."""
     build = Builder()
     x = build.input("x", dtype, fresh_dims(rank))
     indices = build.input("indices", DType.INT64, fresh_dims(indices_rank))
@@ -235,25 +252,27 @@ def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
 
 
 def truth(value: RuntimeValue, host: HostContext) -> bool:
-    """A condition."""
+    """Reads a condition from the device."""
     return bool(np.all(host.read(value)))
 
 
 def infer_known(node: Node) -> bool:
-    """Gives the outputs of a node their types; False where the host has a part in it."""
+    """Sets the output types of a node; returns False if shapes stay unknown or the host is
+    needed.
+    """
     op = node.op
     assert isinstance(op, Op)
     values = [v for v in node.inputs if v is not None]
-    read = (node.input(i) for i in op.plan_time_inputs)
+    plan_time = (node.input(i) for i in op.plan_time_inputs)
     if op.host_driven or op.graphs or any(v.type.on_host for v in (*values, *node.outputs)):
         return False
-    if any(v is not None and not v.has_numbers for v in read):
+    if any(v is not None and not v.has_numbers for v in plan_time):
         return False
     if any(v.is_constant and not v.has_numbers for v in values):
         return False
     try:
         types = op.infer_with_data(node.input_types)
-    except ClrtError:  # of an iteration that may never be; the run says so
+    except ClrtError:  # the iteration may never run; if it does, the run reports the error
         return False
     for value, type_ in zip(node.outputs, types, strict=False):
         value.type = type_
@@ -261,6 +280,8 @@ def infer_known(node: Node) -> bool:
 
 
 def positional(graph: Graph) -> Graph:
-    """The graph with numbers for the names of its outputs, which then differ."""
+    """Renames a graph's outputs to their positions, which makes the names unique; returns the
+    graph.
+    """
     graph.output_names = [str(i) for i in range(len(graph.outputs))]
     return graph

@@ -1,7 +1,7 @@
-"""KernelLoop: the iterations of a loop over small tensors, in one launch.
+"""KernelLoop: runs the iterations of a loop over small tensors in one kernel launch.
 
-An iteration costs about 3 us a launch where nodes are launched one by one, which is what ONNX
-Runtime takes for a whole one of a few nodes; in a kernel a node of a few elements takes some 10 ns.
+If nodes are launched one by one, each costs about 3 us; ONNX Runtime needs about that for a whole
+iteration of a few nodes. Inside a kernel, a node of a few elements takes some 10 ns.
 """
 
 from __future__ import annotations
@@ -28,37 +28,42 @@ from clrt.ops.control.loop_code import LoopCode, node_work
 from clrt.ops.movement.concat import Concat
 from clrt.ops.reference_interpreter import evaluate
 
-# Operations of an iteration: one core takes about 20 us for so many, as long as 7 launches.
-_MOST_WORK = 1 << 14
-# Operations of a launch: about 0.1 s, so that a run can be stopped and no display freezes.
-_MOST_LAUNCH_WORK = 1 << 26
-_MOST_NODES = 64
-# Elements of the tensors that a launch stacks rows in.
-_MOST_ELEMS = 1 << 24
-_MOST_ITERATIONS = 1 << 16
-_MOST_BYTES = 1024  # of parameters: OpenCL promises so many
-_OWN_BYTES = 200  # of these for `held` and others, scratch memory, and rows from the last one on
-_LANES = 64  # work-items of a GPU
+# Maximum operations per iteration: one core needs about 20 us for them, the time of 7 launches.
+_MAX_WORK = 1 << 14
+# Maximum operations per launch: about 0.1 s, so that runs stay cancellable and no display freezes.
+_MAX_LAUNCH_WORK = 1 << 26
+_MAX_NODES = 64  # of a body
+# Maximum elements of the stacked outputs of a launch.
+_MAX_STACK_ELEMS = 1 << 24
+_MAX_ITERATIONS = 1 << 16  # per launch
+# Maximum size of the kernel parameters in bytes: the minimum that OpenCL guarantees.
+_MAX_PARAMETER_BYTES = 1024
+# Parameter bytes reserved for `held`, `first`, `limit`, `most`, scratch buffers and the row counts
+# of backward scans.
+_RESERVED_BYTES = 200
+_LANES = 64  # work-items on a GPU
 
 
 @dataclass(frozen=True)
 class KernelLoop(Op):
-    """At most `most` iterations of a graph over small tensors, while its condition holds.
+    """Runs up to `most` iterations of a graph over small tensors while its condition holds.
 
-    Inputs: the number of the first iteration and the maximum number of iterations, int64 scalars;
-    the initial states; tensors of which an iteration reads the row of its number; what the graph
-    reads besides. Outputs: how many conditions held, that of the first iteration (true) too; the
-    last states; stacked rows of `most` iterations, of which those that were made are written.
+    Inputs: the number of the first iteration and the maximum number of iterations (int64 scalars);
+    the initial states; scanned tensors, of which iteration k reads row k; captured values. Outputs:
+    the number of conditions that held (int64 scalar), counting that of the first iteration, which
+    is true; the final states; stacks of `most` rows, of which only rows of executed iterations are
+    written.
 
     Attributes:
-        body: Takes the iteration's number, the condition, the states, the rows and what else there
-            is; returns the next condition, the next states, and the rows to be stacked.
+        body: Inputs: iteration number, condition, states, rows, captured values. Outputs: next
+            condition, next states, rows to stack.
         states: Number of states.
-        backwards: For each tensor that is read by rows, whether from the last row on.
-        reversed: For each stack, whether the first iteration gives the last row.
+        backwards: Per scanned tensor, whether rows are read from the last to the first.
+        reversed: Per stack, whether the first iteration writes the last row.
+        most: Maximum number of iterations; the row count of each stack.
         goes_on: Whether the condition always holds.
 
-    Source: clrt; plans have it, files do not.
+    Source: clrt; only plans contain it, files do not.
     """
 
     body: Graph
@@ -92,14 +97,14 @@ class KernelLoop(Op):
             at = int(first) + done
             pairs = zip(scanned, self.backwards, strict=True)
             rows = [x[-1 - at if back else at] for x, back in pairs if x is not None]
-            given = [np.asarray(at), np.asarray(True), *states, *rows, *rest]
-            shaped = zip(self.body.inputs, given, strict=True)
+            values = [np.asarray(at), np.asarray(True), *states, *rows, *rest]
+            shaped = zip(self.body.inputs, values, strict=True)
             feeds = {v.name: np.reshape(x, v.dims) for v, x in shaped if x is not None}
             results = list(evaluate(self.body, feeds).values())
             going = bool(np.all(results[0]))
             states = results[1 : 1 + self.states]
-            made = results[1 + self.states :]
-            for stack, row, back in zip(stacks, made, self.reversed, strict=True):
+            rows_out = results[1 + self.states :]
+            for stack, row, back in zip(stacks, rows_out, self.reversed, strict=True):
                 stack[-1 - done if back else done] = row
             done += 1
         return (np.asarray(done + going), *(s for s in states if s is not None), *stacks)
@@ -114,21 +119,19 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _code(node: Node) -> LoopCode:
-    """The parameters and statements of a node."""
+    """Returns the generated parameters and statements of a KernelLoop node."""
     op, inputs = node.op, [v for v in node.inputs if v is not None]
     assert isinstance(op, KernelLoop)
-    given = inputs[2:]
+    args = inputs[2:]
     iteration, condition, *formals = op.body.inputs
     results = node.outputs[1:]
     end = op.states + len(op.backwards)
     code = LoopCode()
-    for formal, start, result in zip(formals[: op.states], given, results, strict=False):
+    for formal, start, result in zip(formals[: op.states], args, results, strict=False):
         code.state(formal, start, result)
-    for formal, x, back in zip(
-        formals[op.states :], given[op.states :], op.backwards, strict=False
-    ):
+    for formal, x, back in zip(formals[op.states :], args[op.states :], op.backwards, strict=False):
         code.row(formal, x, back)
-    for formal, x in zip(formals[end:], given[end:], strict=True):
+    for formal, x in zip(formals[end:], args[end:], strict=True):
         code.tensor(x, Code("IN"), formal)
     read = {v for inner in op.body.nodes for v in inner.inputs} | {*op.body.outputs}
     for formal, text in ((iteration, Code("at")), (condition, Code("1"))):
@@ -172,12 +175,12 @@ KernelLoop.variants = (
 
 @dataclass(frozen=True)
 class LoopBody:
-    """A body that can run in a kernel loop.
+    """A loop body that can run in a KernelLoop.
 
     Attributes:
-        graph: Its inputs are those of `KernelLoop.body`; constants are inputs behind them.
-        constants: Those constants.
-        most: Maximum number of iterations of a launch.
+        graph: `KernelLoop.body`, with constants as additional inputs at the end.
+        constants: Values of these additional inputs.
+        most: Maximum number of iterations per launch.
     """
 
     graph: Graph
@@ -186,20 +189,20 @@ class LoopBody:
 
     @classmethod
     def of(cls, body: Graph, states: int, goes_on: bool) -> LoopBody | None:
-        """The body of a loop whose shapes are all numbers; None if kernels have no code for it.
+        """Returns the body of a loop with static shapes; None if kernels cannot run it.
 
         Args:
-            body: Is not changed.
-            states: Number of values that it carries.
-            goes_on: Whether its condition always holds, so that kernels do not read it.
+            body: Graph of one iteration; not modified.
+            states: Number of loop-carried values.
+            goes_on: Whether the condition always holds, so that kernels need not compute it.
         """
         graph = body.copy()
         if goes_on:
-            graph.outputs[0] = graph.inputs[1]  # which is true
+            graph.outputs[0] = graph.inputs[1]  # always true
         graph.remove_dead()
         works = [node_work(node) for node in graph.nodes]
         work = sum(w or 0 for w in works) + sum(prod(v.dims) for v in graph.outputs)
-        if None in works or len(works) > _MOST_NODES or work > _MOST_WORK:
+        if None in works or len(works) > _MAX_NODES or work > _MAX_WORK:
             return None
         if not all(
             v.type.is_static and not v.type.on_host for v in (*graph.inputs, *graph.outputs)
@@ -216,29 +219,30 @@ class LoopBody:
             value.name = names.unique(value.name)
         graph.output_names = [str(k) for k in range(len(graph.outputs))]
         rows = sum(prod(v.dims) for v in graph.outputs[1 + states :])
-        most = min(_MOST_ITERATIONS, _MOST_LAUNCH_WORK // work, _MOST_ELEMS // max(rows, 1))
-        return cls(graph, constants, most) if _takes_parameters(graph, states) else None
+        most = min(_MAX_ITERATIONS, _MAX_LAUNCH_WORK // work, _MAX_STACK_ELEMS // max(rows, 1))
+        return cls(graph, constants, most) if _parameters_fit(graph, states) else None
 
 
-def _takes_parameters(graph: Graph, states: int) -> bool:
-    """Whether every device takes as many parameters as the kernel of a body has."""
+def _parameters_fit(graph: Graph, states: int) -> bool:
+    """Checks that the kernel's parameters fit into the size that every device supports."""
     build, stacks = Builder(), len(graph.outputs) - 1 - states
     op = KernelLoop(graph, states, (), (False,) * stacks, 1, True)
     build.add_all(op, build.numbers(0), build.numbers(1), *graph.inputs[2:])
-    return _code(build.nodes[0]).parameter_bytes + _OWN_BYTES <= _MOST_BYTES
+    return _code(build.nodes[0]).parameter_bytes + _RESERVED_BYTES <= _MAX_PARAMETER_BYTES
 
 
 def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
-    """A copy of the body of a loop, with the shapes of an iteration; None if one is not known.
+    """Returns a copy of a loop body with static shapes; None if a shape stays unknown.
 
     Args:
-        types: Of the inputs behind the iteration's number and the condition.
+        body: Graph of one iteration.
+        types: Types of the body inputs after the iteration number and the condition.
     """
     build = Builder()
     counters = [TensorType(v.dtype, (1,) * len(v.shape or ())) for v in body.inputs[:2]]
-    # By their names errors find what a number comes from.
-    given = zip(body.inputs, [*counters, *types], strict=True)
-    inputs = [build.input(v.name, t.dtype, t.shape) for v, t in given]
+    # Error messages trace numbers back to their source by these input names.
+    pairs = zip(body.inputs, [*counters, *types], strict=True)
+    inputs = [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
     outputs = build.inline(body, inputs, sizes(body, inputs))
     if not all(map(infer_known, build.nodes)):
         return None
@@ -246,7 +250,10 @@ def static_body(body: Graph, types: Sequence[TensorType]) -> Graph | None:
 
 
 def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
-    """Makes inputs of the constants whose elements the kernel reads, and returns these."""
+    """Turns constants that the kernel reads into graph inputs; returns these constants.
+
+    Constants that ops need as numbers at plan time stay.
+    """
     formals: dict[Value, Value] = {}
 
     def formal(value: Value | None) -> Value | None:
@@ -267,7 +274,7 @@ def _constants_as_inputs(graph: Graph) -> tuple[Value, ...]:
 
 
 def repeat(
-    make: Builder,
+    builder: Builder,
     body: LoopBody,
     count: int,
     states: Sequence[Value],
@@ -275,27 +282,33 @@ def repeat(
     captured: Sequence[Value],
     reverses: Sequence[bool],
 ) -> list[Value]:
-    """Adds a known number of iterations, by as many launches as it takes.
+    """Adds `count` iterations as KernelLoop nodes, each of up to `body.most` iterations.
 
     Args:
-        scanned: The tensors that are read by rows, and whether from the last row on.
-        reverses: For each stack, whether the first iteration gives the last row.
+        builder: Adds the nodes.
+        body: Loop body.
+        count: Number of iterations.
+        states: Initial states.
+        scanned: Tensors read row by row, each with whether rows are read from the last to the
+            first.
+        captured: Values captured by the body.
+        reverses: Per stack, whether the first iteration writes the last row.
 
     Returns:
-        The last states, and the stacks.
+        The final states, then the stacks.
     """
     parts: list[list[Value]] = []
     states = list(states)
     for first in range(0, count, body.most):
-        turns = min(body.most, count - first)
-        backs = tuple(back for _, back in scanned)
-        op = KernelLoop(body.graph, len(states), backs, tuple(reverses), turns, True)
-        given = [*states, *(x for x, _ in scanned), *captured, *body.constants]
-        results = make.add_all(op, make.numbers(first), make.numbers(turns), *given)
+        steps = min(body.most, count - first)
+        backwards = tuple(back for _, back in scanned)
+        op = KernelLoop(body.graph, len(states), backwards, tuple(reverses), steps, True)
+        args = [*states, *(x for x, _ in scanned), *captured, *body.constants]
+        results = builder.add_all(op, builder.numbers(first), builder.numbers(steps), *args)
         parts.append(results[1 + len(states) :])
         states = results[1 : 1 + len(states)]
     stacks = []
     for column, back in zip(zip(*parts, strict=True), reverses, strict=True):
         ordered = column[::-1] if back else column
-        stacks.append(make.add(Concat(0), *ordered) if len(ordered) > 1 else ordered[0])
+        stacks.append(builder.add(Concat(0), *ordered) if len(ordered) > 1 else ordered[0])
     return [*states, *stacks]

@@ -1,4 +1,4 @@
-"""OpenCL C for the body of a loop over small tensors: one statement per node, in one kernel."""
+"""Generates OpenCL C for a loop body over small tensors: one statement per node, in one kernel."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ _DTYPES = _PLAIN | FLOAT_STORAGES
 
 
 _PRODUCTS = (MatMul, Gemm, FusedMatMul)
-# Products of two numbers that take as long as another operation, as they are made by vectors.
-_PRODUCTS_OF_WORK = 4
+# Multiply-adds that cost as much as one other operation, because they are vectorized.
+_FMAS_PER_OPERATION = 4
 
 
 def node_work(node: Node) -> int | None:
-    """Returns the operations that a node takes in a kernel loop; None if it has no code there.
+    """Returns the number of operations of a node in a kernel loop; None if the op is
+    unsupported.
 
     Args:
-        node: All its shapes are numbers.
+        node: Node with static shapes.
     """
     op = node.op
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
@@ -70,12 +71,13 @@ def node_work(node: Node) -> int | None:
 
 
 def _is_rendered(steps: tuple[ElementwiseStep, ...], inputs: Sequence[Value | None]) -> bool:
-    """Whether there is code for a program over values."""
-    given = [v.dtype for v in inputs if v is not None]
-    return len(given) == len(inputs) and not isinstance(render(steps, given), str)
+    """Returns whether an elementwise program has C code for the dtypes of its inputs."""
+    dtypes = [v.dtype for v in inputs if v is not None]
+    return len(dtypes) == len(inputs) and not isinstance(render(steps, dtypes), str)
 
 
 def _product_work(node: Node) -> int | None:
+    """Returns the number of operations of a matrix product; None if it is unsupported."""
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, MatrixProduct)
     extras, steps = op.extras(node), op.program(node.input_types)
@@ -86,16 +88,17 @@ def _product_work(node: Node) -> int | None:
     if any(len(v.dims) > len(node.output.dims) for v in extras) or op.rounds_a() is not None:
         return None
     fits = not steps or _is_rendered(steps, [a, *extras])
-    return n * (a.dims[-1] // _PRODUCTS_OF_WORK + len(steps)) if fits else None
+    return n * (a.dims[-1] // _FMAS_PER_OPERATION + len(steps)) if fits else None
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """A tensor in the kernel.
+    """A tensor in the generated kernel.
 
     Attributes:
         pointer: C expression of the address of its first element.
         count: C expression of its number of elements.
+        dtype: Dtype of its elements.
     """
 
     pointer: Code
@@ -103,11 +106,11 @@ class _Slot:
     dtype: DType
 
     def load(self, index: Code) -> Code:
-        """The element at an index, in the type that kernels compute in."""
+        """Returns the C expression that reads an element, converted to the compute type."""
         return Code("LOAD_AS({}, {}, {})").substitute(self.dtype.storage, self.pointer, index)
 
     def store(self, index: Code, value: Code) -> Code:
-        """The statement that writes an element."""
+        """Returns the C statement that writes an element."""
         text = Code("STORE_AS({}, {}, {}, {});")
         return text.substitute(self.dtype.storage, self.pointer, index, value)
 
@@ -116,9 +119,9 @@ class LoopCode:
     """Generates the parameters and statements of `kernel_loop` for one body.
 
     Attributes:
-        parameters: Declarations, each with a comma in front.
-        args: Values of the parameters, by name.
-        setup, body, next: Statements before the loop, of an iteration, and at its end.
+        parameters: C declarations, each with a leading comma.
+        args: Kernel arguments by parameter name.
+        setup, body, next: Statements before the loop, in each iteration, and at its end.
     """
 
     def __init__(self) -> None:
@@ -129,11 +132,11 @@ class LoopCode:
         self.next: list[Code] = []
         self._slots: dict[Value, _Slot] = {}
         self._count = 0
-        # By C type: the element count and the last slot of the scratch memory.
+        # C type -> total elements and last slot of its scratch buffer.
         self._scratch: dict[Code, tuple[int, _Slot]] = {}
 
     def defines(self, goes_on: Code) -> dict[str, Code]:
-        """The macros of the kernel's source."""
+        """Returns the macros that the kernel's source expects."""
         join = Code(" ").join
         return {
             "TENSORS": Code("").join(self.parameters),
@@ -145,18 +148,20 @@ class LoopCode:
 
     @property
     def parameter_bytes(self) -> int:
-        """Size of the parameters in bytes, where a pointer and an offset take 16."""
+        """Size of the parameters in bytes, with 16 for pointer and offset of a tensor."""
         return sum(4 if isinstance(value, (int, float)) else 16 for value in self.args.values())
 
     def allocate(self, ctx: Lowering) -> None:
-        """Adds the scratch memory, whose size is known when all nodes are there."""
+        """Allocates the scratch buffers; call it after all nodes are added."""
         for kind, (elems, slot) in self._scratch.items():
             name = Code("m_{}").substitute(kind)
             self.parameters.append(Code(", OUT({}, {})").substitute(kind, name))
             self.args[name] = ctx.scratch(elems, slot.dtype)
 
     def number(self, value: int | float) -> Code:
-        """A number as a parameter, so that other sizes compile no kernel."""
+        """Adds a number as a kernel argument, so that other sizes compile no kernel; returns its
+        name.
+        """
         name = self._name(Code("k{}"))
         kind = Code("float") if isinstance(value, float) else Code("IDX_T")
         self.parameters.append(Code(", const {} {}").substitute(kind, name))
@@ -164,7 +169,14 @@ class LoopCode:
         return name
 
     def tensor(self, value: Value, access: Code, formal: Value | None = None) -> _Slot:
-        """A tensor as a parameter: `access` is IN or OUT."""
+        """Adds a tensor as a kernel argument and returns its slot.
+
+        Args:
+            value: Bound tensor.
+            access: IN or OUT.
+            formal: Graph input that reads the tensor; its shape gives the element count. None
+                if there is none.
+        """
         name = self._name(Code("x{}"))
         self.parameters.append(Code(", {}({}, {})").substitute(access, value.dtype.cl, name))
         self.args[name] = value
@@ -175,7 +187,9 @@ class LoopCode:
         return slot
 
     def row(self, formal: Value, whole: Value, backwards: bool) -> None:
-        """A row of a tensor, by the iteration's number, from the last one if backwards."""
+        """Binds `formal` to the row of `whole` for the iteration, counted from the last row if
+        backwards.
+        """
         slot = self.tensor(whole, Code("IN"), formal)
         place = Code("at")
         if backwards:
@@ -184,45 +198,47 @@ class LoopCode:
         self._slots[formal] = _Slot(pointer, slot.count, slot.dtype)
 
     def variable(self, formal: Value, value: Code) -> None:
-        """A tensor of one element that each iteration sets, such as its number."""
+        """Binds `formal` to a one-element scratch tensor that each iteration sets to `value`."""
         slot = self._allocate(formal)
         self._slots[formal] = slot
         self.body.append(Code("if (LANE == 0) {} MEET").substitute(slot.store(Code("0"), value)))
 
     def state(self, formal: Value, start: Value, result: Value) -> None:
-        """A carried value: it lies in its output, where the initial value is copied to."""
+        """Binds `formal` to its output buffer `result`, which is initialized from `start`."""
         slot = self.tensor(result, Code("OUT"), formal)
         source = self.tensor(start, Code("IN"))
-        self.setup.append(_copied(slot, source))
+        self.setup.append(_copy_statement(slot, source))
 
     def carry(self, formals: Sequence[Value], values: Sequence[Value]) -> None:
-        """At the end of an iteration each state becomes its next value."""
+        """Copies the next values of the states into their buffers at the end of an iteration."""
         carried = {self._slots[f].pointer for f in formals}
         for formal, value in zip(formals, values, strict=True):
             slot, source = self._slots[formal], self._slots[value]
             if slot == source:
                 continue
-            if source.pointer in carried:  # another state, which this iteration overwrites
-                held = self._allocate(value)
-                self.body.append(_copied(held, source))
+            if source.pointer in carried:  # a state that this step overwrites: copy it first
+                copy = self._allocate(value)
+                self.body.append(_copy_statement(copy, source))
                 self.body.append(Code("MEET"))
-                source = held
-            self.next.append(_copied(slot, source))
+                source = copy
+            self.next.append(_copy_statement(slot, source))
 
     def stack(self, value: Value, stack: Value, backwards: bool) -> None:
-        """A row of each iteration, the last one first if backwards."""
+        """Writes `value` to the iteration's row of `stack`, counted from the last row if
+        backwards.
+        """
         slot = self.tensor(stack, Code("OUT"))
         source = self._slots[value]
         turn = Code("(most - 1 - done)") if backwards else Code("done")
         pointer = Code("({} + {} * {})").substitute(slot.pointer, turn, source.count)
-        self.next.append(_copied(_Slot(pointer, source.count, slot.dtype), source))
+        self.next.append(_copy_statement(_Slot(pointer, source.count, slot.dtype), source))
 
     def first_element(self, value: Value) -> Code:
-        """The first element of a tensor."""
+        """Returns the C expression of a tensor's first element."""
         return self._slots[value].load(Code("0"))
 
     def add(self, graph: Graph) -> None:
-        """The statements of a graph whose inputs are there."""
+        """Adds the statements of all nodes of a graph whose inputs are bound."""
         for node in graph.nodes:
             op = node.op
             if isinstance(op, View):
@@ -234,7 +250,7 @@ class LoopCode:
             copies = strided_copies(node)
             if copies is not None:
                 for copy in copies:
-                    self._each(self.number(prod(copy.dims)), self._copying(copy))
+                    self._each(self.number(prod(copy.dims)), self._copy(copy))
             elif isinstance(op, Reduce):
                 self._each(slot.count, self._reduction(node, op, slot))
             elif isinstance(op, SoftmaxBase):
@@ -244,24 +260,25 @@ class LoopCode:
             elif isinstance(op, ArgExtremum):
                 self._each(slot.count, self._extremum(node, op, slot))
             elif isinstance(op, Gather):
-                self._each(slot.count, self._gathering(node, op, slot))
+                self._each(slot.count, self._gather(node, op, slot))
             elif isinstance(op, MatrixProduct):
                 self._multiply(node, op, slot)
             else:
-                given = [(self._slots[v], v.dims) for v in node.inputs if v is not None]
-                steps = steps_of(op, len(given))  # type: ignore[arg-type]
-                self._each(slot.count, self._elementwise(steps, given, slot, node.output.dims))
+                operands = [(self._slots[v], v.dims) for v in node.inputs if v is not None]
+                steps = steps_of(op, len(operands))  # type: ignore[arg-type]
+                self._each(slot.count, self._elementwise(steps, operands, slot, node.output.dims))
 
     def _each(self, count: Code, statement: Code) -> None:
-        """A statement for each i below a number, which all work-items share."""
+        """Adds a statement that runs for each i below `count`, distributed over the work-items."""
         self.body.append(Code("EACH(i, {}) {{ {} }} MEET").substitute(count, statement))
 
     def _name(self, template: Code) -> Code:
+        """Returns a new unique name."""
         self._count += 1
         return template.substitute(self._count)
 
     def _allocate(self, value: Value) -> _Slot:
-        """Scratch memory for a value."""
+        """Reserves scratch memory for a value."""
         kind, n = value.dtype.cl, prod(value.dims)
         elems, last = self._scratch.get(kind, (0, None))
         pointer = Code("AT(m_{})").substitute(kind)
@@ -274,16 +291,23 @@ class LoopCode:
     def _elementwise(
         self,
         steps: tuple[ElementwiseStep, ...],
-        given: Sequence[tuple[_Slot, Sequence[int]]],
+        operands: Sequence[tuple[_Slot, Sequence[int]]],
         slot: _Slot,
         y: Sequence[int],
     ) -> Code:
-        """Element i of a program over tensors, given with their shapes, that broadcast to `y`."""
-        program = render(steps, [operand.dtype for operand, _ in given])
+        """Returns statements that compute element i of an elementwise program.
+
+        Args:
+            steps: Program.
+            operands: Operands with their shapes, which broadcast to `y`.
+            slot: Output tensor.
+            y: Output shape.
+        """
+        program = render(steps, [operand.dtype for operand, _ in operands])
         assert not isinstance(program, str)
-        flat = all(tuple(dims) == tuple(y) or prod(dims) == 1 for _, dims in given)
-        lines = [] if flat else self._places(y)
-        for k, (operand, dims) in enumerate(given):
+        flat = all(tuple(dims) == tuple(y) or prod(dims) == 1 for _, dims in operands)
+        lines = [] if flat else self._coordinates(y)
+        for k, (operand, dims) in enumerate(operands):
             index = Code("0") if prod(dims) == 1 else Code("i")
             if not flat and prod(dims) > 1:
                 index = self._strided(broadcast_strides(dims, y))
@@ -294,7 +318,8 @@ class LoopCode:
         lines += [program.body, slot.store(Code("i"), program.result)]
         return Code(" ").join(lines)
 
-    def _copying(self, copy: StridedCopy) -> Code:
+    def _copy(self, copy: StridedCopy) -> Code:
+        """Returns statements that copy element i of a strided copy."""
         dims = copy.dims or (1,)
         source, target = (
             Code("{} + {}").substitute(self.number(v.offset), self._strided(v.steps or (0,)))
@@ -302,26 +327,27 @@ class LoopCode:
         )
         read = self._slots[copy.source.value].load(source)
         written = self._slots[copy.target.value].store(target, read)
-        return Code(" ").join([*self._places(dims), written])
+        return Code(" ").join([*self._coordinates(dims), written])
 
     def _multiply(self, node: Node, op: MatrixProduct, slot: _Slot) -> None:
+        """Adds the statements of a matrix product and its epilogue."""
         a, b, y = node.arg(0), node.arg(1), node.output
         steps, product = op.program(node.input_types), slot
         if steps:
             product = self._allocate(Value("product", TensorType(DType.FLOAT32, y.dims)))
-        by_rows = op.transposed()[1] or len(b.dims) == 1
-        entry = Code("multiply_transposed") if by_rows else Code("multiply")
+        transposed_b = op.transposed()[1] or len(b.dims) == 1
+        entry = Code("multiply_transposed") if transposed_b else Code("multiply")
         m = prod(a.dims[:-1])
         sizes = m, prod(y.dims) // m, a.dims[-1]
         pointers = (self._slots[a].pointer, self._slots[b].pointer, product.pointer)
         text = Code("{}({}, {}, {}, {}, {}, {}); MEET")
         self.body.append(text.substitute(entry, *pointers, *map(self.number, sizes)))
         if steps:
-            given = [(product, y.dims), *((self._slots[v], v.dims) for v in op.extras(node))]
-            self._each(slot.count, self._elementwise(steps, given, slot, y.dims))
+            operands = [(product, y.dims), *((self._slots[v], v.dims) for v in op.extras(node))]
+            self._each(slot.count, self._elementwise(steps, operands, slot, y.dims))
 
-    def _places(self, dims: Sequence[int]) -> list[Code]:
-        """Declares the place j0, j1, … of element i of a shape."""
+    def _coordinates(self, dims: Sequence[int]) -> list[Code]:
+        """Returns statements that split index i of a shape into coordinates j0, j1, …"""
         lines = [Code("IDX_T left_ = i;")]
         for axis in range(len(dims) - 1, 0, -1):
             size = self.number(dims[axis])
@@ -330,11 +356,12 @@ class LoopCode:
         return [*lines, Code("const IDX_T j0 = left_;")]
 
     def _strided(self, steps: Sequence[int]) -> Code:
-        """The offset of the place j0, j1, …"""
+        """Returns the C expression of the offset of coordinates j0, j1, …"""
         parts = [Code("j{} * {}").substitute(k, self.number(s)) for k, s in enumerate(steps)]
         return Code(" + ").join(parts)
 
     def _reduction(self, node: Node, op: Reduce, slot: _Slot) -> Code:
+        """Returns statements that compute element i of a reduction."""
         x = self._slots[node.arg(0)]
         view = reduced_axes(node, "any").args()
         of = {name: self.number(size) for name, size in view.items()}
@@ -368,7 +395,14 @@ class LoopCode:
         )
 
     def _softmax(self, node: Node, log: bool, slot: _Slot, sizes: tuple[int, int]) -> Code:
-        """Line i along an axis: `sizes` are its elements and the step between them."""
+        """Returns statements that compute axis line i of a softmax.
+
+        Args:
+            node: Softmax or LogSoftmax node.
+            log: Whether the result is a logarithm.
+            slot: Output tensor.
+            sizes: Number of elements of an axis line, and the stride between them.
+        """
         n, step = map(self.number, sizes)
         place = Code("from + j * {}").substitute(step)
         read = self._slots[node.arg(0)].load(place)
@@ -382,7 +416,9 @@ class LoopCode:
         return text.substitute(n, step, each, read, slot.store(place, result.substitute(read)))
 
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
-        """Where the best element of line i is; NaN counts as the best one."""
+        """Returns statements that find the index of the extremum of axis line i; NaN counts as
+        extremum.
+        """
         x = node.arg(0)
         _, along, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
         text = Code(
@@ -390,12 +426,15 @@ class LoopCode:
             " for (IDX_T j = 1; j < {0}; ++j) {{ const {2} v = {4};"
             " if (best == best && (v {5} best || v != v)) best = v, found = j; }} {6}"
         )
-        n, s, slots = self.number(along), self.number(step), self._slots[x]
-        reads = slots.load(Code("from")), slots.load(Code("from + j * {}").substitute(s))
+        n, s, source = self.number(along), self.number(step), self._slots[x]
+        reads = source.load(Code("from")), source.load(Code("from + j * {}").substitute(s))
         stored = slot.store(Code("i"), Code("found"))
         return text.substitute(n, s, compute_type(x.dtype), *reads, op.better, stored)
 
-    def _gathering(self, node: Node, op: Gather, slot: _Slot) -> Code:
+    def _gather(self, node: Node, op: Gather, slot: _Slot) -> Code:
+        """Returns the statement that gathers element i, and adds the status word for bad
+        indices.
+        """
         x, indices = node.arg(0), node.arg(1)
         axis = normalize_axis(op.axis, len(x.dims), op)
         status = self._name(Code("status{}"))
@@ -410,7 +449,7 @@ class LoopCode:
         return slot.store(Code("i"), self._slots[x].load(source))
 
 
-def _copied(target: _Slot, source: _Slot) -> Code:
-    """The statement that copies a tensor, all work-items together."""
+def _copy_statement(target: _Slot, source: _Slot) -> Code:
+    """Returns the statement that copies a tensor, distributed over the work-items."""
     i = Code("i")
     return Code("EACH(i, {}) {}").substitute(target.count, target.store(i, source.load(i)))

@@ -1,4 +1,4 @@
-"""Ops that move elements, as strided copies between tensors of a kernel loop."""
+"""Expresses data movement ops of a kernel loop as strided copies between tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clrt.ops.movement.transpose import Transpose
 
 @dataclass(frozen=True)
 class StridedView:
-    """Elements of a tensor: an offset, and a step along each axis of the copy."""
+    """Elements of a tensor: an offset, and a stride along each axis of the copy, in elements."""
 
     value: Value
     offset: int
@@ -26,7 +26,7 @@ class StridedView:
 
 @dataclass(frozen=True)
 class StridedCopy:
-    """A copy of `dims` elements from one view to another."""
+    """A copy of an array of shape `dims` from one view to another."""
 
     dims: Sequence[int]
     source: StridedView
@@ -34,16 +34,17 @@ class StridedCopy:
 
 
 def strided_copies(node: Node) -> list[StridedCopy] | None:
-    """Returns the copies that a node stands for; None for other ops.
+    """Returns the copies that compute a node; None for ops that are not copies.
 
     Args:
-        node: All its shapes are numbers.
+        node: Node with static shapes.
     """
-    found = _COPIES.get(type(node.op))  # type: ignore[arg-type]
-    return None if found is None else found(node)
+    build = _COPIES.get(type(node.op))  # type: ignore[arg-type]
+    return None if build is None else build(node)
 
 
 def _whole(value: Value) -> StridedView:
+    """Returns the view of a whole tensor."""
     return StridedView(value, 0, contiguous_strides(value.dims))
 
 
@@ -70,25 +71,24 @@ def _copies_of_expand(node: Node) -> list[StridedCopy]:
 
 def _copies_of_concat(node: Node) -> list[StridedCopy]:
     parts = [v for v in node.inputs if v is not None]
-    return [StridedCopy(v.dims, _whole(v), place) for v, place in _parts(node, node.output, parts)]
+    return [StridedCopy(v.dims, _whole(v), view) for v, view in _parts(node, node.output, parts)]
 
 
 def _copies_of_split(node: Node) -> list[StridedCopy]:
     return [
-        StridedCopy(v.dims, place, _whole(v))
-        for v, place in _parts(node, node.arg(0), node.outputs)
+        StridedCopy(v.dims, view, _whole(v)) for v, view in _parts(node, node.arg(0), node.outputs)
     ]
 
 
 def _parts(node: Node, whole: Value, parts: Sequence[Value]) -> list[tuple[Value, StridedView]]:
-    """The parts of a tensor side by side along the axis of a node, and where each lies."""
+    """Returns parts that are adjacent along the node's axis, each with its view of `whole`."""
     assert isinstance(node.op, (Concat, Split))
     axis = normalize_axis(node.op.axis, len(whole.dims), node.op)
-    steps, offset, found = contiguous_strides(whole.dims), 0, []
+    steps, offset, views = contiguous_strides(whole.dims), 0, []
     for value in parts:
-        found.append((value, StridedView(whole, offset, steps)))
+        views.append((value, StridedView(whole, offset, steps)))
         offset += value.dims[axis] * steps[axis]
-    return found
+    return views
 
 
 _COPIES: dict[type[Op], Callable[[Node], list[StridedCopy]]] = {

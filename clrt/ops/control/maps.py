@@ -1,4 +1,4 @@
-"""Maps: dicts of scalars on the host, which classifiers end in and dictionaries start with."""
+"""Ops on maps: dicts of scalars on the host, as used by classifiers and vectorizers."""
 
 from __future__ import annotations
 
@@ -23,25 +23,34 @@ _CASTS = {"TO_FLOAT": DType.FLOAT32, "TO_INT64": DType.INT64, "TO_STRING": DType
 
 
 def _map(inputs: Types, op: Op) -> tuple[DType, DType]:
-    """The dtypes of the keys and the values of the map in input 0."""
-    found = need(inputs, 0, op)
-    if not isinstance(found, ContainerType) or found.key is None:
-        raise ModelError(f"{op.name}: its input is {found}; expected a map.")
-    return found.key, found.dtype
+    """Returns the key and value dtypes of the map in input 0.
+
+    Raises:
+        ModelError: The input is not a map.
+    """
+    input_type = need(inputs, 0, op)
+    if not isinstance(input_type, ContainerType) or input_type.key is None:
+        raise ModelError(f"{op.name}: its input is {input_type}; expected a map.")
+    return input_type.key, input_type.dtype
 
 
 def _check_one(op: Op, *names: str) -> None:
-    """Whether one of two lists is there, and not both."""
+    """Checks that exactly one of the named list attributes is set.
+
+    Raises:
+        ModelError: None or several are set.
+    """
     if sum(bool(getattr(op, n)) for n in names) != 1:
-        raise ModelError(f"{op.name}: it takes one of {' and '.join(names)}.")
+        raise ModelError(f"{op.name}: expected exactly one of {' and '.join(names)}.")
 
 
 @register
 @dataclass(frozen=True)
 class ZipMap(HostDriven):
-    """A sequence of a map from label to number for each row of [N, C] or [C].
+    """Converts each row of [N, C] or [C] to a map from class label to score; returns a sequence of
+    maps.
 
-    Of equal labels the last counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
+    If labels repeat, the last one counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
     """
 
     classlabels_int64s: tuple[int, ...] = ()
@@ -76,19 +85,20 @@ class ZipMap(HostDriven):
     ) -> Sequence[RuntimeValue]:
         x = host.read(inputs[0])
         self.infer([TensorType(DType.of(x.dtype), x.shape)])
-        # As from ONNX Runtime, the keys ascend.
-        places = dict(sorted(zip(self._labels, range(len(self._labels)), strict=True)))
-        rows = x.reshape(-1, x.shape[-1])[:, list(places.values())].tolist()
-        return [[dict(zip(places, row, strict=True)) for row in rows]]
+        # The keys ascend, as in ONNX Runtime.
+        columns = dict(sorted(zip(self._labels, range(len(self._labels)), strict=True)))
+        rows = x.reshape(-1, x.shape[-1])[:, list(columns.values())].tolist()
+        return [[dict(zip(columns, row, strict=True)) for row in rows]]
 
 
 @register
 @dataclass(frozen=True)
 class CastMap(HostDriven):
-    """The values of a map from int64 in the order of their keys, [1, C].
+    """Converts a map with int64 keys to a tensor [1, C] of its values, cast to `cast_to`.
 
-    DENSE they lie side by side; SPARSE each lies at its key, C is `max_map`, and those beyond it
-    are left out. Source: ONNX ai.onnx.ml CastMap, opset 1.
+    DENSE packs the values in key order; C is their number. SPARSE writes each value at its key; C
+    is `max_map`, larger keys are dropped and missing ones are 0. Source: ONNX ai.onnx.ml CastMap,
+    opset 1.
     """
 
     cast_to: Literal["TO_FLOAT", "TO_INT64", "TO_STRING"] = "TO_FLOAT"
@@ -112,23 +122,26 @@ class CastMap(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found = mapping(inputs[0])
+        entries = mapping(inputs[0])
         if self.map_form == "DENSE":
-            return [np.array([self._cast([found[k] for k in sorted(found)])])]
-        below = [k for k in found if k < 0]
-        if below:
-            raise InputError(f"CastMap: the map has the key {below[0]}; SPARSE takes 0 and more.")
-        kept = {k: v for k, v in found.items() if k < self.max_map}
-        cast = dict(zip(kept, self._cast(list(kept.values())), strict=True))
-        # ONNX Runtime's text for a number that is not there.
+            return [np.array([self._cast([entries[k] for k in sorted(entries)])])]
+        negative = [k for k in entries if k < 0]
+        if negative:
+            raise InputError(
+                f"CastMap: the map has the key {negative[0]}; SPARSE takes 0 and more."
+            )
+        in_range = {k: v for k, v in entries.items() if k < self.max_map}
+        cast = dict(zip(in_range, self._cast(list(in_range.values())), strict=True))
+        # ONNX Runtime's string for a missing value.
         default = "0.f" if self.cast_to == "TO_STRING" else 0
         row = [cast.get(k, default) for k in range(self.max_map)]
         return [np.array([row], _CASTS[self.cast_to].numpy)]
 
     def _cast(self, values: list[Any]) -> Any:
+        """Casts values to `cast_to`."""
         to = _CASTS[self.cast_to]
         if to is DType.STRING:
-            # C's text of a number, which is not that of Cast.
+            # C's number format ("%f"), which differs from that of Cast.
             return np.array([v if isinstance(v, str) else f"{v:f}" for v in values], to.numpy)
         (cast,) = Cast(to).reference(np.array(values))
         return cast
@@ -137,12 +150,14 @@ class CastMap(HostDriven):
 @register
 @dataclass(frozen=True)
 class DictVectorizer(HostDriven):
-    """The value of each key of a vocabulary, or zero, [1, C].
+    """Converts a map to a tensor [1, C]: the value of each vocabulary key, zero (or "") if
+    missing.
 
     Source: ONNX ai.onnx.ml DictVectorizer, opset 1.
 
     Attributes:
-        dtype: Of the values.
+        string_vocabulary, int64_vocabulary: Keys, in output order; exactly one list is set.
+        dtype: Dtype of the values.
     """
 
     string_vocabulary: tuple[str, ...] = ()
@@ -169,7 +184,7 @@ class DictVectorizer(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found = mapping(inputs[0])
+        entries = mapping(inputs[0])
         default = "" if self.dtype is DType.STRING else 0
-        row = [found.get(k, default) for k in self.string_vocabulary or self.int64_vocabulary]
+        row = [entries.get(k, default) for k in self.string_vocabulary or self.int64_vocabulary]
         return [np.array([row], self.dtype.numpy)]

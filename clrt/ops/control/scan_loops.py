@@ -1,4 +1,4 @@
-"""Scan as a Loop whose graph takes the slice of its iteration from each tensor."""
+"""Converts a Scan to a Loop whose body slices the scanned tensors by the iteration number."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def loop_graph(
     backwards: Sequence[int],
     host: HostContext,
 ) -> Graph | None:
-    """Returns the graph of a Loop that does what a Scan of a graph does.
+    """Returns the body of a Loop that is equivalent to a Scan.
 
     Args:
-        body: Takes states, slices and what it captures.
+        body: Scan body; inputs are states, slices and captured values.
         states: Number of states.
-        inputs: States, tensors to scan, and what is captured.
-        axes: Axis of each tensor that is scanned.
-        backwards: For each of them, whether from the last slice on.
+        inputs: Initial states, scanned tensors and captured values.
+        axes: Scan axis of each scanned tensor.
+        backwards: Per scanned tensor, 1 to scan from the last slice to the first.
+        host: Caches and optimises the graph.
 
     Returns:
-        The graph, the same one for the same shapes; None if a shape is unknown or changes from
-        iteration to iteration, or nothing is kept between runs.
+        The graph, cached per input types; None if a shape is unknown or changes between iterations,
+        or the host caches nothing.
     """
     notes = host.notes(body)
     if notes is None or any(x is None or isinstance(x, (list, dict)) for x in inputs):
@@ -51,10 +52,10 @@ def loop_graph(
             notes[key] = _loop_graph(body, states, types, axes, backwards)
             if notes[key] is not None:
                 host.optimise(notes[key])
-        except ClrtError:  # of an iteration that may never be; the run says so
+        except ClrtError:  # the iteration may never run; if it does, the run reports the error
             notes[key] = None
-    found: Graph | None = notes[key]
-    return found
+    graph: Graph | None = notes[key]
+    return graph
 
 
 def _loop_graph(
@@ -64,38 +65,42 @@ def _loop_graph(
     axes: Sequence[int],
     backwards: Sequence[int],
 ) -> Graph | None:
+    """Builds the graph of `loop_graph`; None if a shape is unknown or changes."""
     build, end = Builder(), states + len(axes)
-    turn = build.input("turn", DType.INT64, ())
+    iteration = build.input("turn", DType.INT64, ())
     going = build.input("going", DType.BOOL, ())
-    # By their names errors find what a number comes from.
-    given = [build.input(v.name, t.dtype, t.shape) for v, t in zip(body.inputs, types, strict=True)]
+    # Error messages trace numbers back to their source by these input names.
+    values = [
+        build.input(v.name, t.dtype, t.shape) for v, t in zip(body.inputs, types, strict=True)
+    ]
     slices = []
-    for x, axis, back in zip(given[states:end], axes, backwards, strict=True):
-        place = build.add(Sub(), build.numbers(-1), turn) if back else turn
-        slices.append(build.add(Gather(axis), x, place))
-    formals = [*given[:states], *slices, *given[end:]]
+    for x, axis, back in zip(values[states:end], axes, backwards, strict=True):
+        index = build.add(Sub(), build.numbers(-1), iteration) if back else iteration
+        slices.append(build.add(Gather(axis), x, index))
+    formals = [*values[:states], *slices, *values[end:]]
     results = build.inline(body, formals, sizes(body, formals))
     if not all(map(infer_known, build.nodes)):
         return None
-    carried = zip(results, given[:states], strict=False)
+    carried = zip(results, values[:states], strict=False)
     if any(a.dims != b.dims or a.dtype is not b.dtype for a, b in carried):
         return None
-    return positional(build.graph(body.name, [turn, going, *given], [going, *results]))
+    return positional(build.graph(body.name, [iteration, going, *values], [going, *results]))
 
 
 def moved_rows(x: RuntimeValue, axis: int, backwards: int, host: HostContext) -> Tensor:
-    """Stacked rows along another axis, or in the opposite order."""
+    """Moves axis 0 of stacked rows to `axis`, and reverses their order if `backwards`."""
     rows = tensor(x)
     rank = len(rows.shape)
     if backwards:
         rows = take(rows, 0, range(rows.shape[0] - 1, -1, -1), host)
     if axis % rank == 0:
         return rows
-    return tensor(host.run(_moved(dtype_of(rows), rank, axis % rank), [rows])[0])
+    return tensor(host.run(_move_axis_graph(dtype_of(rows), rank, axis % rank), [rows])[0])
 
 
 @lru_cache(maxsize=256)
-def _moved(dtype: DType, rank: int, axis: int) -> Graph:
+def _move_axis_graph(dtype: DType, rank: int, axis: int) -> Graph:
+    """Returns a graph that moves axis 0 to `axis`."""
     build = Builder()
     x = build.input("x", dtype, fresh_dims(rank))
     order = (*range(1, axis + 1), 0, *range(axis + 1, rank))
@@ -103,7 +108,7 @@ def _moved(dtype: DType, rank: int, axis: int) -> Graph:
 
 
 def padded(x: Tensor, length: int, host: HostContext) -> Tensor:
-    """x with zeros behind its first axis up to a length."""
+    """Pads axis 0 with zeros at the end to `length`."""
     missing = length - x.shape[0]
     if missing <= 0:
         return x

@@ -1,4 +1,6 @@
-"""Sequences and optionals: lists of tensors, and values that may be absent; both on the host."""
+"""Ops on sequences (lists of tensors) and optionals (values that may be absent), held on the
+host.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,25 @@ from clrt.ops.registry import register
 
 
 def _element(inputs: Types, op: Op) -> TensorType:
-    """What the sequence (perhaps an optional one) in input 0 holds."""
-    found = need(inputs, 0, op)
-    if isinstance(found, ContainerType) and found.kind == "optional":
-        found = found.element
-    if not isinstance(found, ContainerType) or found.kind != "sequence":
-        raise ModelError(f"{op.name}: its input is {found}; expected a sequence.")
-    return found.element
-
-
-def _place(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
-    """A place in a list, counted from the front; up to so many behind its last element.
+    """Returns the element type of the sequence in input 0, which may be wrapped in an optional.
 
     Raises:
-        NumberError: There is none.
+        ModelError: The input is not a sequence.
+    """
+    input_type = need(inputs, 0, op)
+    if isinstance(input_type, ContainerType) and input_type.kind == "optional":
+        input_type = input_type.element
+    if not isinstance(input_type, ContainerType) or input_type.kind != "sequence":
+        raise ModelError(f"{op.name}: its input is {input_type}; expected a sequence.")
+    return input_type.element
+
+
+def _position(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
+    """Returns a list index as a non-negative number; up to `behind` positions past the end are
+    valid.
+
+    Raises:
+        NumberError: The index is out of range.
     """
     if not -size <= index < size + behind:
         last = size + behind - 1
@@ -44,7 +51,7 @@ def _place(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
 
 @register
 class SequenceConstruct(HostDriven):
-    """A sequence of the inputs. Source: ONNX SequenceConstruct, opset 11."""
+    """Builds a sequence of the inputs. Source: ONNX SequenceConstruct, opset 11."""
 
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 0, self)
@@ -59,7 +66,7 @@ class SequenceConstruct(HostDriven):
 @register
 @dataclass(frozen=True)
 class SequenceEmpty(HostDriven):
-    """A sequence of nothing, of tensors of a dtype. Source: ONNX SequenceEmpty, opset 11."""
+    """Returns an empty sequence of tensors of a dtype. Source: ONNX SequenceEmpty, opset 11."""
 
     dtype: DType = DType.FLOAT32
 
@@ -78,7 +85,7 @@ class SequenceEmpty(HostDriven):
 
 @register
 class SequenceInsert(HostDriven):
-    """The sequence with a tensor more, at a place or at the end.
+    """Inserts a tensor into a sequence at a position, at the end by default.
 
     Source: ONNX SequenceInsert, opset 11.
     """
@@ -94,16 +101,16 @@ class SequenceInsert(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found, new, *rest = sequence(inputs[0]), *inputs[1:]
-        size = len(found)
+        tensors, new, *rest = sequence(inputs[0]), *inputs[1:]
+        size = len(tensors)
         index = host.read(rest[0]).item() if rest and rest[0] is not None else size
-        at = _place(index, size, self, 2, behind=1)
-        return [[*found[:at], new, *found[at:]]]
+        at = _position(index, size, self, 2, behind=1)
+        return [[*tensors[:at], new, *tensors[at:]]]
 
 
 @register
 class SequenceErase(HostDriven):
-    """The sequence without one of its tensors, the last by default.
+    """Removes a tensor from a sequence, the last one by default.
 
     Source: ONNX SequenceErase, opset 11.
     """
@@ -116,33 +123,33 @@ class SequenceErase(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found, *rest = sequence(inputs[0]), *inputs[1:]
+        tensors, *rest = sequence(inputs[0]), *inputs[1:]
         index = host.read(rest[0]).item() if rest and rest[0] is not None else -1
-        at = _place(index, len(found), self, 1)
-        return [[*found[:at], *found[at + 1 :]]]
+        at = _position(index, len(tensors), self, 1)
+        return [[*tensors[:at], *tensors[at + 1 :]]]
 
 
 @register
 class SequenceAt(HostDriven):
-    """One tensor of a sequence. Source: ONNX SequenceAt, opset 11."""
+    """Returns the tensor of a sequence at a position. Source: ONNX SequenceAt, opset 11."""
 
     plan_time_inputs = (1,)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         need(inputs, 1, self)
-        # The tensors of a sequence share a type, but each may have dims of its own.
+        # The tensors of a sequence share a type, but their dims may differ.
         return [wider([_element(inputs, self)], ())]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found, index = sequence(inputs[0]), inputs[1]
-        return [found[_place(host.read(index).item(), len(found), self, 1)]]
+        tensors, index = sequence(inputs[0]), inputs[1]
+        return [tensors[_position(host.read(index).item(), len(tensors), self, 1)]]
 
 
 @register
 class SequenceLength(HostDriven):
-    """How many tensors a sequence has. Source: ONNX SequenceLength, opset 11."""
+    """Returns the number of tensors in a sequence, int64. Source: ONNX SequenceLength, opset 11."""
 
     def infer(self, inputs: Types) -> list[TensorType]:
         _element(inputs, self)
@@ -157,10 +164,10 @@ class SequenceLength(HostDriven):
 @register
 @dataclass(frozen=True)
 class SplitToSequence(HostDriven):
-    """The parts of a tensor along an axis, as a sequence.
+    """Splits a tensor along an axis into a sequence.
 
-    Input 1, where given, is the size of each part or of all but the last; by default the parts are
-    single indices, and `keepdims` says whether their axis stays. Source: ONNX SplitToSequence,
+    Optional input 1 holds the size of each part, or, as a scalar, of all parts but the last. By
+    default each part is one index, and `keepdims` keeps the axis. Source: ONNX SplitToSequence,
     opset 11 to 24.
     """
 
@@ -175,8 +182,8 @@ class SplitToSequence(HostDriven):
             return [ContainerType.sequence(TensorType(x.dtype, None))]
         axis = normalize_axis(self.axis, len(x.shape), self)
         single = len(inputs) < 2 or inputs[1] is None
-        kept = (1,) if single and self.keepdims else () if single else fresh_dims(1)
-        dims = (*x.shape[:axis], *kept, *x.shape[axis + 1 :])
+        part_dims = (1,) if single and self.keepdims else () if single else fresh_dims(1)
+        dims = (*x.shape[:axis], *part_dims, *x.shape[axis + 1 :])
         return [ContainerType.sequence(TensorType(x.dtype, dims))]
 
     def run_host_driven(
@@ -191,7 +198,7 @@ class SplitToSequence(HostDriven):
             return [[take(x, axis, i, host) for i in range(n)]]
         split = host.read(rest[0])
         if np.any(split < (0 if split.ndim else 1)):
-            raise ShapeError(f"SplitToSequence: {split.tolist()} is not the size of parts.")
+            raise ShapeError(f"SplitToSequence: sizes {split.tolist()} are not valid.")
         ends = [0, *np.cumsum(split).tolist()] if split.ndim else [*range(0, n, int(split)), n]
         if ends[-1] != n:
             raise ShapeError(f"SplitToSequence: sizes {split.tolist()} do not add up to {n}.")
@@ -201,7 +208,7 @@ class SplitToSequence(HostDriven):
 @register
 @dataclass(frozen=True)
 class ConcatFromSequence(HostDriven):
-    """The tensors of a sequence side by side along `axis`, a new one where `new_axis` is set.
+    """Concatenates the tensors of a sequence along `axis`, or stacks them if `new_axis` is set.
 
     Source: ONNX ConcatFromSequence, opset 11.
     """
@@ -217,16 +224,18 @@ class ConcatFromSequence(HostDriven):
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
     ) -> Sequence[RuntimeValue]:
-        found = sequence(inputs[0])
-        if not found:
+        tensors = sequence(inputs[0])
+        if not tensors:
             raise InputError("ConcatFromSequence: the sequence is empty.")
-        return [join(found, self.axis, self.new_axis, host)]
+        return [join(tensors, self.axis, self.new_axis, host)]
 
 
 @register
 @dataclass(frozen=True)
 class Optional(HostDriven):
-    """An optional with the input inside, or an empty one. Source: ONNX Optional, opset 15."""
+    """Wraps the input in an optional, empty if there is no input. Source: ONNX Optional, opset
+    15.
+    """
 
     type: TensorType | None = None
 
@@ -248,7 +257,7 @@ class Optional(HostDriven):
 
 @register
 class OptionalHasElement(HostDriven):
-    """Whether an optional holds something; an input left out does not.
+    """Returns whether an optional holds a value; false if the input is omitted.
 
     Source: ONNX OptionalHasElement, opset 15 to 18.
     """
@@ -264,12 +273,14 @@ class OptionalHasElement(HostDriven):
 
 @register
 class OptionalGetElement(HostDriven):
-    """What an optional holds. Source: ONNX OptionalGetElement, opset 15 to 18."""
+    """Returns the value of an optional. Source: ONNX OptionalGetElement, opset 15 to 18."""
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        found = need(inputs, 0, self)
-        optional = isinstance(found, ContainerType) and found.kind == "optional"
-        return [found.element if optional and isinstance(found, ContainerType) else found]
+        input_type = need(inputs, 0, self)
+        optional = isinstance(input_type, ContainerType) and input_type.kind == "optional"
+        return [
+            input_type.element if optional and isinstance(input_type, ContainerType) else input_type
+        ]
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext

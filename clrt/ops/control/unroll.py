@@ -1,7 +1,7 @@
-"""Loop and Scan as so many copies of their graph, where planning knows how many.
+"""Unrolls Loop and Scan at planning, if the number of iterations is known.
 
-A graph that is run by the host costs a plan's run and its waits an iteration, some 200 us; as part
-of the plan around it only its launches.
+A subgraph that the host runs costs some 200 us per iteration for the plan's run and its waits;
+unrolled into the surrounding plan, an iteration costs only its launches.
 """
 
 from __future__ import annotations
@@ -27,69 +27,74 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Squeeze, Unsqueeze
 from clrt.util.host_limits import allows_iterations
 
-# Of all copies together. To plan a node takes 0.2 ms, about what the host needs for an iteration:
-# so many are planned for the first run, and so many where the same shapes came several times.
+# Maximum nodes of all copies together: on the first run with some shapes, and once these shapes
+# have repeated. Planning a node takes 0.2 ms, about as long as the host needs for an iteration.
 _FEW_NODES = 512
 _MANY_NODES = 2048
-_KERNEL_TURNS = 16  # least number of iterations for a kernel loop, which compiles a kernel
+# Minimum number of iterations for a kernel loop, which has to compile a kernel.
+_MIN_KERNEL_ITERATIONS = 16
 
 
 @register_decomposition(Scan, audience=DecompositionStage.PLANNING)
-def _one_slice(node: Node, make: Builder) -> list[Value] | None:
-    """The graph of a Scan over tensors of one slice."""
+def _inline_single_slice(node: Node, builder: Builder) -> list[Value] | None:
+    """Inlines the body of a Scan over tensors of one slice."""
     op = node.op
     assert isinstance(op, Scan)
-    given = [v for v in node.inputs if v is not None and v.type.is_static]
+    inputs = [v for v in node.inputs if v is not None and v.type.is_static]
     first, end = op.states, op.states + op.num_scan_inputs
     axes = op.scan_input_axes or (0,) * op.num_scan_inputs
-    if op.batched or len(given) < len(node.inputs):
+    if op.batched or len(inputs) < len(node.inputs):
         return None
-    scanned = zip(given[first:end], axes, strict=True)
+    scanned = zip(inputs[first:end], axes, strict=True)
     if any(v.dims[normalize_axis(axis, len(v.dims), op)] != 1 for v, axis in scanned):
         return None
-    actual = list(given)
+    actual = list(inputs)
     for k, axis in zip(range(first, end), axes, strict=True):
-        actual[k] = make.add(Squeeze(), given[k], make.ints(axis))
-    before = len(make.nodes)
-    results = make.inline(op.body, actual, sizes(op.body, actual))
-    read = (v for n in make.nodes[before:] for v in n.inputs if v is not None)
+        actual[k] = builder.add(Squeeze(), inputs[k], builder.ints(axis))
+    before = len(builder.nodes)
+    results = builder.inline(op.body, actual, sizes(op.body, actual))
+    read = (v for n in builder.nodes[before:] for v in n.inputs if v is not None)
     if not all(v.has_numbers for v in (*read, *results) if v.is_constant):
-        return None  # what the body declares of its shapes may not hold
+        return None  # the shapes that the body declares may be wrong
     axes = op.scan_output_axes or (0,) * len(results[first:])
     pairs = zip(results[first:], axes, strict=True)
-    stacks = [make.add(Unsqueeze(), value, make.ints(axis)) for value, axis in pairs]
+    stacks = [builder.add(Unsqueeze(), value, builder.ints(axis)) for value, axis in pairs]
     return [*results[:first], *stacks]
 
 
 @register_decomposition(Scan, audience=DecompositionStage.LOWERING)
-def _few_slices(node: Node, make: Builder) -> list[Value] | None:
-    return _slices(node, make, _FEW_NODES)
+def _few_slices(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Scan to at most `_FEW_NODES` nodes."""
+    return _unroll_scan(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Scan, audience=DecompositionStage.REPEATED)
-def _many_slices(node: Node, make: Builder) -> list[Value] | None:
-    return _slices(node, make, _MANY_NODES)
+def _many_slices(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Scan to at most `_MANY_NODES` nodes."""
+    return _unroll_scan(node, builder, _MANY_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.LOWERING)
-def _few_turns(node: Node, make: Builder) -> list[Value] | None:
-    return _turns(node, make, _FEW_NODES)
+def _few_turns(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Loop to at most `_FEW_NODES` nodes."""
+    return _unroll_loop(node, builder, _FEW_NODES)
 
 
 @register_decomposition(Loop, audience=DecompositionStage.REPEATED)
-def _many_turns(node: Node, make: Builder) -> list[Value] | None:
-    return _turns(node, make, _MANY_NODES)
+def _many_turns(node: Node, builder: Builder) -> list[Value] | None:
+    """Unrolls a Loop to at most `_MANY_NODES` nodes."""
+    return _unroll_loop(node, builder, _MANY_NODES)
 
 
-def _slices(node: Node, make: Builder, most: int) -> list[Value] | None:
-    """The graph of a Scan once for each slice; None for more than so many nodes."""
+def _unroll_scan(node: Node, builder: Builder, most: int) -> list[Value] | None:
+    """Unrolls a Scan, or runs it as a kernel loop; None if it would have more than `most` nodes."""
     op = node.op
     assert isinstance(op, Scan)
-    given = _tensors(node.inputs)
-    if op.batched or given is None:
+    inputs = _tensors(node.inputs)
+    if op.batched or inputs is None:
         return None
     first, end = op.states, op.states + op.num_scan_inputs
-    scanned = given[first:end]
+    scanned = inputs[first:end]
     axes = [
         normalize_axis(axis, len(x.dims), op)
         for axis, x in zip(op.scan_input_axes or (0,) * len(scanned), scanned, strict=True)
@@ -98,38 +103,38 @@ def _slices(node: Node, make: Builder, most: int) -> list[Value] | None:
     count = counts.pop()
     if counts or count == 0 or not allows_iterations(count):
         return None
-    in_kernel = _slices_in_kernel(node, make, axes, count)
+    in_kernel = _scan_in_kernel(node, builder, axes, count)
     if in_kernel is not None:
         return in_kernel
     nodes = count * (len(op.body.nodes) + len(scanned))
     if not 0 < nodes <= most:
         return None
     backwards = op.scan_input_directions or (0,) * len(scanned)
-    copies, states = _Copies(node, op.body, make), given[:first]
+    copies, states = _Copies(node, op.body, builder), inputs[:first]
     for turn in range(count):
-        places = [make.numbers(count - 1 - turn if back else turn) for back in backwards]
+        indices = [builder.numbers(count - 1 - turn if back else turn) for back in backwards]
         slices = [
-            make.add(Gather(axis), x, place)
-            for x, axis, place in zip(scanned, axes, places, strict=True)
+            builder.add(Gather(axis), x, place)
+            for x, axis, place in zip(scanned, axes, indices, strict=True)
         ]
-        results = copies.add([*states, *slices, *given[end:]])
+        results = copies.add([*states, *slices, *inputs[end:]])
         if results is None:
             return None
         states = results[:first]
         copies.rows.append(results[first:])
     outputs = len(op.body.outputs) - first
-    to = op.scan_output_axes or (0,) * outputs
-    return copies.results(states, to, op.scan_output_directions or (0,) * outputs)
+    output_axes = op.scan_output_axes or (0,) * outputs
+    return copies.results(states, output_axes, op.scan_output_directions or (0,) * outputs)
 
 
-def _slices_in_kernel(
-    node: Node, make: Builder, axes: Sequence[int], count: int
+def _scan_in_kernel(
+    node: Node, builder: Builder, axes: Sequence[int], count: int
 ) -> list[Value] | None:
-    """The slices by one kernel; None where they are few or the graph is not small."""
+    """Runs a Scan as a kernel loop; None if it has few slices or the body is not supported."""
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Scan)
     given = _tensors(inputs)
-    if given is None or count < _KERNEL_TURNS:
+    if given is None or count < _MIN_KERNEL_ITERATIONS:
         return None
     first, end = op.states, op.states + op.num_scan_inputs
     scanned = given[first:end]
@@ -143,58 +148,62 @@ def _slices_in_kernel(
     body = _kernel_body(graph, types, first)
     if body is None:
         return None
-    moved = [_moved(make, x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
+    moved = [_move_axis(builder, x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
     backs = map(bool, op.scan_input_directions or (0,) * len(scanned))
     stacks = len(op.body.outputs) - first
     reverses = [bool(r) for r in op.scan_output_directions or (0,) * stacks]
-    turns = zip(moved, backs, strict=True)
-    found = repeat(make, body, count, given[:first], list(turns), given[end:], reverses)
-    to = op.scan_output_axes or (0,) * stacks
-    pairs_to = zip(found[first:], to, strict=True)
-    stacked = [_moved(make, v, 0, axis % len(v.dims)) for v, axis in pairs_to]
-    return _fitting(node, [*found[:first], *stacked])
+    row_scans = zip(moved, backs, strict=True)
+    results = repeat(builder, body, count, given[:first], list(row_scans), given[end:], reverses)
+    output_axes = op.scan_output_axes or (0,) * stacks
+    pairs_to = zip(results[first:], output_axes, strict=True)
+    stacked = [_move_axis(builder, v, 0, axis % len(v.dims)) for v, axis in pairs_to]
+    return _if_compatible(node, [*results[:first], *stacked])
 
 
 def _kernel_body(body: Graph, types: Sequence[TensorType], states: int) -> LoopBody | None:
-    """A body of a known number of iterations for a kernel; None if it cannot be."""
+    """Returns a body for a kernel loop with a known number of iterations; None if unsupported."""
     try:
         known = static_body(body, types)
         return None if known is None else LoopBody.of(known, states, goes_on=True)
-    except ClrtError:  # of a graph that may not fit its inputs; the run says so
+    except ClrtError:  # the body may not fit its inputs; the run reports the error
         return None
 
 
-def _moved(make: Builder, x: Value, start: int, end: int) -> Value:
-    """A tensor with one of its axes at another place."""
+def _move_axis(builder: Builder, x: Value, start: int, end: int) -> Value:
+    """Moves axis `start` of a tensor to position `end`."""
     order = [a for a in range(len(x.dims)) if a != start]
     order.insert(end, start)
-    return x if start == end else make.add(Transpose(tuple(order)), x)
+    return x if start == end else builder.add(Transpose(tuple(order)), x)
 
 
-def _turns_in_kernel(node: Node, make: Builder, count: int) -> list[Value] | None:
-    """So many iterations by one kernel; None where they are few or the graph is not small."""
+def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | None:
+    """Runs a Loop of `count` iterations as a kernel loop; None if these are few or it is
+    unsupported.
+    """
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Loop)
     given = _tensors(inputs[2:])
-    if given is None or count < _KERNEL_TURNS or not allows_iterations(count):
+    if given is None or count < _MIN_KERNEL_ITERATIONS or not allows_iterations(count):
         return None
     stacks = len(op.body.outputs) - 1 - op.carried
     body = _kernel_body(op.body, [v.type for v in given], op.carried)
     if body is None:
         return None
     states, captured = given[: op.carried], given[op.carried :]
-    return _fitting(node, repeat(make, body, count, states, (), captured, (False,) * stacks))
+    return _if_compatible(
+        node, repeat(builder, body, count, states, (), captured, (False,) * stacks)
+    )
 
 
-def _fitting(node: Node, results: list[Value]) -> list[Value] | None:
-    """The outputs of a node; None where they are not what its types say."""
+def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
+    """Returns `results` if they match the output types of the node, else None."""
     pairs = zip(node.outputs, results, strict=True)
     return results if all(v.type.is_compatible(x.type) for v, x in pairs) else None
 
 
-def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
-    """The graph of a Loop once for each iteration, where the host can count these; None for more
-    than so many nodes.
+def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
+    """Unrolls a Loop whose trip count the host can compute; None if it needs more than `most`
+    nodes.
     """
     op = node.op
     assert isinstance(op, Loop)
@@ -206,74 +215,79 @@ def _turns(node: Node, make: Builder, most: int) -> list[Value] | None:
     counting = TripCountGraph.of(op, body, node.inputs)
     if counting is None:
         return None
-    # What is counted is a constant of each copy, and what serves that alone is dead.
-    left = [k for k in range(op.carried) if k not in counting.places]
+    # Counters are constants in each copy, and nodes that only compute them are dead.
+    other_states = [k for k in range(op.carried) if k not in counting.places]
     stacked = body.outputs[1 + op.carried :]
     rest = Graph(
-        body.name, list(body.inputs), [*(body.outputs[1 + k] for k in left), *stacked], body.nodes
+        body.name,
+        list(body.inputs),
+        [*(body.outputs[1 + k] for k in other_states), *stacked],
+        body.nodes,
     )
     rest.remove_dead()
     if counting.goes_on and counting.limit is not None:
-        found = _turns_in_kernel(node, make, counting.limit)
-        if found is not None:
-            return found
-    # To count, too, takes the host some time.
-    turns = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
-    if turns is None or len(turns) == 1 or not allows_iterations(len(turns) - 1):
+        results = _loop_in_kernel(node, builder, counting.limit)
+        if results is not None:
+            return results
+    # Counting takes host time as well.
+    history = counting.turns(most // max(len(rest.nodes), len(counting.graph.nodes), 1))
+    if history is None or len(history) == 1 or not allows_iterations(len(history) - 1):
         return None
-    found = _turns_in_kernel(node, make, len(turns) - 1)
-    if found is not None:
-        return found
+    results = _loop_in_kernel(node, builder, len(history) - 1)
+    if results is not None:
+        return results
     places = [body.inputs[2 + k] for k in counting.places]
-    same = dict(zip(body.inputs[2 + op.carried :], captured, strict=True))
-    hoisting = Hoisting(rest, same, [body.inputs[0], *places], len(turns) - 1, make)
+    invariant = dict(zip(body.inputs[2 + op.carried :], captured, strict=True))
+    hoisting = Hoisting(rest, invariant, [body.inputs[0], *places], len(history) - 1, builder)
     captured = [*captured, *hoisting.added]
-    copies = _Copies(node, rest, make)
-    for turn, numbers in enumerate(turns):
+    copies = _Copies(node, rest, builder)
+    for iteration, numbers in enumerate(history):
         for k, array in numbers.items():
-            states[k] = make.numbers(array, states[k].dtype)
-        if turn + 1 == len(turns):
+            states[k] = builder.numbers(array, states[k].dtype)
+        if iteration + 1 == len(history):
             break
-        pairs = zip(counters(body, turn), body.inputs, strict=False)
-        results = copies.add([*(make.numbers(n, v.dtype) for n, v in pairs), *states, *captured])
+        pairs = zip(counters(body, iteration), body.inputs, strict=False)
+        results = copies.add([*(builder.numbers(n, v.dtype) for n, v in pairs), *states, *captured])
         if results is None:
             return None
-        for k, value in zip(left, results, strict=False):
+        for k, value in zip(other_states, results, strict=False):
             states[k] = value
-        copies.rows.append(results[len(left) :])
+        copies.rows.append(results[len(other_states) :])
     return copies.results(states, (0,) * len(stacked), (0,) * len(stacked))
 
 
 def _tensors(values: Sequence[Value | None]) -> list[Value] | None:
-    """The values where all are tensors of a known shape on the device.
+    """Returns the values if all are device tensors of known shape, else None.
 
-    To trace so many nodes takes longer than to plan them for each shape, and how many there are
-    would hold for one number of iterations alone: there are none while sizes are traced.
+    Also returns None while sizes are traced: tracing that many nodes takes longer than planning
+    them for each shape, and the trace would be valid for one number of iterations only.
     """
-    found = [v for v in values if v is not None and v.type.is_static and not v.type.on_host]
-    traced = any(is_traced(d) for v in found for d in v.dims)
-    return found if len(found) == len(values) and not traced else None
+    tensors = [v for v in values if v is not None and v.type.is_static and not v.type.on_host]
+    traced = any(is_traced(d) for v in tensors for d in v.dims)
+    return tensors if len(tensors) == len(values) and not traced else None
 
 
 class _Copies:
-    """Copies of a graph, one after the other.
+    """Adds copies of a loop body, one per iteration.
 
     Attributes:
-        rows: What each gives to be stacked.
+        rows: Per copy, its outputs that are to be stacked.
     """
 
-    def __init__(self, node: Node, body: Graph, make: Builder) -> None:
+    def __init__(self, node: Node, body: Graph, builder: Builder) -> None:
         self.rows: list[list[Value]] = []
-        self._node, self._body, self._make = node, body, make
+        self._node, self._body, self._builder = node, body, builder
         self._count = 0
 
     def add(self, inputs: Sequence[Value]) -> list[Value] | None:
-        """The outputs of the next copy; None where the host has a part in it, or it may fail."""
+        """Adds a copy and returns its outputs; None if shapes stay unknown or the host is
+        needed.
+        """
         prefix, title = (f"{n}[{self._count}]." for n in (self._node.name, self._node.origins[0]))
         self._count += 1
-        before = len(self._make.nodes)
-        results = self._make.inline(self._body, inputs, sizes(self._body, inputs))
-        for inner in self._make.nodes[before:]:
+        before = len(self._builder.nodes)
+        results = self._builder.inline(self._body, inputs, sizes(self._body, inputs))
+        for inner in self._builder.nodes[before:]:
             inner.name = f"{title}{inner.name}"
             if not infer_known(inner):
                 return None
@@ -284,18 +298,18 @@ class _Copies:
     def results(
         self, states: Sequence[Value], axes: Sequence[int], backwards: Sequence[int]
     ) -> list[Value] | None:
-        """The outputs of the node; None where they are not what its types say.
+        """Returns the outputs of the loop node; None if they do not match its output types.
 
         Args:
-            states: The first of them.
-            axes: Along which the others are stacked.
-            backwards: Whether from the last to the first.
+            states: Final states, the first outputs.
+            axes: Stack axis of each other output.
+            backwards: Per stack, 1 to stack from the last copy to the first.
         """
-        make, found = self._make, list(states)
+        builder, outputs = self._builder, list(states)
         for column, axis, back in zip(zip(*self.rows, strict=True), axes, backwards, strict=True):
             if any(v.dims != column[0].dims for v in column):
                 return None
             at = axis % (len(column[0].dims) + 1)
-            parts = [make.add(Unsqueeze(), v, make.ints(at)) for v in column]
-            found.append(make.add(Concat(at), *(parts[::-1] if back else parts)))
-        return _fitting(self._node, found)
+            parts = [builder.add(Unsqueeze(), v, builder.ints(at)) for v in column]
+            outputs.append(builder.add(Concat(at), *(parts[::-1] if back else parts)))
+        return _if_compatible(self._node, outputs)
