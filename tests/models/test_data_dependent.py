@@ -208,7 +208,7 @@ def test_a_computed_rank_that_an_order_of_axes_does_not_fit() -> None:
         helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 1]),
     ]
     model = _model(nodes, {"x": (FLOAT, [3, 4]), "shape": (INT, ["k"])}, {"y": FLOAT})
-    with pytest.raises(clrt.ShapeError, match=r"Transpose.*\[0, 2, 1\] is no order of the axes"):
+    with pytest.raises(clrt.ShapeError, match=r"Transpose.*\[0, 2, 1\] does not permute the axes"):
         clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "shape": np.array([2, 6])})
 
 

@@ -1,1 +1,1 @@
-"""Ops that only move elements."""
+"""Ops that move elements without computing."""

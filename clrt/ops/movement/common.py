@@ -1,4 +1,4 @@
-"""What the ops that only move elements share: integer inputs as dims, fills, index types."""
+"""Helpers of data movement ops: unknown dims, integer inputs as dims, fill launches."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from clrt.util.math import ceil_div
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()
-# Elements that a work-item of a CPU writes: it takes a microsecond.
+# Elements that a CPU work-item writes in a fill, which takes about a microsecond.
 _FILL_RUN = 4096
 
 
 def fresh_dim() -> Expr:
-    """A dim of which nothing is known before the model runs, or before dims are bound."""
+    """Returns a new symbol for a dim that is unknown until the model runs, or until dims are
+    bound.
+    """
     return symbol(f"{UNKNOWN}{next(_NUMBERS)}")
 
 
 def fresh_dims(count: int) -> tuple[Dim, ...]:
-    """As many unknown dims as asked for."""
+    """Returns `count` unknown dims."""
     return tuple(fresh_dim() for _ in range(count))
 
 
 def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None:
-    """The elements of an integer input as dims; None where it is left out or not known yet."""
+    """Returns the elements of an integer input as dims; None if the input is omitted or unknown."""
     data = data_of(types, index)
     if data is None:
         return None
@@ -45,35 +47,35 @@ def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None
 
 
 def _as_python(number: Any) -> int:
-    """A number of NumPy or of a trace as one that Python computes with."""
+    """Converts a NumPy number to int; traced numbers stay."""
     return cast(int, number) if is_traced(number) else int(number)
 
 
 def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
-    """The elements of an input; None where it is left out or not known yet."""
-    found = types[index] if index < len(types) else None
-    return None if found is None else found.data
+    """Returns the known elements of an input; None if it is omitted or unknown."""
+    type_ = types[index] if index < len(types) else None
+    return None if type_ is None else type_.data
 
 
 def given(types: Sequence[TensorType | None], index: int) -> bool:
-    """Whether an optional input is there."""
+    """Returns whether an optional input is present."""
     return index < len(types) and types[index] is not None
 
 
 def length(types: Sequence[TensorType | None], index: int) -> int | None:
-    """How many elements a one-axis input has; None where that is not known."""
-    found = types[index] if index < len(types) else None
-    if found is None or found.shape is None or len(found.shape) != 1:
+    """Returns the number of elements of a 1-D input; None if it is omitted or unknown."""
+    type_ = types[index] if index < len(types) else None
+    if type_ is None or type_.shape is None or len(type_.shape) != 1:
         return None
-    count = found.shape[0]
-    return count if isinstance(count, int) else None
+    size = type_.shape[0]
+    return size if isinstance(size, int) else None
 
 
 def host(node: Node, index: int) -> Array:
-    """The elements of an input that the launch needs as numbers.
+    """Returns the elements of an input that a launch needs as numbers.
 
     Raises:
-        UnsupportedError: They are computed while the model runs.
+        UnsupportedError: The elements are computed while the model runs.
     """
     numbers = node.arg(index).numbers
     if numbers is None:
@@ -82,26 +84,30 @@ def host(node: Node, index: int) -> Array:
 
 
 def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
-    """The elements of an optional integer input; None where it is left out."""
+    """Returns the elements of an optional integer input; None if it is omitted.
+
+    Raises:
+        UnsupportedError: The elements are computed while the model runs.
+    """
     if node.input(index) is None:
         return None
     return tuple(map(_as_python, host(node, index).flat))
 
 
 def count(dims: Sequence[int]) -> int:
-    """How many elements a static shape has."""
+    """Returns the number of elements of a static shape."""
     return math.prod(dims)
 
 
 def index_t(indices: Value) -> Code:
-    """The C type of an index tensor."""
+    """Returns the C type of an index tensor."""
     return indices.dtype.cl
 
 
 def fill_launch(
     dst: BufferArg, dtype: DType, elems: int, value: object, caps: DeviceCaps
 ) -> Launch:
-    """The launch that writes one number to `elems` elements."""
+    """Returns the launch that fills `elems` elements with a number."""
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = int.from_bytes(pattern, "little", signed=True)
     return _fill("fill_bits", dtype, elems, caps, dst=dst, bits=bits)
@@ -110,11 +116,12 @@ def fill_launch(
 def fill_from_launch(
     dst: BufferArg, dtype: DType, elems: int, value: BufferArg, caps: DeviceCaps
 ) -> Launch:
-    """The launch that writes the first element of a buffer to `elems` elements."""
+    """Returns the launch that fills `elems` elements with the first element of a buffer."""
     return _fill("fill_from", dtype, elems, caps, dst=dst, value=value)
 
 
 def _fill(entry: str, dtype: DType, elems: int, caps: DeviceCaps, **args: Any) -> Launch:
+    """Returns the launch of a fill kernel."""
     kernel = KernelSpec.of("tensor/fill.cl", entry, DATA_T=dtype.cl_bits)
     run, local = (_FILL_RUN, (1,)) if caps.is_cpu else (1, None)
     return launch(kernel, (ceil_div(elems, run),), local, n=elems, run=run, **args)

@@ -1,4 +1,4 @@
-"""Concat and Split: tensors side by side along one axis."""
+"""Concat and Split: tensors adjacent along one axis."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]), ctx.placed_of(node))
 
 
-def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
-    """Values side by side along an axis of the whole."""
+def _adjacent_subviews(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subview]:
+    """Returns subviews of `whole` for values that are adjacent along an axis."""
     parts, at, pitch = [], 0, count(whole.dims[axis:])
     for value in values:
         assert value is not None
@@ -45,7 +45,7 @@ def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Subv
 @register
 @dataclass(frozen=True)
 class Concat(Op):
-    """The inputs one after another along `axis`. Source: ONNX Concat, opset 4 to 13."""
+    """Concatenates the inputs along `axis`. Source: ONNX Concat, opset 4 to 13."""
 
     axis: int = 0
 
@@ -83,7 +83,7 @@ class Concat(Op):
 
     def subviews(self, node: Node) -> list[Subview]:
         y = node.output
-        return _along(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
+        return _adjacent_subviews(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
@@ -97,17 +97,17 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]), ctx.placed_of(node))
 
 
-# Each is listed in the file, and has a type.
+# Maximum number of outputs: each is named in the file and gets a type.
 _MAX_PARTS = 1 << 20
 
 
 @register
 @dataclass(frozen=True)
 class Split(Op):
-    """x cut along `axis` into `num_outputs` parts of one size (the last may be smaller).
+    """Splits x along `axis` into `num_outputs` parts of equal size; the last may be smaller.
 
-    Input 1, where given, holds the sizes of the `outputs` parts instead. Source: ONNX Split, opset
-    2 to 18; the sizes became an input in 13.
+    Optional input 1 holds the size of each of the `outputs` parts instead. Source: ONNX Split,
+    opset 2 to 18; the sizes became an input in 13.
     """
 
     axis: int = 0
@@ -137,10 +137,14 @@ class Split(Op):
         return op if op.num_outputs else replace(op, num_outputs=len(node.outputs))
 
     def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
-        """The size of each part along the axis.
+        """Returns the size of each part along the axis.
+
+        Args:
+            dim: Size of the axis.
+            wanted: Requested sizes; None to divide by `num_outputs`.
 
         Raises:
-            ShapeError: The sizes do not add up to the dim.
+            ShapeError: The sizes do not add up to `dim`, or there are too many parts.
         """
         if wanted is not None:
             total = sum(wanted)
@@ -161,12 +165,14 @@ class Split(Op):
         wanted = elements(inputs, 1)
         unknown = wanted is None and given(inputs, 1)
         parts = length(inputs, 1) if unknown else None
-        most = max(parts or 0, self.num_outputs or 0, self.outputs)
-        if most > _MAX_PARTS:
-            raise ModelError(f"Split: it has {most} outputs; {_MAX_PARTS} are allowed.")
+        max_outputs = max(parts or 0, self.num_outputs or 0, self.outputs)
+        if max_outputs > _MAX_PARTS:
+            raise ModelError(f"Split: it has {max_outputs} outputs; {_MAX_PARTS} are allowed.")
         if x.shape is None:
-            found = len(wanted) if wanted is not None else parts or self.num_outputs or self.outputs
-            return [TensorType(x.dtype, None) for _ in range(found)]
+            num_parts = (
+                len(wanted) if wanted is not None else parts or self.num_outputs or self.outputs
+            )
+            return [TensorType(x.dtype, None) for _ in range(num_parts)]
         axis = normalize_axis(self.axis, len(x.shape), self)
         if unknown:
             sizes: list[Dim] = [fresh_dim() for _ in range(parts or self.outputs)]
@@ -177,7 +183,7 @@ class Split(Op):
 
     def subviews(self, node: Node) -> list[Subview]:
         x = node.arg(0)
-        return _along(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
+        return _adjacent_subviews(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, split = inputs[0], inputs[1] if len(inputs) > 1 else None

@@ -1,4 +1,4 @@
-"""DepthToSpace and SpaceToDepth: blocks of pixels to channels and back."""
+"""DepthToSpace and SpaceToDepth: rearrange blocks of pixels into channels and back."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class _DepthSpace(Op):
-    """The base of both.
+    """Base of DepthToSpace and SpaceToDepth.
 
-    Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
+    In mode DCR, the position in the block is the outer part of the channel index; in CRD the inner
+    part.
     """
 
     blocksize: int = 1
@@ -47,11 +48,13 @@ class _DepthSpace(Op):
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The input's dims with its blocks as axes of their own, and the order of the output."""
+        """Returns the input shape with block axes split off, and the permutation to the output
+        order.
+        """
         raise NotImplementedError(self.name)
 
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
-        """The output's shape.
+        """Returns the output shape.
 
         Raises:
             ShapeError: The input does not divide into blocks.
@@ -76,7 +79,7 @@ class _DepthSpace(Op):
 
 @register
 class DepthToSpace(_DepthSpace):
-    """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+    """Moves channels into blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
 
     Source: ONNX DepthToSpace, opset 1 to 28.
     """
@@ -98,7 +101,7 @@ class DepthToSpace(_DepthSpace):
 
 @register
 class SpaceToDepth(_DepthSpace):
-    """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
+    """Moves blocks of pixels into channels: (N, C, H, W) to (N, C b², H/b, W/b).
 
     Source: ONNX SpaceToDepth, opset 1 to 28.
     """

@@ -1,4 +1,4 @@
-"""Expand and Tile: elements repeated along axes."""
+"""Expand and Tile: repeat elements along axes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Expand(Op):
-    """x broadcast against a shape (dims of 1 in the shape keep those of x).
+    """Broadcasts x to a shape; where the shape has 1, the dim of x stays.
 
     Source: ONNX Expand, opset 8 to 13.
     """
@@ -65,11 +65,11 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
     shape: list[int] = []
     source_steps: list[int] = []
     target_steps: list[int] = []
-    for own, dim, goal, step in zip(
+    for stride, dim, goal, step in zip(
         contiguous_strides(x.dims), x.dims, y.dims, target, strict=True
     ):
         shape += [goal // dim, dim]
-        source_steps += [0, own]
+        source_steps += [0, stride]
         target_steps += [dim * step, step]
     return copy_launches(
         ctx, BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps
@@ -78,7 +78,7 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Tile(Op):
-    """x repeated `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
+    """Repeats x `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
 
     is_data_movement = True
     plan_time_inputs = (1,)

@@ -1,4 +1,4 @@
-"""Gather: rows of a table, along any axis."""
+"""Gather: selects slices along any axis by index."""
 
 from __future__ import annotations
 
@@ -32,7 +32,16 @@ CPU = tuned("gather_cpu", T_BYTES=16384)
 
 @dataclass(frozen=True)
 class _GatheredRows:
-    """y[o, i, :] = x[o, indices[i], :] for rows of `inner` elements, and what it launches with."""
+    """Launch parameters of y[o, i, :] = x[o, indices[i], :].
+
+    Attributes:
+        outer: Number of elements before the gathered axis.
+        n: Size of the gathered axis.
+        rows: Number of indices.
+        inner: Elements per row, after the gathered axis.
+        buffers: Kernel arguments that are buffers.
+        defines: Macros of the dtypes.
+    """
 
     outer: int
     n: int
@@ -43,6 +52,11 @@ class _GatheredRows:
 
 
 def _view(node: Node) -> _GatheredRows:
+    """Returns the launch parameters of a Gather node.
+
+    Raises:
+        UnsupportedError: The gathered axis has no elements.
+    """
     x, indices, y = node.arg(0), node.arg(1), node.output
     assert isinstance(node.op, Gather)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
@@ -61,7 +75,7 @@ def _view(node: Node) -> _GatheredRows:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why rows are not copied in long vectors."""
+    """Rejects rows shorter than a vector, which the CPU kernel copies in long vectors."""
     x, op = node.arg(0), node.op
     assert isinstance(op, Gather)
     shape = symbolic_shape(x)
@@ -104,9 +118,10 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Gather(Op):
-    """y[o, i, r] = x[o, indices[i], r] with o before and r after `axis`; -1 is the last row.
+    """Selects slices: y[o, i, r] = x[o, indices[i], r] with o before and r after `axis`.
 
-    Source: ONNX Gather, opset 1 to 13. An index outside the axis is an error that the run reports.
+    Negative indices count from the end. An index out of range makes the run fail with an error.
+    Source: ONNX Gather, opset 1 to 13.
     """
 
     axis: int = 0
@@ -123,13 +138,13 @@ class Gather(Op):
 
     def subviews(self, node: Node) -> list[Subview]:
         x, indices = node.arg(0).dims, node.arg(1).type.known_elements
-        # Those that the host computes of sizes would tie a plan to these.
+        # Indices that the host computes from sizes would restrict the plan to these sizes.
         if not isinstance(indices, np.ndarray) or indices.size != 1 or not count(node.output.dims):
             return []
         axis, index = normalize_axis(self.axis, len(x), self), int(indices.reshape(())[()])
         n, width = x[axis], count(x[axis + 1 :])
         if not -n <= index < n:
-            return []  # the run reports it
+            return []  # out of range: the run reports it
         return [Subview(node.output, node.arg(0), index % n * width, width, n * width)]
 
     def infer(self, inputs: Types) -> list[TensorType]:

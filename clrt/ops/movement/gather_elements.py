@@ -1,4 +1,4 @@
-"""GatherElements: for each index, one element along an axis."""
+"""GatherElements: selects one element along an axis per index."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class GatherElements(Op):
-    """y[i][j][k] = x[i][indices[i][j][k]][k] (for axis 1).
+    """Selects elements: y[i][j][k] = x[i][indices[i][j][k]][k] (for axis 1).
 
     Source: ONNX GatherElements, opset 11 to 13.
     """

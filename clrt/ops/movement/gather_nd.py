@@ -1,4 +1,4 @@
-"""GatherND and ScatterND: index tuples into the leading axes."""
+"""GatherND and ScatterND: access by index tuples into the leading axes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,21 @@ from clrt.ops.movement.scatter_elements import (
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
-_LEAST_SPAN = 1024  # elements of a slice to a work-group of a CPU
+_MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
-    """What follows index tuples: where bad ones are told, and TUPLE_PARAMS of common/tuple.clh.
+    """Returns the kernel arguments for index tuples: a status word, and TUPLE_PARAMS of
+    common/tuple.clh.
 
     Args:
-        dims: Of the indexed axes of `data`.
-        inner: Elements that a tuple stands for.
+        node: Node whose input 1 holds the tuples.
+        data: Indexed tensor.
+        dims: Sizes of the indexed axes of `data`.
+        inner: Number of elements that a tuple refers to.
+
+    Raises:
+        UnsupportedError: There are too many indexed axes, or one has no elements.
     """
     if len(dims) > MAX_RANK:
         raise UnsupportedError(f"{node}: tuples of {len(dims)} indices; kernels take {MAX_RANK}.")
@@ -70,14 +76,14 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     )
     tensors = dict(x=x, indices=indices, y=y)
     sizes = dict(inner=inner, tuples=tuples, per_batch=per_batch, batch=count(x.dims[b:]))
-    followed = _tuple_args(node, x, dims, inner)
-    return [launch_grid(kernel, (inner, tuples), ctx.caps, **tensors, **sizes, **followed)]
+    tuple_args = _tuple_args(node, x, dims, inner)
+    return [launch_grid(kernel, (inner, tuples), ctx.caps, **tensors, **sizes, **tuple_args)]
 
 
 @register
 @dataclass(frozen=True)
 class GatherND(Op):
-    """y[b, t] = x[b, indices[b, t]] with tuples of indices along the last axis.
+    """Selects slices: y[b, t] = x[b, indices[b, t]] with index tuples along the last axis.
 
     Source: ONNX GatherND, opset 11 to 13.
     """
@@ -151,14 +157,15 @@ def _emit_scatter(node: Node, ctx: Lowering, cpu: bool = False) -> list[Launch]:
     args |= _tuple_args(node, y, dims, inner)
     if not cpu:
         return [*launches, launch(kernel, (inner,), **args)]
-    # Long slices are cut; of short ones each work-group reads all tuples and does its part of y.
-    pieces = clamp(inner // _LEAST_SPAN, 1, ctx.caps.compute_units)
+    # Long slices are split over work-groups. If slices are short, each work-group reads all tuples
+    # and updates its own range of y.
+    pieces = clamp(inner // _MIN_SPAN, 1, ctx.caps.compute_units)
     span = ceil_div(inner, pieces)
     parts = clamp(ctx.caps.compute_units // pieces, 1, count(dims))
     share = ceil_div(count(dims), parts) * inner
-    cut = {"pieces": ceil_div(inner, span), "span": span, "share": share}
-    groups = (cut["pieces"] * ceil_div(count(y.dims), share),)
-    return [*launches, launch(kernel, groups, (1,), **args, **cut)]
+    split = {"pieces": ceil_div(inner, span), "span": span, "share": share}
+    groups = (split["pieces"] * ceil_div(count(y.dims), share),)
+    return [*launches, launch(kernel, groups, (1,), **args, **split)]
 
 
 def _emit_scatter_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -168,10 +175,11 @@ def _emit_scatter_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ScatterND(Op):
-    """x with y[indices[t]] = updates[t], or reduced into it; tuples along the last axis.
+    """Writes or reduces slices into a copy of x: y[indices[t]] = updates[t], tuples along the last
+    axis.
 
-    Numerics: updates of one element are taken in the order of the tuples, on one work-item.
-    Source: ONNX ScatterND, opset 11 to 18.
+    Numerics: updates of one element are applied in tuple order by one work-item. Source: ONNX
+    ScatterND, opset 11 to 18.
     """
 
     reduction: Reduction = "none"

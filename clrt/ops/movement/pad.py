@@ -1,4 +1,4 @@
-"""Pad: a border around a tensor, or (with negative pads) a tensor cropped."""
+"""Pad: adds a border to a tensor; negative pads crop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from clrt.util.math import ceil_div
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
 MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
-_ITEM_ELEMS = 8192  # of a work-item of a CPU
+_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -54,7 +54,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert pads is not None
     begins, ends = node.op.full_pads(len(x.dims), pads, host_ints(node, 3))
     strides = contiguous_strides(x.dims)
-    # Negative pads crop first: what is left is a view of x.
+    # Negative pads crop first, which leaves a view of x.
     crop = [max(-b, 0) for b in begins]
     kept = [d - c - max(-e, 0) for d, c, e in zip(x.dims, crop, ends, strict=True)]
     lead = [max(b, 0) for b in begins]
@@ -64,13 +64,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         return [_mirror(source, node, kept, strides, lead[: max(padded, default=0) + 1], ctx)]
     launches = [] if kept == list(y.dims) else [_border(node, elems, ctx.caps)]
     if all(k > 0 for k in kept):
-        own = contiguous_strides(y.dims)
-        place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
-        launches += copy_launches(ctx, source, place, x.dtype, kept, strides, own)
+        target_strides = contiguous_strides(y.dims)
+        target = BufferArg(y, sum(b * s for b, s in zip(lead, target_strides, strict=True)))
+        launches += copy_launches(ctx, source, target, x.dtype, kept, strides, target_strides)
     return launches
 
 
 def _border(node: Node, elems: int, caps: DeviceCaps) -> Launch:
+    """Returns the launch that fills the output with the pad value."""
     y, value = node.output, node.input(2)
     if value is None:
         return fill_launch(BufferArg(y), y.dtype, elems, 0, caps)
@@ -89,7 +90,19 @@ def _mirror(
     lead: Sequence[int],
     ctx: Lowering,
 ) -> Launch:
-    """The launch of the modes that repeat elements of x; `lead` ends with the last padded axis."""
+    """Returns the launch for modes that repeat elements of x (reflect, edge, wrap).
+
+    Args:
+        source: First element of the cropped input.
+        node: Pad node.
+        kept: Shape of the cropped input.
+        strides: Strides of x.
+        lead: Elements added before each axis, up to the last padded axis.
+        ctx: Lowering context.
+
+    Raises:
+        UnsupportedError: The cropped input is empty.
+    """
     y = node.output
     assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
@@ -111,7 +124,9 @@ def _mirror_rows(
     lead: Sequence[int],
     mode: dict[str, Define],
 ) -> Launch:
-    """Rows along the last axis of `lead`; the axes behind it are whole."""
+    """Returns the CPU launch, whose rows are along the last padded axis; later axes are
+    contiguous.
+    """
     rank = len(lead)
     inner = count(y.dims[rank:])
     d = pad_rank(y.dims[:rank], 1)
@@ -127,10 +142,10 @@ def _mirror_rows(
 @register
 @dataclass(frozen=True)
 class Pad(Op):
-    """x with pads[i] elements before and pads[r + i] after each of the r axes.
+    """Adds pads[i] elements before and pads[r + i] after each of the r axes.
 
-    Inputs: x, pads, value (of mode constant), axes (default: all). Negative pads crop.
-    Source: ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
+    Inputs: x, pads, value (for mode constant), axes (default: all). Negative pads crop. Source:
+    ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
     """
 
     mode: Mode = "constant"
@@ -145,10 +160,10 @@ class Pad(Op):
     def full_pads(
         self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
     ) -> tuple[list[int], list[int]]:
-        """Pads before and after every axis.
+        """Returns the pads before and after every axis.
 
         Raises:
-            ShapeError: There are not two pads for each axis.
+            ShapeError: There are not two pads per axis.
         """
         places = list(range(rank)) if axes is None else axes
         if len(pads) != 2 * len(places):
@@ -159,7 +174,7 @@ class Pad(Op):
         begins, ends = [0] * rank, [0] * rank
         for k, axis in enumerate(places):
             at = normalize_axis(axis, rank, self)
-            # Symbolic pads stay what they are; only `infer` meets them.
+            # Pads may be symbolic here; only `infer` passes such pads.
             begins[at], ends[at] = pads[k], pads[len(places) + k]  # type: ignore[assignment]
         return begins, ends
 
@@ -183,8 +198,8 @@ class Pad(Op):
         for axis, dim in enumerate(shape):
             source = x.shape[axis]
             if self.mode != "constant" and isinstance(source, int) and isinstance(dim, int):
-                left = source + min(begins[axis], 0) + min(ends[axis], 0)
-                if left <= 0 < dim:
+                cropped = source + min(begins[axis], 0) + min(ends[axis], 0)
+                if cropped <= 0 < dim:
                     raise ShapeError(f"Pad: axis {axis} has no elements for mode {self.mode}.")
         return [TensorType(x.dtype, shape)]
 

@@ -1,4 +1,4 @@
-"""ReverseSequence: the first elements of each sequence of a batch, backwards."""
+"""ReverseSequence: reverses the first elements of each sequence of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
 _SOURCE = "movement/reverse_sequence.cl"
-_ITEM_ELEMS = 8192  # of a work-item of a CPU
+_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -50,7 +50,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ReverseSequence(Op):
-    """The first sequence_lens[b] elements along time backwards, the rest as they are.
+    """Reverses the first sequence_lens[b] elements of sequence b along time; the rest is
+    unchanged.
 
     Source: ONNX ReverseSequence, opset 10.
     """

@@ -1,4 +1,4 @@
-"""ScatterElements: for each index, one element written or reduced along an axis."""
+"""ScatterElements: writes or reduces one element along an axis per index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from clrt.ops.index_checks import check_indices, index_status
 from clrt.ops.movement.common import count, index_t
 from clrt.ops.registry import register
 
-# As REDUCTION in common/scatter.clh numbers them.
+# Reduction -> value of REDUCTION in common/scatter.clh.
 Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
 REDUCTIONS: dict[Reduction, int] = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 UFUNCS: dict[str, Callable[..., Any]] = {
@@ -41,7 +41,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 
 
 def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str | None:
-    """Why the device cannot reduce the dtype, if so."""
+    """Returns why the device cannot reduce the dtype; None if it can."""
     if reduction == "none":
         return None
     if dtype in (DType.BOOL, DType.FLOAT16):
@@ -50,15 +50,17 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
 
 
 def data_t(reduction: Reduction, dtype: DType) -> Code:
-    """The element type in the kernel: bits where they are only moved."""
+    """Returns the C element type; an integer of the same size if elements are only moved."""
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """The launches that make the output a copy of input 0, where it is not in its place."""
+    """Returns launches that copy input 0 to the output; the executor skips them if it is in
+    place.
+    """
     x, y = node.arg(0), node.output
-    own = contiguous_strides(x.dims)
-    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    strides = contiguous_strides(x.dims)
+    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, strides, strides)
     return [replace(launch, copy=(x, y)) for launch in launches]
 
 
@@ -77,11 +79,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not count(indices.dims):
         return launches
     axis = normalize_axis(op.axis, len(y.dims), op)
-    strides, own = list(contiguous_strides(y.dims)), list(contiguous_strides(indices.dims))
+    strides, update_strides = (
+        list(contiguous_strides(y.dims)),
+        list(contiguous_strides(indices.dims)),
+    )
     dims = list(indices.dims)
-    n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
-    dims[axis], strides[axis], own[axis] = 1, 0, 0
-    merged, (at, read) = collapse(dims, strides, own)
+    n, step, length, walk = y.dims[axis], strides[axis], dims[axis], update_strides[axis]
+    dims[axis], strides[axis], update_strides[axis] = 1, 0, 0
+    merged, (at, read) = collapse(dims, strides, update_strides)
     status = index_status(node, 1, (n,), f"axis {axis} of '{y.name}'")
     tensors = dict(indices=indices, updates=updates, y=y, status=status)
     steps = dict(n=n, step=step, length=length, walk=walk, **axes("s", at, 0), **axes("u", read, 0))
@@ -92,7 +97,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
     )
-    # Lines along the last axis are walked one by one, others together.
+    # Axis lines of the last axis are processed one after another, others together.
     work = length if walk == 1 else 1
     return [*launches, launch_places(kernel, merged, ctx.caps, work, **tensors, **steps)]
 
@@ -100,10 +105,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ScatterElements(Op):
-    """x with y[i][indices[i][j][k]][k] = updates[i][j][k] (for axis 1), or reduced into it.
+    """Writes or reduces elements into a copy of x: y[i][indices[i][j][k]][k] = updates[i][j][k]
+    (axis 1).
 
-    Numerics: updates of one element are taken in the order of the indices, on one work-item.
-    Source: ONNX ScatterElements, opset 11 to 18.
+    Numerics: updates of one element are applied in index order by one work-item. Source: ONNX
+    ScatterElements, opset 11 to 18.
     """
 
     axis: int = 0

@@ -1,4 +1,4 @@
-"""Slice: a range with a step of some axes."""
+"""Slice: selects a range with a stride along some axes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from clrt.ops.movement.common import (
 )
 from clrt.ops.registry import register
 
-# Bounds from here on mean "to the end": models write INT32_MAX or INT64_MAX.
+# Bounds from this value on mean "to the end": models write INT32_MAX or INT64_MAX.
 _FAR = (1 << 31) - 1
 
 
 def taken(dim: int, start: int, end: int, step: int) -> range:
-    """The indices `start:end:step` of a dim: Python's, but backwards none starts before the first.
+    """Returns the indices `start:end:step` of a dim, as in Python, but clamped at 0 if step is
+    negative.
 
-    So ONNX clamps, and ONNX Runtime; its reference evaluator is Python.
+    ONNX Runtime clamps as ONNX specifies; ONNX's reference evaluator follows Python.
     """
     first, stop, _ = slice(start, end, step).indices(dim)
     return range(max(first, 0) if dim else first, stop, step)
@@ -49,18 +50,18 @@ def taken(dim: int, start: int, end: int, step: int) -> range:
 
 @pure
 def first_taken(dim: int, start: int, end: int, step: int) -> int:
-    """The first index of `taken`."""
+    """Returns the first index of `taken`."""
     return taken(dim, start, end, step).start
 
 
 @pure
 def count_taken(dim: int, start: int, end: int, step: int) -> int:
-    """How many indices `taken` has."""
+    """Returns the number of indices of `taken`."""
     return len(taken(dim, start, end, step))
 
 
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
-    """How many indices `start:end:step` selects of `dim`; None where that cannot be told."""
+    """Returns the number of indices that `start:end:step` selects of `dim`; None if undecidable."""
     if not isinstance(step, int):
         return None
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
@@ -93,10 +94,12 @@ def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
 
 
 def _is_far(bound: Dim) -> bool:
+    """Returns whether a bound means "to the end"."""
     return isinstance(bound, int) and bound >= _FAR
 
 
 def _is_negative(bound: Dim) -> bool | None:
+    """Returns whether a bound is negative; None if undecidable."""
     try:
         return bool(bound < 0)
     except UndecidableDim:
@@ -109,17 +112,17 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not count(y.dims) or 0 in ctx.placed_of(node):
         return []
     offset, steps = node.op.taken_from(node)
-    own = contiguous_strides(y.dims)
-    return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
+    target = contiguous_strides(y.dims)
+    return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, target)
 
 
 @register
 @dataclass(frozen=True)
 class Slice(Op):
-    """x[start:end:step] on the given axes, with the meaning of `taken` for each.
+    """Selects x[start:end:step] on the given axes; `taken` defines the indices.
 
-    Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1).
-    Source: ONNX Slice, opset 1 to 13; bounds and axes became inputs in 10.
+    Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1). Source: ONNX Slice,
+    opset 1 to 13; bounds and axes became inputs in 10.
     """
 
     attribute_to_input: ClassVar[Promoted] = {
@@ -145,14 +148,14 @@ class Slice(Op):
         axes: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, int, int, int]]:
-        """The axes, each with its start, end and step."""
+        """Yields (axis, start, end, step) for each sliced axis."""
         axes = range(len(starts)) if axes is None else axes
         steps = [1] * len(starts) if steps is None else steps
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             yield normalize_axis(axis, rank, self), start, end, step
 
     def taken_from(self, node: Node) -> tuple[int, list[int]]:
-        """The offset and the strides at which y lies in x."""
+        """Returns offset and strides of y as a view of x, in elements."""
         x = node.arg(0)
         bounds = [host_ints(node, i) for i in range(1, 5)]
         assert bounds[0] is not None and bounds[1] is not None
@@ -207,13 +210,14 @@ class Slice(Op):
         starts, ends = (host.read(b).tolist() for b in inputs[1:3])
         others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
         for axis, start, end, step in self.bounds(len(x.shape), starts, ends, *others):
-            places = taken(x.shape[axis], start, end, step)
-            if places != range(x.shape[axis]):
-                x = take(x, axis, places, host)
+            indices = taken(x.shape[axis], start, end, step)
+            if indices != range(x.shape[axis]):
+                x = take(x, axis, indices, host)
         return [x]
 
     @staticmethod
     def _length(inputs: Types, index: int) -> int | None:
+        """Returns the number of elements of a 1-D input; None if unknown."""
         data = data_of(inputs, index)
         return length(inputs, index) if data is None else data.size
 

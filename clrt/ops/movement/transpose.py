@@ -1,4 +1,4 @@
-"""Transpose: axes in another order."""
+"""Transpose: permutes axes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Transpose(Op):
-    """y[i_perm0, i_perm1, …] = x[i_0, i_1, …].
+    """Permutes axes: y[i_perm0, i_perm1, …] = x[i_0, i_1, …].
 
     Source: ONNX Transpose, opset 1 to 25.
     """
@@ -49,18 +49,18 @@ class Transpose(Op):
         perm = self.perm
         if perm is not None and sorted(perm) != list(range(len(perm))):
             raise ModelError(
-                f"Transpose: attribute 'perm' is {list(perm[:9])}, no order of axes; export the "
-                "model again."
+                f"Transpose: attribute 'perm' is {list(perm[:9])}, not a permutation of the axes; "
+                "export the model again."
             )
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """The permutation; reversed axes by default."""
+        """Returns the permutation for a rank; reversed axes if `perm` is None."""
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
 
     def moves_ones(self, shape: Shape) -> bool:
-        """Whether it moves only axes of size 1, if any."""
-        kept = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
-        return kept == sorted(kept)
+        """Returns whether only axes of size 1 move, so that the memory order stays the same."""
+        larger_axes = [a for a in self.order(len(shape)) if not provably_equal(shape[a], 1)]
+        return larger_axes == sorted(larger_axes)
 
     def is_view(self, inputs: Types) -> bool:
         (x,) = inputs
@@ -72,7 +72,7 @@ class Transpose(Op):
             return [TensorType(x.dtype, None)]
         order = self.order(len(x.shape))
         if len(order) != len(x.shape):
-            raise ShapeError(f"Transpose: perm {list(order)} is no order of the axes of {x}.")
+            raise ShapeError(f"Transpose: perm {list(order)} does not permute the axes of {x}.")
         return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

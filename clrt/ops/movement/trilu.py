@@ -1,4 +1,4 @@
-"""Trilu: the upper or lower triangle of matrices."""
+"""Trilu: keeps the upper or lower triangle of matrices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clrt.ops.movement.common import count, host_ints
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
-_ITEM_ELEMS = 8192  # of a work-item of a CPU
+_ITEM_ELEMS = 8192  # elements per CPU work-item
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -47,7 +47,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Trilu(Op):
-    """x with zeros below (upper) or above the k-th diagonal. Source: ONNX Trilu, opset 14."""
+    """Sets x to zero below (`upper`) or above the k-th diagonal. Source: ONNX Trilu, opset 14."""
 
     upper: int = 1
 

@@ -1,4 +1,4 @@
-"""Ops that keep every element in its place: Reshape, Flatten, Squeeze, Unsqueeze, Identity."""
+"""Ops that only change the shape: Reshape, Flatten, Squeeze, Unsqueeze, Identity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clrt.ops.registry import register
 
 
 class View(Op):
-    """Base of the ops whose output is the memory of input 0."""
+    """Base of ops whose output shares the memory of input 0."""
 
     always_view = True
     is_data_movement = True
@@ -30,7 +30,7 @@ class View(Op):
 
 @register
 class Identity(View):
-    """y = x. Source: ONNX Identity, opset 1 to 25."""
+    """Returns x. Source: ONNX Identity, opset 1 to 25."""
 
     def infer(self, inputs: Types) -> list[TensorType]:
         return [need(inputs, 0, self)]
@@ -49,10 +49,10 @@ class Identity(View):
 @register
 @dataclass(frozen=True)
 class Reshape(View):
-    """x with another shape: one -1 takes what is left, 0 keeps a dim of x (unless allowzero).
+    """Changes the shape of x: -1 is inferred, 0 keeps the dim of x (unless `allowzero`).
 
-    Source: ONNX Reshape, opset 5 to 25. Where x has no elements, -1 is what remains after the
-    dims that x and the target share.
+    If x has no elements, -1 is inferred from the dims that x and the target do not share. Source:
+    ONNX Reshape, opset 5 to 25.
     """
 
     allowzero: int = 0
@@ -61,10 +61,14 @@ class Reshape(View):
     plan_time_inputs = (1,)
 
     def target(self, shape: Shape, wanted: Sequence[Dim]) -> Shape:
-        """The new shape.
+        """Returns the output shape.
+
+        Args:
+            shape: Shape of x.
+            wanted: Requested dims.
 
         Raises:
-            ShapeError: The number of elements differs, or a 0 or a second -1 has no meaning.
+            ShapeError: The number of elements differs, or a 0 or a second -1 is invalid.
         """
         holes = [i for i, d in enumerate(wanted) if provably_equal(d, -1)]
         result: list[Dim] = []
@@ -78,22 +82,22 @@ class Reshape(View):
             result.append(dim)
         if len(holes) > 1:
             raise _error(shape, wanted, "only one dim can be -1")
-        left = list(shape)
+        unmatched = list(shape)
         others: list[Dim] = []
         for i, dim in enumerate(result):
-            match = next((k for k, d in enumerate(left) if provably_equal(d, dim)), None)
+            match = next((k for k, d in enumerate(unmatched) if provably_equal(d, dim)), None)
             if i in holes:
                 continue
             if match is None:
                 others.append(dim)
             else:
-                del left[match]
-        have, need_ = product(left), product(others)
+                del unmatched[match]
+        have, needed = product(unmatched), product(others)
         if holes:
-            if provably_equal(need_, 0) or provably_different(mod(have, need_), 0):
+            if provably_equal(needed, 0) or provably_different(mod(have, needed), 0):
                 raise _error(shape, wanted, "the number of elements is no multiple")
-            result[holes[0]] = floordiv(have, need_)
-        elif provably_different(have, need_):
+            result[holes[0]] = floordiv(have, needed)
+        elif provably_different(have, needed):
             # A shared dim of 0 makes both sides empty.
             empty = any(provably_equal(d, 0) for d in shape) and any(
                 provably_equal(d, 0) for d in result
@@ -122,12 +126,14 @@ class Reshape(View):
 @register
 @dataclass(frozen=True)
 class Flatten(View):
-    """x as a matrix: axes before `axis` are the rows. Source: ONNX Flatten, opset 1 to 25."""
+    """Reshapes x to a matrix whose rows are the axes before `axis`. Source: ONNX Flatten, opset 1
+    to 25.
+    """
 
     axis: int = 1
 
     def target(self, shape: Shape) -> Shape:
-        """(product of the dims before the axis, product of the rest)."""
+        """Returns (product of the dims before the axis, product of the others)."""
         rank = len(shape)
         axis = rank if self.axis == rank else normalize_axis(self.axis, rank, self)
         return (product(shape[:axis]), product(shape[axis:]))
@@ -146,7 +152,7 @@ class Flatten(View):
 @register
 @dataclass(frozen=True)
 class Squeeze(View):
-    """x without the given axes of one element (all of them by default, and where none are given).
+    """Removes the given axes of size 1; all of them if none are given.
 
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
@@ -155,10 +161,10 @@ class Squeeze(View):
     plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
-        """The new shape.
+        """Returns the output shape.
 
         Raises:
-            ShapeError: An axis is outside the rank or has not one element.
+            ShapeError: An axis is out of range, or its size is not 1.
         """
         if not axes:
             return tuple(d for d in shape if not provably_equal(d, 1))
@@ -180,7 +186,7 @@ class Squeeze(View):
             gone = length(inputs, 1)
             rank = len(x.shape) - gone if gone else None
             return [TensorType(x.dtype, None if rank is None else fresh_dims(rank))]
-        # A dim that may turn out to be 1 leaves the rank open.
+        # If a dim may be 1, the output rank is unknown.
         known = all(isinstance(d, int) for d in x.shape)
         return [TensorType(x.dtype, self.target(x.shape, []) if known else None)]
 
@@ -194,7 +200,7 @@ class Squeeze(View):
 @register
 @dataclass(frozen=True)
 class Unsqueeze(View):
-    """x with new axes of one element at places of the output.
+    """Inserts axes of size 1; `axes` are positions in the output shape.
 
     Source: ONNX Unsqueeze, opset 1 to 25; axes became an input in 13.
     """
@@ -204,10 +210,10 @@ class Unsqueeze(View):
     plan_time_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
-        """The new shape.
+        """Returns the output shape.
 
         Raises:
-            ShapeError: An axis is outside the new rank or given twice.
+            ShapeError: An axis is out of range or repeated.
         """
         rank = len(shape) + len(axes)
         new = {normalize_axis(a, rank, self) for a in axes}
@@ -235,5 +241,6 @@ class Unsqueeze(View):
 
 
 def _error(shape: Shape, wanted: Sequence[Dim], trouble: str) -> ShapeError:
+    """Returns the error for an invalid Reshape."""
     to = f"[{','.join(map(str, shape))}] to [{','.join(map(str, wanted))}]"
     return ShapeError(f"Reshape: {to}: {trouble}.")

@@ -96,7 +96,7 @@ def test_fields_have_their_types() -> None:
         (lambda: MaxPool((2,), ceil_mode="yes"), "'ceil_mode' is 'yes'; expected 0 or 1"),
         (lambda: MaxPool((2,), auto_pad="SAME"), "expected one of NOTSET, SAME_UPPER"),
         (lambda: MaxPool((1 << 64,)), "an integer of 64 bits"),
-        (lambda: Transpose((0, 0)), "'perm' is .*no order of axes"),
+        (lambda: Transpose((0, 0)), "'perm' is .*not a permutation of the axes"),
         (lambda: ConstantOfShape("x" * 10**6), r"'x{39}…; expected a number or"),
     ],
 )
