@@ -1,8 +1,8 @@
-"""One registry of decompositions: what ops stand for, as graphs made with a `Builder`.
+"""Registry of decompositions: rules that replace an op by a graph of other ops.
 
-A decomposition is a function of one node, with its typed inputs, and of the builder that it makes
-new nodes with; it returns values for the node's outputs. For whom it is, is data: the importer asks
-by the name that an op has in a file, the planner and the exporter by the class of an op.
+A rule gets one node, with typed inputs, and a builder for the new nodes; it returns values for the
+node's outputs. Rules are registered per stage. The importer looks them up by the op's name in the
+file, planner and exporter by op class.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from clrt.ops.base import Op
 from clrt.ops.node_errors import NodeErrorContext
 
 Results: TypeAlias = "Sequence[Value | None]"
-# Called with the node, or what the importer knows of one, and a builder. None leaves the node as
-# it is; a result that is None is an output that clrt does not have.
+# Called with a node (the importer: its description of one) and a builder. Returning None leaves the
+# node unchanged; None among the results is an output that clrt does not support.
 Rule: TypeAlias = "Callable[[Any, Any], Results | None]"
 RuleOf = TypeVar("RuleOf", bound=Rule)
 Key: TypeAlias = "type[Op] | tuple[str, str]"
 
 
 class DecompositionStage(Enum):
-    """Who asks for a decomposition.
+    """Stage that applies a decomposition.
 
-    IMPORT: The importer, of an op that clrt lacks in the form that a file has.
-    PLANNING: The optimiser and, with numbers for all shapes, the planner.
-    LOWERING: The planner alone, of an op that has no form of its own on a device.
-    REPEATED: The planner, where a graph runs again and again with the same shapes.
-    EXPORT: The exporter, of an op that ONNX or ONNX Runtime lacks.
+    IMPORT: The importer, for an op or form of an op in the file that clrt lacks. PLANNING: The
+    optimiser, and the planner once all shapes are numbers. LOWERING: The planner only, for an op
+    without kernels of its own. REPEATED: The planner, for a graph that runs repeatedly with the
+    same shapes. EXPORT: The exporter, for an op that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
@@ -48,32 +47,40 @@ class Decomposition:
     """An entry of the registry.
 
     Attributes:
-        rule: Makes the nodes.
-        before: At import, it is for opsets below this one, and there goes before the op's class.
+        rule: Builds the replacement nodes.
+        before: At import, the rule applies only to opsets below this one, and then precedes the
+            op class. None for all opsets.
     """
 
     rule: Rule
     before: int | None = None
 
-    def apply(self, node: object, make: Builder) -> Results | None:
-        """The values for the outputs of a node; None where it does not apply.
+    def apply(self, node: object, builder: Builder) -> Results | None:
+        """Returns values for the outputs of a node; None if the rule does not apply.
 
         Raises:
-            ClrtError: The node is not valid, or its form is unsupported; the error names it.
+            ClrtError: The node is invalid or its form is unsupported; the error names the node.
         """
         with NodeErrorContext(node):
-            return self.rule(node, make)
+            return self.rule(node, builder)
 
 
 DECOMPOSITIONS: dict[tuple[DecompositionStage, Key], tuple[Decomposition, ...]] = {}
-# By class the entry of the class itself or of its nearest base.
+# Cache per stage and class: the entry of the class or of its nearest base.
 _BY_CLASS: dict[tuple[DecompositionStage, type], Decomposition | None] = {}
 
 
 def register_decomposition(
     *keys: Key, audience: DecompositionStage, before: int | None = None
 ) -> Callable[[RuleOf], RuleOf]:
-    """Decorator: the function is the decomposition of these ops, and of those derived from them."""
+    """Returns a decorator that registers a rule for op classes (and subclasses) or for names in
+    files.
+
+    Args:
+        keys: Op classes, or pairs of domain and op type.
+        audience: Stage that applies the rule.
+        before: At import, apply only to opsets below this one; None for all.
+    """
 
     def add(rule: RuleOf) -> RuleOf:
         for key in keys:
@@ -86,20 +93,22 @@ def register_decomposition(
 
 
 def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
-    """What the importer puts in the place of an op of that opset."""
-    found = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
-    dated = (d for d in found if d.before is not None and opset < d.before)
-    return next(dated, next((d for d in found if d.before is None), None))
+    """Returns the decomposition that the importer applies to an op of an opset; None if there is
+    none.
+    """
+    entries = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
+    versioned = (d for d in entries if d.before is not None and opset < d.before)
+    return next(versioned, next((d for d in entries if d.before is None), None))
 
 
 def imported_ops() -> set[tuple[str, str]]:
-    """Domain and name of every op that the importer takes apart, at some opset."""
+    """Returns domain and name of every op that has an import decomposition for some opset."""
     keys = (key for audience, key in DECOMPOSITIONS if audience is DecompositionStage.IMPORT)
     return {key for key in keys if isinstance(key, tuple)}
 
 
 def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | None:
-    """The decomposition of a class of ops of the IR."""
+    """Returns the decomposition of an op class at a stage; None if there is none."""
     key = audience, cls
     if key not in _BY_CLASS:
         entries = (DECOMPOSITIONS.get((audience, base)) for base in cls.__mro__)
@@ -110,21 +119,25 @@ def of_class(cls: type[IrOp], audience: DecompositionStage) -> Decomposition | N
 def decompose(
     node: Node, names: Names, *audiences: DecompositionStage
 ) -> tuple[list[Node], list[Value]] | None:
-    """The nodes that a node stands for and the values for its outputs; None where there are none.
+    """Decomposes a node.
 
     Args:
-        names: Those that are taken; new nodes are named after the node.
-        audiences: The first of them that has one for the node.
+        node: Node to replace.
+        names: Names in use; new nodes are named after the node.
+        audiences: Stages, in order of preference.
+
+    Returns:
+        The new nodes and the values for the node's outputs; None if no rule applies.
 
     Raises:
-        ShapeError, ModelError, UnsupportedError: What the rule says of the node.
+        ShapeError, ModelError, UnsupportedError: The rule rejects the node.
     """
     assert isinstance(node.op, Op)
     for audience in audiences:
         entry = of_class(type(node.op), audience)
         if entry is not None:
-            make = Builder(names, node.name, origins=node.origins)
-            results = entry.apply(node, make)
+            builder = Builder(names, node.name, origins=node.origins)
+            results = entry.apply(node, builder)
             if results is not None:
-                return make.nodes, [v for v in results if v is not None]
+                return builder.nodes, [v for v in results if v is not None]
     return None

@@ -1,1 +1,1 @@
-"""Ops that ONNX lacks, as ops that it has."""
+"""Decompositions at export: replace ops that ONNX lacks with ops that it has."""

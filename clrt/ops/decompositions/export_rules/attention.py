@@ -1,4 +1,4 @@
-"""Fused attention and rotary embeddings as ops that ONNX has."""
+"""Exports fused attention and rotary embeddings as ONNX ops."""
 
 from __future__ import annotations
 
@@ -42,77 +42,79 @@ _BY_HEAD = (0, 2, 1, 3)
 
 
 @register_decomposition(FusedAttention, audience=DecompositionStage.EXPORT)
-def _fused_attention(node: Node, make: ExportBuilder) -> Sequence[Value]:
+def _fused_attention(node: Node, builder: ExportBuilder) -> Sequence[Value]:
     op = node.op
     assert isinstance(op, FusedAttention)
-    q, k, v = _projections(node, make)
+    q, k, v = _projections(node, builder)
     groups = op.num_heads // op.kv_num_heads
-    queries = _heads(q, op.num_heads, op.head_size, _BY_HEAD, make)
-    keys = _heads(k, op.kv_num_heads, op.head_size, (0, 2, 3, 1), make)
-    values = _heads(v, op.kv_num_heads, op.v_head_size, _BY_HEAD, make)
+    queries = _heads(q, op.num_heads, op.head_size, _BY_HEAD, builder)
+    keys = _heads(k, op.kv_num_heads, op.head_size, (0, 2, 3, 1), builder)
+    values = _heads(v, op.kv_num_heads, op.v_head_size, _BY_HEAD, builder)
     if groups > 1:
-        shared = make.numbers(np.repeat(np.arange(op.kv_num_heads), groups))
-        keys, values = (make(Gather(1), x, shared) for x in (keys, values))
-    scores = make(MatMul(), queries, keys)
+        shared = builder.numbers(np.repeat(np.arange(op.kv_num_heads), groups))
+        keys, values = (builder(Gather(1), x, shared) for x in (keys, values))
+    scores = builder(MatMul(), queries, keys)
     if op.scale != 1:
-        scores = make(Mul(), scores, make.numbers(op.scale, q.dtype))
+        scores = builder(Mul(), scores, builder.numbers(op.scale, q.dtype))
     if op.softcap > 0:
-        cap = make.numbers(op.softcap, q.dtype)
-        scores = make(Mul(), make(Tanh(), make(Div(), scores, cap)), cap)
-    bias = _bias(node, q, k, make)
+        cap = builder.numbers(op.softcap, q.dtype)
+        scores = builder(Mul(), builder(Tanh(), builder(Div(), scores, cap)), cap)
+    bias = _bias(node, q, k, builder)
     if bias is not None:
-        scores = make(Add(), scores, bias)
-    result = make(MatMul(), make(Softmax(-1), scores), values)
+        scores = builder(Add(), scores, bias)
+    result = builder(MatMul(), builder(Softmax(-1), scores), values)
     if (op.nan_to_zero or node.input(4)) and bias is not None:
-        # Of the mask alone, which all heads and perhaps all layers share.
-        top = make(ReduceMax(keepdims=True), bias, make.numbers([-1]))
-        hidden = make(Equal(), top, make.numbers(-np.inf, q.dtype))
-        result = make(Where(), hidden, make.numbers(0, q.dtype), result)
-    merged = make(Transpose((0, 2, 1, 3)), result)
+        # Computed from the mask, which all heads and possibly all layers share.
+        top = builder(ReduceMax(keepdims=True), bias, builder.numbers([-1]))
+        hidden = builder(Equal(), top, builder.numbers(-np.inf, q.dtype))
+        result = builder(Where(), hidden, builder.numbers(0, q.dtype), result)
+    merged = builder(Transpose((0, 2, 1, 3)), result)
     width = op.num_heads * op.v_head_size
-    return [make(Reshape(), merged, make.numbers([0, 0, width]))]
+    return [builder(Reshape(), merged, builder.numbers([0, 0, width]))]
 
 
 @register_decomposition(FusedRotary, audience=DecompositionStage.EXPORT)
-def _fused_rotary(node: Node, make: ExportBuilder) -> Sequence[Value]:
+def _fused_rotary(node: Node, builder: ExportBuilder) -> Sequence[Value]:
     op, x, cos, sin = node.op, node.arg(0), node.arg(1), node.arg(2)
     assert isinstance(op, FusedRotary)
     half, width = op.head_size // 2, op.num_heads * op.head_size
     if x.type.rank == 3:
-        x = make.columns(x, op.offset, width)
-    heads = _heads(x, op.num_heads, op.head_size, _BY_HEAD, make)
-    first, second = make.columns(heads, 0, half), make.columns(heads, half, half)
-    turned = make(Concat(-1), make(Neg(), second), first)
-    result = make(Add(), make(Mul(), heads, cos), make(Mul(), turned, sin))
-    merged = make(Transpose(_BY_HEAD), result)
-    return [make(Reshape(), merged, make.numbers([0, 0, width]))]
+        x = builder.columns(x, op.offset, width)
+    heads = _heads(x, op.num_heads, op.head_size, _BY_HEAD, builder)
+    first, second = builder.columns(heads, 0, half), builder.columns(heads, half, half)
+    rotated = builder(Concat(-1), builder(Neg(), second), first)
+    result = builder(Add(), builder(Mul(), heads, cos), builder(Mul(), rotated, sin))
+    merged = builder(Transpose(_BY_HEAD), result)
+    return [builder(Reshape(), merged, builder.numbers([0, 0, width]))]
 
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.EXPORT)
-def _update_cache(node: Node, make: ExportBuilder) -> Sequence[Value]:
-    return update_parts(node, make)
+def _update_cache(node: Node, builder: ExportBuilder) -> Sequence[Value]:
+    return update_parts(node, builder)
 
 
-def _bias(node: Node, q: Value, k: Value, make: ExportBuilder) -> Value | None:
-    """What is added to the scores: the mask, and -inf for keys that a query does not see."""
+def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
+    """Returns the additive bias of the scores: the mask, and -inf for keys that a query may not
+    see.
+    """
     mask, op = node.input(3), node.op
     assert isinstance(op, FusedAttention)
     if mask is not None and op.by_distance:
-        rows, columns, (queries, _) = _places(q, k, make)
-        last = make(Sub(), queries, make.numbers(1))
-        first = make(Sub(), last, make(Unsqueeze(), rows, make.numbers([1])))
-        mask = make(Gather(1), mask, make(Add(), columns, first))
+        rows, columns, (queries, _) = _positions(q, k, builder)
+        last = builder(Sub(), queries, builder.numbers(1))
+        first = builder(Sub(), last, builder(Unsqueeze(), rows, builder.numbers([1])))
+        mask = builder(Gather(1), mask, builder(Add(), columns, first))
     if mask is not None and mask.dtype is DType.BOOL:
-        mask = _additive(mask, q.dtype, make)
-    seen = _seen(node, q, k, make)
+        mask = _additive(mask, q.dtype, builder)
+    seen = _visible_keys(node, q, k, builder)
     if seen is None:
         return mask
-    hidden = _additive(seen, q.dtype, make)
-    return hidden if mask is None else make(Add(), mask, hidden)
+    hidden = _additive(seen, q.dtype, builder)
+    return hidden if mask is None else builder(Add(), mask, hidden)
 
 
-def _projections(node: Node, make: ExportBuilder) -> tuple[Value, Value, Value]:
-    """The columns of q, k and v."""
+def _projections(node: Node, builder: ExportBuilder) -> tuple[Value, Value, Value]:
+    """Returns q, k and v, sliced from their inputs."""
     op = node.op
     assert isinstance(op, FusedAttention)
     values = [node.arg(i) for i in range(3)]
@@ -124,59 +126,66 @@ def _projections(node: Node, make: ExportBuilder) -> tuple[Value, Value, Value]:
     ]
     side_by_side = starts == [0, widths[0], widths[0] + widths[1]]
     if side_by_side and values[0] is values[1] is values[2] and _width(values[0]) == sum(widths):
-        q, k, v = make.add_all(Split(-1), values[0], make.numbers(widths))
+        q, k, v = builder.add_all(Split(-1), values[0], builder.numbers(widths))
         return q, k, v
     parts = []
     for value, start, width in zip(values, starts, widths, strict=True):
-        parts.append(make.columns(value, start, width) if value.type.rank == 3 else value)
+        parts.append(builder.columns(value, start, width) if value.type.rank == 3 else value)
     return parts[0], parts[1], parts[2]
 
 
 def _width(value: Value) -> Dim | None:
+    """Returns the last dim of a value; None if the rank is unknown."""
     return None if value.shape is None else value.shape[-1]
 
 
-def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: ExportBuilder) -> Value:
-    """Heads transposed by `perm`, of [B, S, heads*size] or of [B, heads, S, size]."""
+def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], builder: ExportBuilder) -> Value:
+    """Splits heads and permutes axes by `perm`; x is [B, S, heads*size] or [B, heads, S, size]."""
     if x.type.rank == 4:
-        return x if perm == _BY_HEAD else make(Transpose((0, 1, 3, 2)), x)
-    split = make(Reshape(), x, make.numbers([0, 0, count, size]))
-    return make(Transpose(perm), split)
+        return x if perm == _BY_HEAD else builder(Transpose((0, 1, 3, 2)), x)
+    split = builder(Reshape(), x, builder.numbers([0, 0, count, size]))
+    return builder(Transpose(perm), split)
 
 
-def _additive(mask: Value, dtype: DType, make: ExportBuilder) -> Value:
-    """A bool mask as one to add: 0 where it is true, -inf elsewhere."""
-    return make(Where(), mask, make.numbers(0, dtype), make.numbers(-np.inf, dtype))
+def _additive(mask: Value, dtype: DType, builder: ExportBuilder) -> Value:
+    """Converts a bool mask to an additive one: 0 where true, -inf elsewhere."""
+    return builder(Where(), mask, builder.numbers(0, dtype), builder.numbers(-np.inf, dtype))
 
 
-def _places(q: Value, k: Value, make: ExportBuilder) -> tuple[Value, Value, list[Value]]:
-    """The numbers of queries, int64 [Sq], those of keys [Sk], and how many there are of each."""
+def _positions(q: Value, k: Value, builder: ExportBuilder) -> tuple[Value, Value, list[Value]]:
+    """Returns query positions int64 [Sq], key positions int64 [Sk], and the two lengths.
+
+    Raises:
+        UnsupportedError: The rank of q or k is unknown.
+    """
     if q.shape is None or k.shape is None:
         raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
-    zero, one = make.numbers(0), make.numbers(1)
-    sizes = [make.dim(x.shape[-2]) for x in (q, k) if x.shape]
-    rows, columns = (make(Range(), zero, n, one) for n in sizes)
+    zero, one = builder.numbers(0), builder.numbers(1)
+    sizes = [builder.dim(x.shape[-2]) for x in (q, k) if x.shape]
+    rows, columns = (builder(Range(), zero, n, one) for n in sizes)
     return rows, columns, sizes
 
 
-def _seen(node: Node, q: Value, k: Value, make: ExportBuilder) -> Value | None:
-    """bool[Sq, Sk] or [B, 1, Sq, Sk]: the keys that a query sees by its place; None for all."""
+def _visible_keys(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
+    """Returns which keys each query may see, bool[Sq, Sk] or [B, 1, Sq, Sk]; None if all."""
     op, lengths = node.op, node.input(4)
     assert isinstance(op, FusedAttention)
     if lengths is None and not op.is_causal:
         return None
-    rows, columns, sizes = _places(q, k, make)
+    rows, columns, sizes = _positions(q, k, builder)
     seen, count = None, sizes[1]
     if lengths is not None:
-        count = make(Unsqueeze(), make(Cast(DType.INT64), lengths), make.numbers([1, 2, 3]))
-        seen = make(Less(), columns, count)
+        count = builder(
+            Unsqueeze(), builder(Cast(DType.INT64), lengths), builder.numbers([1, 2, 3])
+        )
+        seen = builder(Less(), columns, count)
     if op.is_causal:
-        places = make(Unsqueeze(), rows, make.numbers([1]))
+        positions = builder(Unsqueeze(), rows, builder.numbers([1]))
         if op.at_end:
-            places = make(Add(), places, make(Sub(), count, sizes[0]))
-        behind = make(GreaterOrEqual(), places, columns)
-        seen = behind if seen is None else make(And(), seen, behind)
+            positions = builder(Add(), positions, builder(Sub(), count, sizes[0]))
+        behind = builder(GreaterOrEqual(), positions, columns)
+        seen = behind if seen is None else builder(And(), seen, behind)
         if op.left_window >= 0:
-            oldest = make(Sub(), places, make.numbers(op.left_window))
-            seen = make(And(), seen, make(GreaterOrEqual(), columns, oldest))
+            oldest = builder(Sub(), positions, builder.numbers(op.left_window))
+            seen = builder(And(), seen, builder(GreaterOrEqual(), columns, oldest))
     return seen

@@ -1,4 +1,4 @@
-"""The builder of the exporter's decompositions."""
+"""Graph builder for decompositions at export."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from clrt.ops.pointwise.table import (
 
 
 class ExportBuilder(Builder):
-    """Makes the nodes that stand for one node, in forms that ONNX Runtime has.
+    """Builds the nodes that replace one node, in forms that ONNX Runtime supports.
 
     Args:
-        node: What is replaced; its name is a part of the new names.
-        names: Those of the graph.
-        single: The constants that one node alone reads.
+        node: Replaced node; prefixes the new names.
+        names: Names used in the graph.
+        single: Constants that only one node reads.
     """
 
     def __init__(self, node: Node, names: Names, single: frozenset[Value]) -> None:
@@ -45,18 +45,18 @@ class ExportBuilder(Builder):
         self._single = single
 
     def __call__(self, op: IrOp, *inputs: Value | None) -> Value:
-        """The first output of an op."""
+        """Adds a node and returns its first output."""
         return self.add(op, *inputs)
 
     def transposed(self, value: Value) -> Value:
-        """A value with its last two axes swapped; a constant of no other node is swapped now."""
+        """Swaps the last two axes; a constant that only this node reads is transposed at export."""
         if value.numbers is not None and value in self._single:
             return self.numbers(np.ascontiguousarray(value.numbers.swapaxes(-1, -2)), value.dtype)
         rank = rank_of(value)
         return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
 
     def program(self, steps: Sequence[ElementwiseStep], operands: Sequence[Value]) -> Value:
-        """The last step of an elementwise program."""
+        """Adds the steps of an elementwise program and returns the result of the last one."""
         values = list(operands)
         for step in steps:
             if isinstance(step.op, Literal):
@@ -72,36 +72,38 @@ class ExportBuilder(Builder):
         return values[-1]
 
     def choice(self, condition: Value, x: Value, y: Value) -> Value:
-        """Where, which ONNX Runtime does not have for bool."""
+        """Adds Where; for bool, which ONNX Runtime lacks, logical ops."""
         if x.dtype is not DType.BOOL:
             return self(Where(), condition, x, y)
         others = self(And(), self(Not(), condition), y)
         return self(Or(), self(And(), condition, x), others)
 
     def on_scale(self, x: Value, scale: Value, low: Value, high: Value) -> Value:
-        """RoundToScale; Max would keep NaN."""
+        """Adds the ops of RoundToScale; they use Where because Max would propagate NaN."""
         levels = self(Div(), x, scale)
         levels = self(Where(), self(Greater(), levels, low), levels, low)
         levels = self(Where(), self(Less(), levels, high), levels, high)
         return self(Mul(), self(Round(), levels), scale)
 
     def swish(self, op: Swish, x: Value) -> Value:
-        """Swish of opsets before 24, of which ONNX Runtime has more kernels."""
+        """Adds Swish as Sigmoid and Mul, for which ONNX Runtime has more kernels than for opset
+        24's Swish.
+        """
         scaled = x if op.alpha == 1 else self(Mul(), x, self.numbers(op.alpha, x.dtype))
         return self(Mul(), x, self(Sigmoid(), scaled))
 
     def columns(self, value: Value, start: int, width: int) -> Value:
-        """Some places of the last axis; the value itself where these are all."""
+        """Slices `width` elements of the last axis; returns the value itself if these are all."""
         if not start and value.shape is not None and provably_equal(value.shape[-1], width):
             return value
         return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))
 
 
 def rank_of(value: Value) -> int:
-    """The rank of a value.
+    """Returns the rank of a value.
 
     Raises:
-        UnsupportedError: It is not known.
+        UnsupportedError: The rank is unknown.
     """
     if value.shape is None:
         raise UnsupportedError(f"'{value.name}' has no known rank, which its export needs.")

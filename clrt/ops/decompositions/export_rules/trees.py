@@ -1,4 +1,4 @@
-"""clrt.DecisionTrees as the TreeEnsembleRegressor of ai.onnx.ml."""
+"""Exports clrt.DecisionTrees as TreeEnsembleRegressor of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from clrt.ops.pointwise.cast import Cast
 
 @dataclass(frozen=True)
 class TreeEnsembleRegressor(Op):
-    """Trees whose leaves have weights of any targets. Source: ai.onnx.ml, opset 1 to 3.
+    """Trees whose leaves hold weights for any number of targets. Source: ai.onnx.ml, opset 1 to
+    3.
 
     Attributes:
-        n_targets, aggregate_function, …: ONNX's, one element per node or per weight of a leaf.
+        n_targets, aggregate_function, …: ONNX's attributes, with one element per node or per
+            leaf weight.
     """
 
     n_targets: int = 0
@@ -52,18 +54,24 @@ class TreeEnsembleRegressor(Op):
 
 @dataclass
 class _Rows:
-    """The columns of the attributes, a row per node and a row per weight."""
+    """Columns of the attributes, stored as rows.
+
+    Attributes:
+        nodes: One row per node: tree, node, feature, value, mode, true child, false child,
+            missing flag.
+        targets: One row per leaf weight: tree, node, target, weight.
+    """
 
     nodes: list[tuple[int, int, int, float, str, int, int, int]] = field(default_factory=list)
     targets: list[tuple[int, int, int, float]] = field(default_factory=list)
 
 
 @register_decomposition(DecisionTrees, audience=DecompositionStage.EXPORT)
-def _trees(node: Node, make: ExportBuilder) -> list[Value]:
-    """The values that take the place of a DecisionTrees.
+def _trees(node: Node, builder: ExportBuilder) -> list[Value]:
+    """Replaces a DecisionTrees node.
 
     Raises:
-        UnsupportedError: The trees are no constants, or compare in float64.
+        UnsupportedError: The trees are not constant, or compare in float64.
     """
     op, x = node.op, node.arg(0)
     assert isinstance(op, DecisionTrees)
@@ -74,8 +82,8 @@ def _trees(node: Node, make: ExportBuilder) -> list[Value]:
     if x.dtype is DType.FLOAT64:
         raise UnsupportedError(f"{node!r} compares in float64; ONNX Runtime's trees give float32.")
     if not op.targets:
-        zero, axis = make.numbers([0]), make.numbers([1])
-        return [make(Slice(), x, zero, zero, axis)]
+        zero, axis = builder.numbers([0]), builder.numbers([1])
+        return [builder(Slice(), x, zero, zero, axis)]
     rows = _Rows()
     for tree, root in enumerate(known[2]):
         _add_tree(rows, tree, int(root), known)
@@ -85,25 +93,25 @@ def _trees(node: Node, make: ExportBuilder) -> list[Value]:
         *zip(*rows.nodes, strict=True),
         *(zip(*rows.targets, strict=True) if rows.targets else ()),
     )
-    given = x if x.dtype is DType.FLOAT32 else make(Cast(DType.FLOAT32), x)
-    result = make(ensemble, given)
-    return [result if x.dtype is DType.FLOAT32 else make(Cast(x.dtype), result)]
+    features = x if x.dtype is DType.FLOAT32 else builder(Cast(DType.FLOAT32), x)
+    result = builder(ensemble, features)
+    return [result if x.dtype is DType.FLOAT32 else builder(Cast(x.dtype), result)]
 
 
 def _add_tree(rows: _Rows, tree: int, root: int, tables: list[Array]) -> None:
-    """The nodes that can be reached from a root; a node that two others share is there twice."""
+    """Adds the nodes reachable from a root; a node with two parents is duplicated."""
     nodes, splits, _, starts, entries, weights = tables
     pending, count = [(0, root)], 1
     while pending:
-        own, at = pending.pop()
+        node_id, at = pending.pop()
         if at < 0:
-            rows.nodes.append((tree, own, 0, 0.0, "LEAF", 0, 0, 0))
+            rows.nodes.append((tree, node_id, 0, 0.0, "LEAF", 0, 0, 0))
             for i in range(int(starts[~at]), int(starts[~at + 1])):
-                rows.targets.append((tree, own, int(entries[i]), float(weights[i])))
+                rows.targets.append((tree, node_id, int(entries[i]), float(weights[i])))
             continue
         feature, mode, true, false = (int(v) for v in nodes[at])
         missing = int(mode >= MISSING_IS_TRUE)
         name, split = BRANCHES[mode % MISSING_IS_TRUE], float(splits[at])
-        rows.nodes.append((tree, own, feature, split, name, count, count + 1, missing))
+        rows.nodes.append((tree, node_id, feature, split, name, count, count + 1, missing))
         pending += [(count, true), (count + 1, false)]
         count += 2

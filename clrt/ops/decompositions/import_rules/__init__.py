@@ -1,4 +1,4 @@
-"""What ops of files stand for: importing this package fills the importer's part of the registry."""
+"""Decompositions at import; importing this package registers them."""
 
 from __future__ import annotations
 

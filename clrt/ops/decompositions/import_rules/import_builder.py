@@ -1,9 +1,9 @@
-"""What stands for an op of a file: clrt's own bodies, where ONNX has none, or one not used here.
+"""Decompositions at import: clrt's rules for ops without an ONNX function body, or instead of
+it.
 
-A decomposition at import is a function under `@expands` that builds the nodes for one node of the
-file, whose attributes and input types it sees. It adds ops by the names and attributes that they
-have in ONNX's newest opset; the importer makes ops of the IR of them, and takes those apart that
-have no class.
+A rule is a function under `@register_import_decomposition` that builds the nodes that replace one
+node of the file, given its attributes and input types. It adds ops by their names and attributes in
+ONNX's newest opset. The importer converts them to IR ops, and decomposes those that have no class.
 """
 
 from __future__ import annotations
@@ -28,10 +28,14 @@ from clrt.util.host_limits import MAX_COUNT, text_array
 
 @dataclass(frozen=True)
 class BodyNode:
-    """A node of a body, of the opsets that bodies are written in.
+    """A node of a decomposition, in the opsets that decompositions use.
 
     Attributes:
-        outputs: How many it has.
+        op_type: Op name.
+        domain: Op domain; "" for ai.onnx.
+        inputs: Input values; None for an omitted one.
+        outputs: Number of outputs.
+        attrs: Attributes by name.
     """
 
     op_type: str
@@ -42,21 +46,27 @@ class BodyNode:
 
 
 class ImportsBodies(Protocol):
-    """What the importer gives a body: the way from ONNX's ops to the IR's."""
+    """Interface to the importer, which converts nodes of decompositions to IR nodes.
+
+    Attributes:
+        names: Names in use.
+    """
 
     names: Names
 
     def add(self, node: BodyNode) -> list[Value]:
-        """The outputs of a node."""
+        """Adds a node and returns its outputs."""
 
     def add_scan(
         self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """The outputs of a Scan.
+        """Adds a Scan and returns its outputs.
 
         Args:
-            types: Of the inputs of its graph; None for one that is not known.
-            step: The outputs of its graph, from what adds nodes to it and its inputs.
+            node: The Scan, without its subgraph.
+            types: Input types of its subgraph; None for unknown ones.
+            step: Builds the subgraph: gets the importer of the subgraph and its inputs, returns
+                its outputs.
         """
 
 
@@ -64,15 +74,16 @@ Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 
 
 class ImportBuilder(Builder):
-    """The builder of what stands for one node of a file.
+    """Builds the nodes that replace one node of a file.
 
     Attributes:
-        op_type: Of the node.
-        opset: Of the node's domain.
-        output_count: How many outputs the node has.
-        attrs: The attributes that the node has.
-        inputs: Of the node; `has` says whether an optional one is there.
-        outputs: For the decomposition to set; None for one that it does not have.
+        op_type: Op name of the node.
+        opset: Opset of the node's domain.
+        output_count: Number of outputs of the node.
+        attrs: Attributes present on the node.
+        inputs: Input values; `has` tells whether an optional one is present.
+        types: Input types; None for an omitted or unknown input.
+        outputs: Set by the rule; None for an unsupported output.
     """
 
     def __init__(
@@ -90,14 +101,14 @@ class ImportBuilder(Builder):
         self.opset = opset
         self.output_count = output_count
         self.attrs = attrs
-        # An op that is given one left out says so.
+        # Ops report an omitted input that they need.
         self.inputs = cast(list[Value], list(inputs))
         self.types = [None if v is None else v.type for v in inputs]
         self.outputs: Results = []
         self._importer = importer
 
     def __call__(self, op: str, *inputs: Value | None, domain: str = "", **attrs: Any) -> Value:
-        """The one output of a new node."""
+        """Adds a node with one output and returns this output."""
         return self.node(op, inputs, 1, domain, **attrs)[0]
 
     def node(
@@ -108,7 +119,7 @@ class ImportBuilder(Builder):
         domain: str = "",
         **attrs: Any,
     ) -> list[Value]:
-        """The outputs of a new node."""
+        """Adds a node and returns its outputs."""
         return self._importer.add(BodyNode(op, domain, inputs, outputs, attrs))
 
     def scan(
@@ -118,11 +129,14 @@ class ImportBuilder(Builder):
         outputs: int,
         **attrs: Any,
     ) -> list[Value]:
-        """The outputs of a Scan.
+        """Adds a Scan and returns its outputs.
 
         Args:
-            inputs: The states, then what is scanned.
-            step: The outputs of its graph, from a body in which to make them and the inputs there.
+            inputs: Initial states, then scanned tensors.
+            step: Builds the subgraph: gets a builder and the subgraph's inputs, returns its
+                outputs.
+            outputs: Number of outputs.
+            attrs: Attributes of the Scan.
         """
 
         def inside(importer: ImportsBodies, formals: list[Value]) -> list[Value]:
@@ -136,60 +150,66 @@ class ImportBuilder(Builder):
         return self._importer.add_scan(node, types, inside)
 
     def scalar(self, value: int) -> Value:
-        """An int64."""
+        """Adds an int64 scalar constant."""
         return self.numbers(value)
 
     def number(self, value: float, index: int = 0) -> Value:
-        """A number of the dtype of an input."""
+        """Adds a scalar constant of the dtype of an input."""
         return self.numbers(value, self.input_dtype(index))
 
     def labels(self, strings: str, ints: str) -> Array | None:
-        """The names of the classes, or None."""
+        """Returns the class labels from one of two attributes; None if both are absent.
+
+        Args:
+            strings: Name of the attribute with string labels.
+            ints: Name of the attribute with integer labels.
+        """
         if self.attrs.get(strings):
             return text_array(self.attrs[strings])
-        found = self.attrs.get(ints)
-        return np.asarray(found, np.int64) if found else None
+        values = self.attrs.get(ints)
+        return np.asarray(values, np.int64) if values else None
 
     def floats(self, values: Any) -> Value:
-        """A float32 constant."""
+        """Adds a float32 constant."""
         return self.numbers(values, DType.FLOAT32)
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        """The value in a dtype."""
+        """Casts a value to a dtype."""
         return self("Cast", value, to=dtype.onnx)
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is there."""
+        """Returns whether an optional input is present."""
         return index < len(self.types) and self.types[index] is not None
 
     def optional(self, index: int) -> Value | None:
-        """An optional input; None where it is left out."""
+        """Returns an optional input; None if it is omitted."""
         return self.inputs[index] if self.has(index) else None
 
     def input_type(self, index: int = 0) -> TensorType:
-        """Type of an input.
+        """Returns the type of an input.
 
         Raises:
-            ModelError: It is left out.
+            ModelError: The input is omitted.
         """
-        found = self.types[index] if index < len(self.types) else None
-        if found is None:
+        type_ = self.types[index] if index < len(self.types) else None
+        if type_ is None:
             raise ModelError(f"it lacks its input {index}; the model is not valid ONNX.")
-        return found
+        return type_
 
     def input_dtype(self, index: int = 0) -> DType:
-        """Dtype of an input.
+        """Returns the dtype of an input.
 
         Raises:
-            ModelError: It is left out.
+            ModelError: The input is omitted.
         """
         return self.input_type(index).dtype
 
     def shape_of(self, index: int = 0) -> Shape:
-        """Dims of an input.
+        """Returns the shape of an input.
 
         Raises:
-            ModelError, UnsupportedError: It is left out, or its rank is not known.
+            ModelError: The input is omitted.
+            UnsupportedError: Its rank is unknown.
         """
         shape = self.input_type(index).shape
         if shape is None:
@@ -197,14 +217,15 @@ class ImportBuilder(Builder):
         return shape
 
     def rank_of(self, index: int = 0) -> int:
-        """Rank of an input; raises what `shape_of` does."""
+        """Returns the rank of an input; raises the errors of `shape_of`."""
         return len(self.shape_of(index))
 
     def count_of(self, name: str, default: int | None = None, most: int = MAX_COUNT) -> int:
-        """An integer attribute that says how many nodes or numbers the expansion makes.
+        """Returns an integer attribute that determines how many nodes or elements the rule
+        creates.
 
         Raises:
-            ModelError: It is missing, or outside 1..most.
+            ModelError: The attribute is missing, or outside 1..most.
         """
         count = self.attrs.get(name, default)
         if not isinstance(count, int) or not 1 <= count <= most:
@@ -212,10 +233,11 @@ class ImportBuilder(Builder):
         return count
 
     def size_of(self, index: int, axis: int) -> int:
-        """A dim of an input that must be a number.
+        """Returns a dim of an input as an int.
 
         Raises:
-            ModelError, UnsupportedError: The input is left out, or the dim is not known.
+            ModelError: The input is omitted or a scalar.
+            UnsupportedError: The dim is symbolic.
         """
         shape = self.shape_of(index)
         if not shape:
@@ -226,41 +248,44 @@ class ImportBuilder(Builder):
         return dim
 
     def array_of(self, index: int) -> Array:
-        """Elements of an input that must be a constant.
+        """Returns the elements of a constant input.
 
         Raises:
-            ModelError, UnsupportedError: The input is left out, or it is computed.
+            ModelError: The input is omitted.
+            UnsupportedError: The input is computed at run time.
         """
-        found = self.input_type(index).numbers
-        if found is None:
+        array = self.input_type(index).numbers
+        if array is None:
             raise UnsupportedError(f"its input {index} is computed while the model runs")
-        return found
+        return array
 
     def plus(self, value: Value, index: int) -> Value:
-        """The value plus an optional input."""
+        """Adds an optional input to a value; returns the value if the input is omitted."""
         return self("Add", value, self.inputs[index]) if self.has(index) else value
 
     def as_float32(self, index: int = 0) -> Value:
-        """An input, cast where it has another dtype."""
+        """Returns an input, cast to float32 if needed."""
         if self.input_dtype(index) is DType.FLOAT32:
             return self.inputs[index]
         return self.cast(self.inputs[index], DType.FLOAT32)
 
     def rows(self, value: Value, index: int = 0) -> Value:
-        """An input of one axis as a matrix of one row; `value` stands for it."""
-        found = self.types[index]
-        if found is None or found.rank != 1:
+        """Reshapes `value` to a matrix of one row if input `index` is 1-D."""
+        type_ = self.types[index]
+        if type_ is None or type_.rank != 1:
             return value
         return self("Reshape", value, self.ints(1, -1))
 
     def real(self) -> tuple[Value, DType]:
-        """The first input in the dtype to compute in: float64 as it is, others as float32."""
+        """Returns the first input and its compute dtype: float64 stays, others are cast to
+        float32.
+        """
         if self.input_dtype() is DType.FLOAT64:
             return self.inputs[0], DType.FLOAT64
         return self.as_float32(), DType.FLOAT32
 
     def float32(self, value: Value, dtype: DType) -> Value:
-        """A value of that dtype as float32."""
+        """Casts a value of a dtype to float32 if needed."""
         return value if dtype is DType.FLOAT32 else self.cast(value, DType.FLOAT32)
 
 
@@ -270,12 +295,16 @@ Expansion = Callable[[ImportBuilder], None]
 def register_import_decomposition(
     domain: str, *op_types: str, before: int | None = None
 ) -> Callable[[Expansion], Expansion]:
-    """Decorator: the function is the decomposition of these ops at import.
+    """Returns a decorator that registers a rule for ops at import.
 
-    One that raises `Decompose` leaves this form of the op to the body in its ONNX schema.
+    A rule that raises `Decompose` leaves this form of the op to the function body of its ONNX
+    schema.
 
     Args:
-        before: At opsets below this one, and there also of ops that clrt has in a later form.
+        domain: Domain of the ops.
+        op_types: Op names.
+        before: Apply only to opsets below this one, then also to ops that have an op class;
+            None for all.
     """
 
     def add(expansion: Expansion) -> Expansion:
