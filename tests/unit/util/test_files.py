@@ -31,8 +31,8 @@ def test_a_link_stays(tmp_path: Path) -> None:
 _WRITER = """
 import sys
 from pathlib import Path
-from clrt.util.files import replacing
-with replacing(Path(sys.argv[1])) as stream:
+from clrt.util.files import atomic_write
+with atomic_write(Path(sys.argv[1])) as stream:
     stream.write(b"half")
     stream.flush()
     print("writing", flush=True)
