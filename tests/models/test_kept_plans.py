@@ -11,7 +11,7 @@ import pytest
 import clrt
 from clrt.runtime.execution import planner as plans_module
 from clrt.runtime.opencl.devices import DeviceInfo
-from clrt.runtime.opencl.programs import _KEPT
+from clrt.runtime.opencl.programs import _MAX_RECENT_PROGRAMS
 from clrt.runtime.opencl.session import session_for
 from tests.conftest import let_go
 from tests.harness import all_devices
@@ -90,7 +90,7 @@ def test_what_plans_take_is_known_without_asking_each(
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "collected"])
 def test_programs_of_a_model_go_with_it(device: DeviceInfo, closes: bool) -> None:
     ops = ("Exp", "Abs", "Neg", "Sqrt")
-    names = [(a, b, c) for a in ops for b in ops for c in ops][: _KEPT + 3]
+    names = [(a, b, c) for a in ops for b in ops for c in ops][: _MAX_RECENT_PROGRAMS + 3]
     programs = session_for(device).programs
     let_go()  # else what other tests compiled is written, too
     before = None

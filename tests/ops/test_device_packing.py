@@ -26,7 +26,7 @@ rng = np.random.default_rng(23)
 
 @pytest.fixture(autouse=True)
 def _all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_packing, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(device_packing, "_MIN_BYTES", 0)
     monkeypatch.setattr(device_packing, "_CHUNK_BYTES", 20_000)
 
 

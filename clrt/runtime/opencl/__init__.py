@@ -1,1 +1,1 @@
-"""Devices, programs, buffers and kernels: the only user of pyopencl."""
+"""OpenCL devices, programs, buffers and kernels; the only package that uses pyopencl."""

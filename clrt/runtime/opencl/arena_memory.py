@@ -1,4 +1,4 @@
-"""The device memory of arenas."""
+"""`ArenaMemory`: the device buffers (slabs) of an arena, which runs use one at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from clrt.runtime.opencl.session import DeviceSession
 
 
 class ArenaUser(Protocol):
-    """A run in an arena."""
+    """A run that uses an arena."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether the arena is free again."""
+        """Whether the run has ended, so that the arena is free."""
 
 
 @dataclass(eq=False)
@@ -28,12 +28,13 @@ class ArenaMemory:
     """Device memory of an arena, which one run uses at a time; it only grows.
 
     Attributes:
-        account: Counts the memory, and limits it.
-        generation: Counts reallocations: plans bound to an older one bind again.
-        run: The run that it was taken for last; None once that has given it back.
-        is_torn: Whether an exception broke off a run in it: it is not used again.
-        views: By bound plan, its inputs and outputs as arrays, where the host has this memory: to
-            find one takes 3 us.
+        account: Ledger of the model, which counts and limits the memory; None if there is none.
+        buffers: One buffer for each slab.
+        generation: Number of reallocations; plans bound to an older generation bind again.
+        is_torn: Whether an exception interrupted a run in the arena, so that it is not reused.
+        run: The last run that the arena was assigned to; None once that has released it.
+        views: Inputs and outputs of each bound plan as host arrays, if the host shares this memory.
+            Cached, since creating a view takes 3 us.
     """
 
     session: DeviceSession
@@ -51,21 +52,21 @@ class ArenaMemory:
 
     @property
     def in_use(self) -> bool:
-        """Whether its run has not ended."""
+        """Whether a run that has not ended uses the arena."""
         return self.run is not None and not self.run.has_ended
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Makes every slab at least as large as asked for.
+        """Grows slabs to at least the given sizes in bytes; they lose their contents.
 
         Raises:
-            OutOfMemoryError: One does not fit; the slabs before it are kept.
+            OutOfMemoryError: A slab does not fit; the slabs before it are kept.
         """
-        held = self.sizes
-        wanted = [max(pair) for pair in zip_longest(held, sizes, fillvalue=0)]
-        same = next((i for i, n in enumerate(wanted) if held[i : i + 1] != [n]), len(wanted))
+        present = self.sizes
+        wanted = [max(pair) for pair in zip_longest(present, sizes, fillvalue=0)]
+        same = next((i for i, n in enumerate(wanted) if present[i : i + 1] != [n]), len(wanted))
         if same == len(wanted):
             return
-        # What is too small goes first: there may be no room for both.
+        # Slabs that are too small are freed first: old and new may not fit together.
         self.generation += 1
         self._forget_views()
         del self.buffers[same:]
@@ -74,7 +75,7 @@ class ArenaMemory:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each slab."""
+        """Size of each slab in bytes."""
         return [b.nbytes for b in self.buffers]
 
     @property

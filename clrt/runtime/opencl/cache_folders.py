@@ -1,4 +1,4 @@
-"""Folders that compiled programs are kept in, and what to do where none can be written."""
+"""Cache folders for compiled programs: checks that they are writable, and chooses PoCL's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clrt.errors import warn_user
 from clrt.util import env_vars
 from clrt.util.files import is_private
 
-# Free bytes below which a file system counts as full: PoCL writes 0.1 MB for each kernel.
+# A file system with fewer free bytes counts as full: PoCL writes 0.1 MB per kernel.
 _FULL_BYTES = 1 << 20
 _POCL_VARIABLE = "POCL_CACHE_DIR"
 _POCL_FOLDER = "pocl/kcache"
@@ -22,21 +22,21 @@ _warned = False
 
 
 def why_unusable(folder: Path) -> str:
-    """Returns why files cannot be kept in a folder that may not exist yet; "" if they can.
+    """Returns why a folder cannot serve as a cache; "" if it can.
 
-    Nothing is written.
+    A folder that does not exist yet is judged by its nearest existing parent. Writes nothing.
     """
     try:
-        place = folder.absolute()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        if not place.is_dir():
-            return f"'{place}' is not a folder"
-        if not os.access(place, os.W_OK | os.X_OK):
-            return f"'{place}' cannot be written"
-        if place == folder.absolute() and not is_private(place.stat()):
+        parent = folder.absolute()
+        while not parent.exists() and parent != parent.parent:
+            parent = parent.parent
+        if not parent.is_dir():
+            return f"'{parent}' is not a folder"
+        if not os.access(parent, os.W_OK | os.X_OK):
+            return f"'{parent}' cannot be written"
+        if parent == folder.absolute() and not is_private(parent.stat()):
             return "other users can write to it; close it by chmod go-w"
-        if shutil.disk_usage(place).free < _FULL_BYTES:
+        if shutil.disk_usage(parent).free < _FULL_BYTES:
             return "its file system is full"
     except OSError as error:
         return error.strerror or str(error)
@@ -44,7 +44,7 @@ def why_unusable(folder: Path) -> str:
 
 
 def warn_if_unusable(folder: Path) -> None:
-    """Warns, once in a process, if compiled programs cannot be kept in a folder."""
+    """Warns, once per process, if a folder cannot cache compiled programs."""
     global _warned
     if not _warned and (reason := why_unusable(folder)):
         _warned = True
@@ -55,15 +55,15 @@ def warn_if_unusable(folder: Path) -> None:
 
 
 def prepare_pocl_cache() -> None:
-    """Names a folder to PoCL, which has no device where it cannot write to its cache.
+    """Sets PoCL's cache folder if its default is not writable: PoCL then lists no device.
 
-    Its own default stays where that is usable; else clrt's cache folder is taken, else a temporary
-    folder that goes with this process. Call this before the ICD loader's first call.
+    Tries clrt's cache folder, then a temporary folder that is removed when this process ends. Call
+    this before the ICD loader's first call.
     """
     if sys.platform != "linux":
         return
-    own = _pocl_default()
-    if own is not None and not why_unusable(own):
+    default = _pocl_default()
+    if default is not None and not why_unusable(default):
         return
     folder = env_vars.cache_dir() / "pocl"
     if why_unusable(folder):
@@ -75,7 +75,7 @@ def prepare_pocl_cache() -> None:
 
 
 def _pocl_default() -> Path | None:
-    """Where PoCL would keep programs; None for /tmp, where anybody may have put some."""
+    """Returns PoCL's default cache folder; None if that is in /tmp, which any user can write."""
     if named := os.environ.get(_POCL_VARIABLE):
         return Path(named)
     if caches := os.environ.get("XDG_CACHE_HOME"):
@@ -85,22 +85,22 @@ def _pocl_default() -> Path | None:
 
 
 def _make_temporary() -> Path | None:
-    """Makes a folder that is removed when this process ends; None if there is no place for one."""
+    """Creates a folder that is removed when this process ends; None if no parent is writable."""
     try:
-        places = [tempfile.gettempdir(), _SHARED_MEMORY]
+        parents = [tempfile.gettempdir(), _SHARED_MEMORY]
     except OSError:
-        places = [_SHARED_MEMORY]
-    for place in places:
-        # Anybody may write to these; the folder itself is closed to others.
-        if not os.access(place, os.W_OK | os.X_OK):
+        parents = [_SHARED_MEMORY]
+    for parent in parents:
+        # Any user can write to the parents; the folder itself is private.
+        if not os.access(parent, os.W_OK | os.X_OK):
             continue
-        if shutil.disk_usage(place).free >= _FULL_BYTES:
-            made = Path(tempfile.mkdtemp(prefix="clrt-", dir=place))
-            atexit.register(_remove, made, os.getpid())
-            return made
+        if shutil.disk_usage(parent).free >= _FULL_BYTES:
+            folder = Path(tempfile.mkdtemp(prefix="clrt-", dir=parent))
+            atexit.register(_remove, folder, os.getpid())
+            return folder
     return None
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # and not in a fork
+    if os.getpid() == process:  # a fork must not remove it
         shutil.rmtree(folder, ignore_errors=True)

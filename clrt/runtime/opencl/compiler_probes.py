@@ -1,4 +1,4 @@
-"""What the compiler of a device takes, found by compiling: not all that is reported is so."""
+"""Tests by compiling which OpenCL C features a device supports: reports of drivers may be wrong."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from clrt.runtime.opencl.driver import Guard, cl
 from clrt.runtime.opencl.session import DeviceSession
 
 _KERNEL = "__kernel void probe(__global {type} *x) {{ x[0] = {value}; }}\n"
-# What a report says of a device, besides its capabilities; none of it names a user or a machine.
-_ASKED = (
+# Attributes of pyopencl devices that a device report lists besides the capabilities; none of them
+# identifies a user or a machine.
+_REPORTED_ATTRIBUTES = (
     *("version", "opencl_c_version", "profile", "max_clock_frequency"),
     "preferred_vector_width_float",
     *("native_vector_width_half", "global_mem_cache_size", "global_mem_cacheline_size"),
@@ -28,10 +29,12 @@ _ASKED = (
 
 @dataclass(frozen=True)
 class CompilerProbe:
-    """A kernel that compiles where a device takes something.
+    """A kernel that compiles only if the device supports a feature.
 
     Attributes:
-        reported: Whether the device says so.
+        source: OpenCL C of the kernel.
+        opencl_c: Language version to compile it with, such as "2.0".
+        reported: Returns whether the device's capabilities claim the feature.
     """
 
     source: str
@@ -65,7 +68,7 @@ PROBES: Mapping[str, CompilerProbe] = {
 
 
 def compiled_probes(session: DeviceSession) -> dict[str, bool]:
-    """Which of `PROBES` the device's compiler takes."""
+    """Returns, for each name in `PROBES`, whether the device compiles the probe."""
     return {name: _compiles(session, probe) for name, probe in PROBES.items()}
 
 
@@ -83,12 +86,12 @@ def _compiles(session: DeviceSession, probe: CompilerProbe) -> bool:
 
 
 def driver_facts(session: DeviceSession) -> dict[str, Any]:
-    """What the driver says of its device besides `DeviceCaps`, as JSON takes it."""
-    found: dict[str, Any] = {}
+    """Returns what the driver reports besides `DeviceCaps`: text and integers by attribute."""
+    facts: dict[str, Any] = {}
     with Guard(str(session.device)):
-        for name in _ASKED:
-            # Of what a device does not know pyopencl has an error, or no such attribute.
+        for name in _REPORTED_ATTRIBUTES:
+            # pyopencl raises an error, or lacks the attribute, if the device has no such value.
             with suppress(cl.Error, AttributeError):
                 value = getattr(session.device.handle, name)
-                found[name] = value.strip() if isinstance(value, str) else int(value)
-    return found
+                facts[name] = value.strip() if isinstance(value, str) else int(value)
+    return facts

@@ -1,6 +1,6 @@
-"""What this machine's CPU multiplies at once: dots of bytes, and the matrix unit.
+"""Detects int8 dot-product instructions and the AMX matrix unit of the host CPU.
 
-For that one a process must ask the system.
+Linux lets a process use AMX only after it has requested the permission.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from pathlib import Path
 
 from clrt.device.caps import AMX_BFLOAT16, AVX2_INT8, AVX_VNNI_INT8, VNNI_INT8, MatrixShape
 
-_UNIT = {"amx_tile", "amx_bf16"}
+# Flags of /proc/cpuinfo that AMX requires; then those of each int8 dot product, best first.
+_AMX = {"amx_tile", "amx_bf16"}
 _AVX2 = {"avx2", "f16c", "fma"}
-# Flags of /proc/cpuinfo that each takes, the best first.
 _DOTS = {
     VNNI_INT8: {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"},
     AVX_VNNI_INT8: {*_AVX2, "avx_vnni"},
     AVX2_INT8: _AVX2,
 }
-# Of Linux on x86-64: the system call arch_prctl, what it is asked for, and for which registers.
+# Linux on x86-64: number of the system call arch_prctl, its request for a permission, and the
+# number of the AMX tile registers.
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
 
 @cache
 def matrix_shapes() -> frozenset[MatrixShape]:
-    """What `DeviceCaps.matrix_shapes` says of a CPU device on this machine.
+    """Returns `DeviceCaps.matrix_shapes` for CPU devices: the best int8 dot product, and AMX.
 
-    The permission holds for all threads of the process, and for its forks.
+    Requests the permission to use AMX for all threads of the process and its forks.
     """
-    unit = {AMX_BFLOAT16} if _flags() >= _UNIT and not _refused() else set()
-    return frozenset({*host_dots()[:1], *unit})
+    amx = {AMX_BFLOAT16} if _flags() >= _AMX and not _is_amx_refused() else set()
+    return frozenset({*host_dots()[:1], *amx})
 
 
 def host_dots() -> tuple[MatrixShape, ...]:
-    """By what this machine's CPU can multiply bytes, the best first."""
-    return tuple(shape for shape, wanted in _DOTS.items() if _flags() >= wanted)
+    """Returns the int8 dot-product instruction sets of this machine's CPU, best first."""
+    return tuple(shape for shape, required in _DOTS.items() if _flags() >= required)
 
 
 def _flags() -> frozenset[str]:
-    """The names of instructions that Linux says of an x86-64 CPU; none elsewhere."""
+    """Returns the words of /proc/cpuinfo, CPU flags among them; empty unless Linux on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return frozenset()
     try:
@@ -50,7 +51,7 @@ def _flags() -> frozenset[str]:
         return frozenset()
 
 
-def _refused() -> bool:
-    """Whether the system keeps the matrix unit's registers from this process."""
+def _is_amx_refused() -> bool:
+    """Requests the AMX tile registers for this process; returns whether the system refuses."""
     refused: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
     return bool(refused)

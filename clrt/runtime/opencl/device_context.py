@@ -1,4 +1,4 @@
-"""One OpenCL context per device, shared by all sessions on it, and the queues in it."""
+"""`DeviceContext`: the OpenCL context of a device, shared by its sessions, and its queues."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from clrt.ir.op import Array
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import check_process, cl, is_left_behind, never_release
 
-# How long a fork waits for the end of a run, and how often it looks.
+# Maximum wait of a fork for the end of runs, and its polling interval, in seconds.
 _FORK_S = 5.0
-_LOOK_S = 0.001
-# How often a run that gives way looks whether the other one has ended.
-_GIVE_LOOK_S = 0.0005
-# How often a wait looks that must not compute: every 20th of what it has waited so far.
-_WAIT_LOOK_S = 0.0001
-_WAIT_MOST_S = 0.005
+_FORK_POLL_S = 0.001
+# Polling interval, in seconds, of a run that waits for another run to end (`give_way`).
+_GIVE_WAY_POLL_S = 0.0005
+# First and longest polling interval, in seconds, of a wait that must not occupy a core. Intervals
+# grow by 5 %, so that a wait overshoots by about a 20th.
+_MIN_WAIT_POLL_S = 0.0001
+_MAX_WAIT_POLL_S = 0.005
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
-    """A buffer that can be referred to weakly, so that its release is counted.
+    """A buffer that supports weak references, by which ledgers notice its release.
 
     Attributes:
-        host: The memory that it is, uint8[size], where the device shares the host's. It may be
-            touched while nothing that uses the buffer is in the queue.
-        nbytes: `size`, for which the driver is not asked.
+        host: The buffer's memory as uint8[nbytes], if the device shares host memory; else None.
+            Access it only while no enqueued command uses the buffer.
+        nbytes: Size in bytes, which saves a query of `size` to the driver.
     """
 
     host: Array | None = None
@@ -40,27 +41,27 @@ class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
 
 
 class InFlight(Protocol):
-    """A run on its way."""
+    """A run that was enqueued and may not have ended."""
 
     @property
     def lane(self) -> RunQueue:
-        """The queue that it is in."""
+        """The queue that holds the run's commands."""
 
     @property
     def done(self) -> bool:
-        """Whether the device has done all of it."""
+        """Whether the device has completed all commands of the run."""
 
     @property
     def rank(self) -> int:
-        """It gives way to runs of lower ranks."""
+        """Priority; the run gives way to runs of lower rank."""
 
 
 @dataclass(eq=False)
 class RunQueue:
-    """An in-order queue of the context: each model has one, so that none waits for another's runs.
+    """An in-order queue; each model has one, so that it does not wait for another model's runs.
 
     Attributes:
-        background: Whether its runs give way to all others.
+        background: Whether its runs give way to those of all other queues.
     """
 
     connection: DeviceContext
@@ -71,21 +72,23 @@ class RunQueue:
         self.connection.owners.add(self)
 
     def wait(self, event: cl.Event) -> None:
-        """Waits for a command in the queue, and computes nothing meanwhile.
+        """Waits for a command in the queue.
+
+        Polls if the driver's own wait would occupy a further core (`DeviceContext.looks`).
 
         Raises:
             cl.Error: The driver fails.
         """
         if self.connection.looks:
             self.queue.flush()
-            pause = _WAIT_LOOK_S
+            pause = _MIN_WAIT_POLL_S
             while event.command_execution_status > cl.command_execution_status.COMPLETE:
                 time.sleep(pause)
-                pause = min(pause * 1.05, _WAIT_MOST_S)
+                pause = min(pause * 1.05, _MAX_WAIT_POLL_S)
         event.wait()
 
     def finish(self) -> None:
-        """Waits for all that is in the queue."""
+        """Waits for all commands in the queue."""
         if self.connection.looks:
             self.wait(cl.enqueue_marker(self.queue))
         self.queue.finish()
@@ -94,14 +97,14 @@ class RunQueue:
 
 @dataclass(eq=False)
 class DeviceContext:
-    """What all sessions of a device share: a context, its queues, and who may use them.
+    """The OpenCL context of a device, with its lock and queues, shared by all its sessions.
 
     Attributes:
-        undrained_queues: Lanes in which something may still be, from a run that was broken off.
-        in_flight: The runs that have something in a queue, or will have.
-        begun: How many runs ever began.
-        owners: What holds objects of the driver.
-        lost: Whether this process is a fork in which nothing of the driver can be used.
+        undrained_queues: Queues that may hold commands of runs that failed.
+        in_flight: Runs that have commands in a queue, or are about to.
+        begun: Number of runs begun so far.
+        lost: Whether this process is a fork that cannot use the driver.
+        owners: Objects that hold driver objects, referenced weakly.
     """
 
     device: DeviceInfo
@@ -116,7 +119,7 @@ class DeviceContext:
     _process: int = field(default_factory=os.getpid)
 
     def new_queue(self) -> cl.CommandQueue:
-        """An in-order queue.
+        """Creates an in-order queue.
 
         Raises:
             cl.Error: The driver fails.
@@ -125,15 +128,15 @@ class DeviceContext:
 
     @cached_property
     def lane(self) -> RunQueue:
-        """For commands that are no run: what they leave is complete when they return."""
+        """Queue for commands outside of model runs, which complete before the call returns."""
         return RunQueue(self, self.new_queue())
 
     @property
     def lock(self) -> Any:
-        """Held while work is enqueued.
+        """Lock to hold while enqueuing.
 
         Raises:
-            DeviceError: This process is a fork, in which the driver would wait for ever.
+            DeviceError: This process is a fork, in which the driver would wait forever.
         """
         if os.getpid() != self._process:
             self._check_fork()
@@ -149,17 +152,20 @@ class DeviceContext:
 
     @cached_property
     def looks(self) -> bool:
-        """Whether a thread that waits would take a core besides those of the device."""
+        """Whether waits must poll: the driver's own wait would occupy a core besides the device's.
+
+        True for CPU sub-devices of drivers that compute in the waiting thread.
+        """
         device = self.device
         return device.cores is not None and "computes-while-waiting" in device.caps.quirks
 
     @property
     def usable(self) -> bool:
-        """Whether this process can use the driver: not in some forks."""
+        """Whether this process can use the driver; false in some forks."""
         return not (self.lost or is_left_behind(self.device.caps))
 
     def drain(self) -> None:
-        """Waits for what broken runs have left in any queue: it may use what is free since.
+        """Waits for commands of failed runs in any queue; they may use memory freed since.
 
         Raises:
             cl.Error: The driver fails.
@@ -168,27 +174,28 @@ class DeviceContext:
             lane.finish()
 
     def give_way(self, run: InFlight, most_s: float) -> bool:
-        """Waits while a run of another lane and a lower rank is on its way.
+        """Waits while a run of lower rank is in flight in another queue.
 
         Args:
-            most_s: For how many seconds at most, so that the run goes on beside many others.
+            run: The run that waits.
+            most_s: Maximum wait in seconds, so that the run makes progress beside many others.
 
         Returns:
-            Whether there was one.
+            Whether another run was waited for.
         """
-        gave, end = False, time.perf_counter() + most_s
+        waited, end = False, time.perf_counter() + most_s
         while any(
             other.lane is not run.lane and other.rank < run.rank and not other.done
             for other in tuple(self.in_flight)
         ):
-            gave = True
+            waited = True
             if time.perf_counter() > end:
                 break
-            time.sleep(_GIVE_LOOK_S)
-        return gave
+            time.sleep(_GIVE_WAY_POLL_S)
+        return waited
 
     def before_fork(self) -> None:
-        """Waits a little for the end of runs, so that the fork does not begin in their midst."""
+        """Waits up to `_FORK_S` for runs to end, and holds the lock during the fork if they do."""
         if "stays-behind-in-forks" in self.device.caps.quirks:
             return
         end = time.perf_counter() + _FORK_S
@@ -200,16 +207,19 @@ class DeviceContext:
                     self._held_at_fork = True
                     return
             self._lock.release()
-            time.sleep(_LOOK_S)
+            time.sleep(_FORK_POLL_S)
 
     def after_fork(self) -> None:
-        """In the process that was forked."""
+        """Releases the lock that `before_fork` holds, in the parent process."""
         if self._held_at_fork:
             self._held_at_fork = False
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """In the fork: what threads of the driver may have held there is neither used nor freed."""
+        """Releases the lock in the fork; if runs were in flight, marks the driver unusable there.
+
+        Driver objects are then never freed, since threads of the parent may have held their locks.
+        """
         if self._held_at_fork:
             self.after_fork()
         else:

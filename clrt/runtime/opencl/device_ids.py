@@ -1,4 +1,4 @@
-"""What tells a device from others of the same name: PCI address, UUID, LUID."""
+"""Identifiers that distinguish devices of the same name: PCI address, UUID, LUID."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clrt.runtime.opencl.driver import cl, device_bytes
 
-# Numbers of clGetDeviceInfo that pyopencl has no names for, by extension.
+# Parameter codes of clGetDeviceInfo that pyopencl has no names for, by extension.
 _UUID, _LUID_VALID, _LUID = 0x106A, 0x106C, 0x106D  # cl_khr_device_uuid
 _PCI_KHR = 0x410F  # cl_khr_pci_bus_info: domain, bus, device, function
 _BUS_NV, _SLOT_NV, _DOMAIN_NV = 0x4008, 0x4009, 0x400A  # cl_nv_device_attribute_query
@@ -20,13 +20,13 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{1,4}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\
 
 @dataclass(frozen=True)
 class DeviceIds:
-    """Identifiers of a device, as other interfaces (Vulkan, DXGI, the system) have them.
+    """Identifiers of a device, spelled as in other interfaces (Vulkan, DXGI, the system).
 
     Attributes:
         pci: PCI address, "0000:01:00.0" (domain, bus, device, function); "" if unknown.
         uuid: 32 hexadecimal digits, as Vulkan's deviceUUID; "" if unknown.
         luid: 16 hexadecimal digits, the bytes of DXGI's AdapterLuid in memory; "" if unknown.
-        product: PCI device number, as AMD's and Intel's drivers tell it; 0 if unknown.
+        product: PCI device ID, which AMD's and Intel's drivers report; 0 if unknown.
     """
 
     pci: str = ""
@@ -35,15 +35,21 @@ class DeviceIds:
     product: int = 0
 
     def matches(self, kind: str, text: str) -> bool:
-        """Whether an identifier ("pci", "uuid" or "luid") is this one, in any usual spelling."""
+        """Returns whether an identifier that a user wrote is this device's.
+
+        Args:
+            kind: "pci", "uuid" or "luid".
+            text: Lower-case identifier; a PCI address may lack its domain and function, and the
+                others may have hyphens, braces and spaces.
+        """
         if kind == "pci":
             return bool(self.pci) and _full_address(text) == self.pci
-        own = self.uuid if kind == "uuid" else self.luid
-        return bool(own) and re.sub(r"[-{}\s]", "", text) == own
+        expected = self.uuid if kind == "uuid" else self.luid
+        return bool(expected) and re.sub(r"[-{}\s]", "", text) == expected
 
 
 def read_ids(device: cl.Device) -> DeviceIds:
-    """Asks a device for its identifiers; what its driver does not tell stays empty."""
+    """Queries a device for its identifiers; those that its driver does not report stay empty."""
     extensions = device.extensions.split()
     uuid = luid = ""
     if "cl_khr_device_uuid" in extensions:
@@ -62,19 +68,20 @@ def read_ids(device: cl.Device) -> DeviceIds:
 
 def _pci(device: cl.Device, extensions: list[str]) -> str:
     if "cl_khr_pci_bus_info" in extensions:
-        found = device_bytes(device, _PCI_KHR, 16)
-        return _address(*struct.unpack("<4I", found)) if found else ""
+        address = device_bytes(device, _PCI_KHR, 16)
+        return _address(*struct.unpack("<4I", address)) if address else ""
     if "cl_nv_device_attribute_query" in extensions:
         bus, slot, domain = (device_bytes(device, n, 4) for n in (_BUS_NV, _SLOT_NV, _DOMAIN_NV))
         if not bus or not slot:
             return ""
-        place = int.from_bytes(slot, "little")  # five bits of the device, three of the function
-        number = int.from_bytes(bus, "little")
-        return _address(int.from_bytes(domain, "little"), number, place >> 3, place & 7)
+        device_function = int.from_bytes(slot, "little")  # 5 bits of device, 3 of function
+        bus_number = int.from_bytes(bus, "little")
+        address = int.from_bytes(domain, "little"), bus_number, device_function >> 3
+        return _address(*address, device_function & 7)
     if "cl_amd_device_attribute_query" in extensions:
-        found = device_bytes(device, _TOPOLOGY_AMD, 24)
-        if found and int.from_bytes(found[:4], "little") == _PCIE_AMD:
-            return _address(0, *found[21:24])
+        topology = device_bytes(device, _TOPOLOGY_AMD, 24)
+        if topology and int.from_bytes(topology[:4], "little") == _PCIE_AMD:
+            return _address(0, *topology[21:24])
     return ""
 
 
@@ -83,9 +90,9 @@ def _address(domain: int, bus: int, device: int, function: int) -> str:
 
 
 def _full_address(text: str) -> str:
-    """The whole address of one that may lack its domain or function; "" if it is none."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    """Completes a PCI address that may lack its domain or function; "" if it is malformed."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         return ""
-    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
     return _address(domain, bus, device, function)

@@ -1,4 +1,4 @@
-"""Weights that the device packs itself, some rows at a time."""
+"""Packs weights on the device, a block of rows per launch."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from clrt.runtime.opencl.ledger import BUDGET, Ledger
 from clrt.runtime.opencl.os_memory import drop_pages
 from clrt.runtime.opencl.session import DeviceSession
 
-# A smaller weight is packed by the host before the program for it is there.
-_LEAST_BYTES = 2 << 20
-# Rows that are packed at once: they are in the caches.
+# Minimum size of a weight to pack on the device, in bytes: the host packs a smaller one before the
+# device's program is compiled.
+_MIN_BYTES = 2 << 20
+# Bytes of rows packed per launch; they fit into the caches.
 _CHUNK_BYTES = 4 << 20
 
 
 def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None = None) -> bool:
-    """Whether the device packs a weight: not where a limit leaves no room for the rows besides."""
+    """Returns whether the device can pack a weight, and memory limits leave space for a chunk."""
     known, simulator = source.value.type.known_elements, session.device.caps.simulator
-    if source.rows is None or simulator or not _LEAST_BYTES <= source.nbytes < INDEXED_BYTES:
+    if source.rows is None or simulator or not _MIN_BYTES <= source.nbytes < INDEXED_BYTES:
         return False
     ledgers = [BUDGET] if account is None else [BUDGET, account]
     needed = source.nbytes + _chunk_bytes(source.rows)
@@ -41,7 +42,7 @@ def packs(source: PackedWeight, session: DeviceSession, account: Ledger | None =
         return False
     if isinstance(known, ConcatenatedRows):
         return all(part.flags.c_contiguous for part in known.parts)
-    if isinstance(known, PackedConstant):  # in the layout of another device
+    if isinstance(known, PackedConstant):  # packed in another layout
         return True
     return isinstance(known, np.ndarray) and known.flags.c_contiguous
 
@@ -52,14 +53,14 @@ def pack(
     kernel_of: Callable[[KernelSpec], cl.Kernel],
     account: Ledger | None = None,
 ) -> TrackedBuffer:
-    """The buffer of a weight that the device packs.
+    """Packs a weight on the device and returns its buffer; call it only if `packs` is true.
 
     Args:
-        kernel_of: Makes a kernel object.
+        kernel_of: Creates a kernel object from its specification.
         account: As in `DeviceSession.allocate`.
 
     Raises:
-        OutOfMemoryError: There is no room for it.
+        OutOfMemoryError: The packed weight or a chunk of rows does not fit.
         DeviceError: The driver fails.
     """
     rows, known = source.rows, source.value.type.known_elements
@@ -70,25 +71,21 @@ def pack(
     else:
         parts = known.parts if isinstance(known, ConcatenatedRows) else (known,)
     dtype = source.value.dtype
-    # Axes of one element may lie before the rows, as that of directions in recurrent nets.
+    # Axes of size 1 may precede the rows, such as the directions axis of recurrent nets.
     matrices = tuple([p.reshape(-1, rows.row_bytes // dtype.itemsize) for p in parts])
     elements = ConcatenatedRows(matrices, dtype.numpy)
     step = _chunk_rows(rows)
     packed = session.allocate(source.nbytes, account)
-    given = session.allocate(_chunk_bytes(rows), account)
-    names = Scratch(0, rows.dtype), Scratch(0, rows.dtype)
+    unpacked = session.allocate(_chunk_bytes(rows), account)
+    operands = Scratch(0, rows.dtype), Scratch(0, rows.dtype)
     for first in range(0, rows.rows, step):
         end = min(first + step, rows.rows)
         chunk = elements.rows(first, end)
-        session.fill(given, chunk)
+        session.fill(unpacked, chunk)
         drop_pages(chunk)
-        launch = rows.emit(*names, first, end)
-        _run(
-            launch,
-            kernel_of(launch.kernel),
-            session,
-            dict(zip(names, (given, packed), strict=True)),
-        )
+        launch = rows.emit(*operands, first, end)
+        buffers = dict(zip(operands, (unpacked, packed), strict=True))
+        _run(launch, kernel_of(launch.kernel), session, buffers)
     for part in parts:
         drop_pages(part)
     return packed
@@ -105,7 +102,7 @@ def _chunk_bytes(rows: DevicePacking) -> int:
 def _run(
     launch: Launch, kernel: cl.Kernel, session: DeviceSession, buffers: dict[Scratch, TrackedBuffer]
 ) -> None:
-    """Runs one launch to its end."""
+    """Binds arguments, enqueues one launch, and waits for it."""
     set_scalar = scalar_setter(kernel)
     for index, arg in numbered_arguments(launch):
         if isinstance(arg, BufferArg):

@@ -1,4 +1,4 @@
-"""The OpenCL devices of this machine, and the choice among them."""
+"""Lists the OpenCL devices of this machine, and chooses one by name, kind, index or identifier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from clrt.runtime.opencl.pocl import float_lanes, lacks_builtins, repair_target_
 from clrt.util import env_vars
 from clrt.util.env_vars import whole_number
 
-_KNOWN_AS = {"pocl": "portable computing language"}
+# Short names of platforms that users may ask for, and the names that drivers report.
+_PLATFORM_ALIASES = {"pocl": "portable computing language"}
 _LINKER_NOTE = (
     "PoCL needs the linker `ld`: apt-get install binutils (or your system's package); an "
     "application that is frozen can bring one along"
@@ -51,11 +52,12 @@ class DeviceInfo:
     """A device of this machine.
 
     Attributes:
-        index: What `device=<index>` takes.
-        usable: Whether clrt can run on it.
-        note: Why it is not usable, or what to know about it.
-        is_default: Whether `device="auto"` takes it.
-        cores: How many of its cores it computes on; None for all.
+        index: Number that selects the device, as in `device=<index>`.
+        usable: Whether clrt can run on the device.
+        note: Why the device is not usable, or a remark for users; "" if there is none.
+        is_default: Whether `device="auto"` selects the device.
+        handle: The driver's device object; None for one that is known by `caps` only.
+        cores: Number of cores that the device computes on; None for all.
     """
 
     index: int
@@ -68,22 +70,22 @@ class DeviceInfo:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Tells it, and parts of it that have fewer units, from each other."""
+        """Index and number of compute units: identifies a device or a sub-device."""
         return self.index, self.caps.compute_units
 
     @property
     def name(self) -> str:
-        """The device's name, as its driver gives it."""
+        """Device name that the driver reports."""
         return self.caps.name
 
     @property
     def ids(self) -> DeviceIds:
-        """PCI address, UUID and LUID, where its driver tells them."""
+        """PCI address, UUID and LUID, as far as the driver reports them."""
         return DeviceIds() if self.handle is None else _ids(self.handle)
 
     @property
     def platform(self) -> str:
-        """The OpenCL implementation it belongs to."""
+        """Name of the OpenCL platform that the device belongs to."""
         return self.caps.platform
 
     @property
@@ -103,10 +105,10 @@ def _ids(handle: cl.Device) -> DeviceIds:
 
 
 def read_caps(device: cl.Device) -> DeviceCaps:
-    """Asks a device for what planning needs.
+    """Queries a device for the capabilities that planning needs.
 
     Raises:
-        DeviceError: It does not answer.
+        DeviceError: The query fails.
     """
     with Guard("An OpenCL device"):
         return _read_caps(device)
@@ -133,7 +135,7 @@ def _read_caps(device: cl.Device) -> DeviceCaps:
         max_alloc_bytes=device.max_mem_alloc_size,
         float_lanes=_float_lanes(device),
         opencl_c=_opencl_c(device),
-        # Kernels for CPUs have none.
+        # Kernels for CPUs do not use sub-groups.
         sub_group_sizes=frozenset() if kind == "cpu" else sub_group_sizes(device),
         extensions=frozenset(device.extensions.split()),
     )
@@ -155,9 +157,10 @@ def _matrix_shapes(
 
 
 def _opencl_c(device: cl.Device) -> tuple[int, int]:
-    """The newest OpenCL C that a device's compiler takes.
+    """Returns the newest OpenCL C version, as (major, minor), that a device's compiler accepts.
 
-    Before OpenCL 3.0 a device names one; since then it may name 1.2 and take others.
+    Before OpenCL 3.0 a device reports one version; since then that may be 1.2, with newer ones in
+    a list.
     """
     named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
     versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]
@@ -167,54 +170,56 @@ def _opencl_c(device: cl.Device) -> tuple[int, int]:
     return max(versions)
 
 
-_found: list[cl.Device] = []
+_device_handles: list[cl.Device] = []
 _starting: Thread | None = None
 
 
 def start_drivers() -> None:
-    """Begins to load the drivers, which takes 50 ms; who asks for devices waits for the rest.
+    """Starts to load the drivers in a thread, which takes 50 ms; `devices` waits for it.
 
     For callers that read a model before they choose a device.
     """
     global _starting
-    if _starting is None and not _found:
+    if _starting is None and not _device_handles:
         note_use()
         thread = Thread(target=load_drivers, name="clrt-drivers", daemon=True)
         thread.start()
-        _starting = thread  # one that was not started could not be waited for
+        _starting = thread  # set after `start`: a thread that did not start cannot be joined
 
 
 def _handles() -> Sequence[cl.Device]:
-    """Every device that the loader shows; asked for once.
+    """Returns the handles of all devices that the ICD loader lists, queried once per process.
+
+    An implementation that fails is left out, with a warning.
 
     Raises:
-        DeviceError: The loader fails. An implementation that does is left out, with a warning.
+        DeviceError: The loader fails.
     """
-    if _found:
-        return _found
+    if _device_handles:
+        return _device_handles
     note_use()
     if _starting is not None:
         _starting.join()
-    found: list[cl.Device] = []
-    whole, mapped = True, mapped_files()
+    handles: list[cl.Device] = []
+    is_complete, mapped = True, mapped_files()
     with Guard("The OpenCL loader"):
         platforms = find_platforms()
     for platform in platforms:
         try:
-            found += platform.get_devices()
+            handles += platform.get_devices()
         except cl.Error as error:
             if error.code != cl.status_code.DEVICE_NOT_FOUND:
-                whole = False
+                is_complete = False
                 warn_user(f"An OpenCL implementation is left out, since it fails: {error}.")
     drop_code(mapped)
-    if whole:
-        _found[:] = found
-    return found
+    if is_complete:
+        _device_handles[:] = handles
+    return handles
 
 
 @cache
 def _float_lanes(device: cl.Device) -> int:
-    """Floats in a vector register of the code that the device's compiler makes."""
+    """Returns the number of floats in a vector register of the code that the device compiles."""
     if "pocl" not in device.version.lower():
         return int(device.native_vector_width_float)
     architecture, cpu = target_of(device.version)
@@ -224,7 +229,11 @@ def _float_lanes(device: cl.Device) -> int:
 
 
 def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
-    """Order of preference: discrete GPU, integrated GPU, CPU, anything else; quirks come last."""
+    """Returns a sort key for `device="auto"`, least first.
+
+    Native drivers come before translation layers, then discrete GPU, integrated GPU, CPU and
+    others, then devices without slow launches before those with.
+    """
     order = {"gpu": 0, "igpu": 1, "cpu": 2}
     translated, slow = (q in caps.quirks for q in ("translation-layer", "slow-launches"))
     return translated, order.get(caps.kind, 3), slow
@@ -235,7 +244,7 @@ def _note(caps: DeviceCaps) -> str:
 
 
 def _unusable(caps: DeviceCaps) -> str:
-    """Why a device cannot be used; empty where it can."""
+    """Returns why a device cannot be used; "" if it can."""
     if sys.platform == "linux" and "needs-linker" in caps.quirks and not has_linker():
         return _LINKER_NOTE
     if "needs-linker" in caps.quirks and lacks_builtins():
@@ -244,7 +253,7 @@ def _unusable(caps: DeviceCaps) -> str:
 
 
 def devices() -> list[DeviceInfo]:
-    """Every OpenCL device of this machine, in the loader's order."""
+    """Returns every OpenCL device of this machine, in the ICD loader's order."""
     handles = _handles()
     caps = [read_caps(handle) for handle in handles]
     candidates = [i for i, c in enumerate(caps) if not _unusable(c) and not c.simulator]
@@ -256,10 +265,10 @@ def devices() -> list[DeviceInfo]:
 
 
 def no_device_text(available: Sequence[DeviceInfo]) -> str:
-    """Returns the sentences that say, in every command, that this machine has no usable device.
+    """Returns the message for a machine without a usable device.
 
     Args:
-        available: The devices that are there; each has a note on why it is not taken.
+        available: All devices of the machine, each with a note on why it is not usable.
     """
     listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
     there = f" There is: {listing}." if listing else ""
@@ -267,15 +276,15 @@ def no_device_text(available: Sequence[DeviceInfo]) -> str:
 
 
 def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
-    """The device asked for.
+    """Returns the preferred usable device that matches a request.
 
     Args:
         request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index,
             "pci:", "uuid:" or "luid:" with an identifier of `DeviceInfo.ids`, or the device
-            itself; None takes the environment variable CLRT_DEVICE, else "auto".
+            itself; None reads the environment variable CLRT_DEVICE, and defaults to "auto".
 
     Raises:
-        DeviceError: There is none such; the message lists what there is.
+        DeviceError: No usable device matches; the message lists all devices.
     """
     if isinstance(request, DeviceInfo):
         return request
@@ -300,7 +309,7 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     if text in ("auto", "cpu") and chosen.caps.is_cpu:
         failure = load_failure()
         if failure:
-            warn_user(f"{chosen} is taken.{failure}")
+            warn_user(f"{chosen} is used.{failure}")
     return chosen
 
 
@@ -318,5 +327,5 @@ def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
     kind, colon, number = text.partition(":")
     if colon and kind in ("pci", "uuid", "luid"):
         return [d for d in available if d.ids.matches(kind, number.strip())]
-    text = _KNOWN_AS.get(text, text)
+    text = _PLATFORM_ALIASES.get(text, text)
     return [d for d in available if text in d.name.lower() or text in d.platform.lower()]

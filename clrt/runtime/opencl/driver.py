@@ -1,6 +1,6 @@
-"""The one door to pyopencl: what a driver raises becomes an error of clrt here.
+"""Access to pyopencl and the ICD loader, with errors of drivers converted to clrt's own.
 
-The rest of `clrt/runtime` takes `cl` from this module and works under a `Guard`.
+The rest of `clrt/runtime` imports `cl` from this module and calls it within a `Guard`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.runtime.opencl.cache_folders import prepare_pocl_cache
 from clrt.runtime.opencl.icd_loader import intel_platforms, remove_old_icd
 
-__all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
+__all__ = ["BUILD_ERROR_CODES", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
 __all__ += [
     "device_bytes",
     "find_platforms",
@@ -31,17 +31,17 @@ __all__ += [
 __all__ += ["status_name"]
 
 _CODES = cl.status_code
-# Drivers that allocate at a buffer's first use say so in any of these ways.
-_NO_ROOM = frozenset(
+# Status codes for exhausted memory; drivers that allocate at a buffer's first use give any of them.
+_OUT_OF_MEMORY_CODES = frozenset(
     {
         _CODES.MEM_OBJECT_ALLOCATION_FAILURE,
         _CODES.OUT_OF_RESOURCES,
         _CODES.OUT_OF_HOST_MEMORY,
-        _CODES.INVALID_BUFFER_SIZE,  # larger than the device's largest
+        _CODES.INVALID_BUFFER_SIZE,  # above CL_DEVICE_MAX_MEM_ALLOC_SIZE
     }
 )
-# What a compiler says of a source, or leaves behind where it breaks off.
-NO_BUILD = frozenset(
+# Status codes for a program that does not compile, also if the compiler stops half-way.
+BUILD_ERROR_CODES = frozenset(
     {
         _CODES.BUILD_PROGRAM_FAILURE,
         _CODES.COMPILE_PROGRAM_FAILURE,
@@ -52,7 +52,9 @@ NO_BUILD = frozenset(
         _CODES.INVALID_PROGRAM_EXECUTABLE,
     }
 )
-_GONE = frozenset({_CODES.DEVICE_NOT_AVAILABLE, _CODES.DEVICE_NOT_FOUND, _CODES.INVALID_DEVICE})
+_DEVICE_LOST_CODES = frozenset(
+    {_CODES.DEVICE_NOT_AVAILABLE, _CODES.DEVICE_NOT_FOUND, _CODES.INVALID_DEVICE}
+)
 # CL_PLATFORM_NOT_FOUND_KHR: the loader found no implementation.
 _NO_PLATFORM = -1001
 _SMALLER = "Use a smaller batch or close models that are not needed."
@@ -60,12 +62,12 @@ _SMALLER = "Use a smaller batch or close models that are not needed."
 
 @dataclass(frozen=True)
 class Guard:
-    """Around what calls a driver: a `with` block from which no error of pyopencl comes.
+    """Context manager around driver calls: converts errors of pyopencl to clrt's errors.
 
     Attributes:
-        device: Its name, for the message.
-        available_bytes: What the device says it has; 0 where unknown.
-        used_bytes: Gives what clrt has allocated there.
+        device: Name of the device, for the message.
+        available_bytes: Global memory that the device reports; 0 if unknown.
+        used_bytes: Returns the number of bytes that clrt has allocated on the device.
     """
 
     device: str
@@ -80,18 +82,18 @@ class Guard:
             raise self.translated(error) from error
 
     def translated(self, error: cl.Error | MemoryError, nbytes: int = 0) -> DeviceError:
-        """The error that users see: the call, its code, and what to do.
+        """Returns the error that users see: the failed call, its status code, and a remedy.
 
         Args:
-            nbytes: The memory that was asked for; 0 where unknown.
+            nbytes: Size of the failed allocation; 0 if unknown.
         """
         if isinstance(error, MemoryError):
-            return self._no_room("the host's memory", "MemoryError", nbytes)
+            return self._out_of_memory("the host's memory", "MemoryError", nbytes)
         call = error.routine or "a call"
         code = status_name(error.code)
-        if error.code in _NO_ROOM:
-            return self._no_room(call, code, nbytes)
-        if error.code in _GONE:
+        if error.code in _OUT_OF_MEMORY_CODES:
+            return self._out_of_memory(call, code, nbytes)
+        if error.code in _DEVICE_LOST_CODES:
             return DeviceError(
                 f"{self.device} is gone: {call} gave {code}. It was reset, unplugged or given to "
                 "another process; see whether `clrt devices` still lists it, and start the process "
@@ -103,7 +105,7 @@ class Guard:
             f"it said: {error}"
         )
 
-    def _no_room(self, call: str, code: str, nbytes: int) -> OutOfMemoryError:
+    def _out_of_memory(self, call: str, code: str, nbytes: int) -> OutOfMemoryError:
         amount = f" for {_size(nbytes)}" if nbytes else ""
         return OutOfMemoryError(
             f"{self.device} has no room{amount}: {call} gave {code} ({_size(self.used_bytes())} "
@@ -118,7 +120,7 @@ def _size(nbytes: int) -> str:
 
 
 def status_name(code: int) -> str:
-    """The name of an OpenCL status, as the specification spells it without CL_."""
+    """Returns the name of an OpenCL status code, without the prefix "CL_"."""
     try:
         return str(_CODES.to_string(code))
     except ValueError:
@@ -129,16 +131,16 @@ _used_in: int | None = None
 
 
 def note_use() -> None:
-    """Says that this process starts to use the driver: some start threads when first asked."""
+    """Records that this process has used a driver: some start threads at their first call."""
     global _used_in
     if _used_in is None:
         _used_in = os.getpid()
 
 
 def is_left_behind(caps: DeviceCaps) -> bool:
-    """Whether this process is a fork of one that had used a driver which does not work in forks.
+    """Returns whether the driver is unusable because it was in use before this process was forked.
 
-    Its threads are not in the fork, so that most commands would wait for ever.
+    The driver's threads do not exist in the fork, so most commands would wait forever.
     """
     return (
         _used_in is not None and _used_in != os.getpid() and "stays-behind-in-forks" in caps.quirks
@@ -146,10 +148,10 @@ def is_left_behind(caps: DeviceCaps) -> bool:
 
 
 def check_process(device: object, caps: DeviceCaps) -> None:
-    """Call this before anything that a driver might wait in.
+    """Checks that the driver works in this process; call it before any call that may wait.
 
     Raises:
-        DeviceError: The driver does not work in this fork.
+        DeviceError: This process is a fork that the driver does not work in.
     """
     if is_left_behind(caps):
         raise DeviceError(
@@ -160,17 +162,17 @@ def check_process(device: object, caps: DeviceCaps) -> None:
 
 
 def never_release(*objects: object) -> None:
-    """Keeps objects of the driver for good: to release them would wait for ever."""
+    """Leaks driver objects on purpose: to release them would wait forever."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))
 
 
-# What pyopencl has no name for, and the extension that it belongs to.
+# CL_DEVICE_SUB_GROUP_SIZES_INTEL, which pyopencl has no name for, and its extension.
 _SUB_GROUP_SIZES, _REQUIRED_SIZES = 0x4108, "cl_intel_required_subgroup_size"
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """The ICD loader that pyopencl uses."""
+    """Returns the ICD loader that pyopencl uses; None if ctypes cannot call it."""
     try:
         library = ctypes.CDLL(cl._cl.__file__)
         library.clGetProgramInfo.argtypes = (
@@ -188,9 +190,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 def load_drivers() -> None:
-    """Has the loader load the libraries of all implementations, at the first call.
+    """Makes the ICD loader load the libraries of all implementations, at the first call.
 
-    Other threads run meanwhile, which pyopencl's own call does not let them.
+    The GIL is released meanwhile, unlike in pyopencl's own call.
     """
     library = _library()
     remove_old_icd(Path(cl.__file__).parent)
@@ -208,85 +210,89 @@ def find_platforms() -> list[cl.Platform]:
     """
     load_drivers()
     try:
-        found = list(cl.get_platforms())
+        platforms = list(cl.get_platforms())
     except cl.Error as error:
         if error.code != _NO_PLATFORM:
             raise
-        found = []
-    known = {platform.int_ptr for platform in found}
+        platforms = []
+    known = {platform.int_ptr for platform in platforms}
     added = [handle for handle in intel_platforms().handles if handle not in known]
-    return found + [cl.Platform.from_int_ptr(handle) for handle in added]
+    return platforms + [cl.Platform.from_int_ptr(handle) for handle in added]
 
 
 def sub_group_sizes(device: cl.Device) -> frozenset[int]:
-    """Work-items of a sub-group that kernels may ask for; none where the device does not say."""
+    """Returns the sub-group sizes that kernels may require; empty if the device reports none."""
     library, sizes, nbytes = _library(), (ctypes.c_size_t * 8)(), ctypes.c_size_t()
     if library is None or _REQUIRED_SIZES not in device.extensions.split():
         return frozenset()
-    given = ctypes.sizeof(sizes), ctypes.byref(sizes), ctypes.byref(nbytes)
-    if library.clGetDeviceInfo(device.int_ptr, _SUB_GROUP_SIZES, *given):
+    output = ctypes.sizeof(sizes), ctypes.byref(sizes), ctypes.byref(nbytes)
+    if library.clGetDeviceInfo(device.int_ptr, _SUB_GROUP_SIZES, *output):
         return frozenset()
     return frozenset(sizes[: nbytes.value // ctypes.sizeof(ctypes.c_size_t)])
 
 
 def device_bytes(device: cl.Device, number: int, nbytes: int) -> bytes:
-    """Returns what clGetDeviceInfo has for a number that pyopencl does not know.
+    """Returns the raw value of a clGetDeviceInfo parameter that pyopencl has no name for.
 
     Args:
-        nbytes: Size of the value; b"" is returned if the device has none, or another size.
+        number: The parameter's code (`cl_device_info`).
+        nbytes: Expected size; b"" is returned if the device has no such value, or another size.
     """
     library, size = _library(), ctypes.c_size_t()
     value = ctypes.create_string_buffer(nbytes)
     if library is None:
         return b""
-    given = nbytes, value, ctypes.byref(size)
-    failed = library.clGetDeviceInfo(device.int_ptr, number, *given)
+    output = nbytes, value, ctypes.byref(size)
+    failed = library.clGetDeviceInfo(device.int_ptr, number, *output)
     return b"" if failed or size.value != nbytes else value.raw
 
 
 def new_context(device: cl.Device) -> cl.Context:
-    """A context of a device; the first one starts its driver.
+    """Creates a context of a device; the first one starts its driver.
 
-    Other threads run meanwhile, which pyopencl's own constructor does not let them.
+    The GIL is released meanwhile, unlike in pyopencl's own constructor.
 
     Raises:
-        cl.Error: There is none to be had.
+        cl.Error: The driver fails.
     """
     library = _library()
-    made = None
+    context = None
     if library is not None:
         handle = ctypes.c_void_p(device.int_ptr)
-        made = library.clCreateContext(None, 1, ctypes.byref(handle), None, None, None)
-    return cl.Context([device]) if made is None else cl.Context.from_int_ptr(made, retain=False)
+        context = library.clCreateContext(None, 1, ctypes.byref(handle), None, None, None)
+    if context is None:
+        return cl.Context([device])
+    return cl.Context.from_int_ptr(context, retain=False)
 
 
 def binary_of(program: cl.Program) -> bytes:
-    """The binary of a program for one device; PoCL compiles for seconds to have it.
+    """Returns the binary of a program built for one device; PoCL may compile for seconds.
 
-    Other threads run meanwhile, which pyopencl's own `get_info` does not let them.
+    The GIL is released meanwhile, unlike in pyopencl's own `get_info`.
 
     Raises:
-        cl.Error: There is none to be had.
+        cl.Error: The driver fails.
     """
     library = _library()
     if library is None:
         (binary,) = program.get_info(cl.program_info.BINARIES)
         return bytes(binary)
     size = ctypes.c_size_t()
-    _ask(library, program, cl.program_info.BINARY_SIZES, size)
-    text = ctypes.create_string_buffer(max(size.value, 1))
-    _ask(library, program, cl.program_info.BINARIES, ctypes.c_void_p(ctypes.addressof(text)))
-    return text.raw[: size.value]
+    _read_info(library, program, cl.program_info.BINARY_SIZES, size)
+    binary = ctypes.create_string_buffer(max(size.value, 1))
+    address = ctypes.c_void_p(ctypes.addressof(binary))
+    _read_info(library, program, cl.program_info.BINARIES, address)
+    return binary.raw[: size.value]
 
 
-def _ask(
+def _read_info(
     library: ctypes.CDLL,
     program: cl.Program,
-    what: int,
-    answer: ctypes.c_size_t | ctypes.c_void_p,
+    parameter: int,
+    output: ctypes.c_size_t | ctypes.c_void_p,
 ) -> None:
     code = library.clGetProgramInfo(
-        program.int_ptr, int(what), ctypes.sizeof(answer), ctypes.byref(answer), None
+        program.int_ptr, int(parameter), ctypes.sizeof(output), ctypes.byref(output), None
     )
     if code:
         raise cl.RuntimeError(cl._cl._ErrorRecord("clGetProgramInfo", code, ""))

@@ -1,4 +1,4 @@
-"""The matrix units of a GPU, found by trying: its compiler takes them, and they multiply right."""
+"""Detects the matrix units of a GPU by test kernels that must compile and multiply correctly."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from clrt.runtime.opencl.driver import cl
 from clrt.util.env_vars import cache_dir
 from clrt.util.files import atomic_write, make_cache_folder, parse_json, read_regular
 
-_BY_ASSEMBLER = (MMA,)
-# By how extensions begin that a device has.
+# Families whose kernels use inline assembler.
+_ASSEMBLER_FAMILIES = (MMA,)
+# Families of matrix units to test, by prefix of an extension that the device has.
 _CANDIDATES = {
     "cl_nv_": (MMA,),
     "cl_amd_": (WMMA, WMMA_12, MFMA),
     "cl_intel_subgroup_matrix_multiply_accumulate": (DPAS_8, DPAS_16),
 }
-# A size that is no multiple of a tile's.
+# Size of the test product; not a multiple of any tile.
 _M, _N, _K = 35, 37, 45
-_MOST_BYTES = 1 << 16  # of a file that is read
+_MAX_FILE_BYTES = 1 << 16
 
 
 @cache
 def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[MatrixShape]:
-    """The units of a device of another kind than a CPU; remembered in the cache folder.
+    """Returns the matrix-unit shapes of a GPU or accelerator that work; cached on disk.
 
     Args:
-        takes_assembler: Whether those may be tried that are used by it.
+        takes_assembler: Whether to test units that kernels use through inline assembler.
     """
     names = device.extensions.split()
     families = [
@@ -51,60 +52,61 @@ def gpu_units(device: cl.Device, takes_assembler: bool = True) -> frozenset[Matr
         for start, candidates in _CANDIDATES.items()
         if any(name.startswith(start) for name in names)
         for family in candidates
-        if takes_assembler or family not in _BY_ASSEMBLER
+        if takes_assembler or family not in _ASSEMBLER_FAMILIES
     ]
     if not families:
         return frozenset()
     facts = (device.platform.name, device.name, device.driver_version, clrt.__version__)
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:40]
     path = cache_dir() / "devices" / f"{digest}.units.json"
-    return remembered(path, lambda: _found(device, families))
+    return remembered(path, lambda: _test_families(device, families))
 
 
 def remembered(path: Path, find: Callable[[], frozenset[MatrixShape]]) -> frozenset[MatrixShape]:
-    """What a file has; else what is found, which is kept there if the folder can be written.
+    """Returns the matrix-unit shapes in a file; else those of `find`, and writes them to the file.
 
-    A file that is damaged, or that others can write, is none.
+    Ignores a file that is damaged or that other users can write, and a folder that is not writable.
     """
     by_name = {str(unit): unit for unit in GPU_UNITS}
     with suppress(OSError, ValueError, TypeError, KeyError):
         return frozenset(by_name[name] for name in parse_json(_read(path)))
-    found = find()
+    shapes = find()
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)
         with atomic_write(path) as stream:
-            stream.write(json.dumps(sorted(map(str, found))).encode())
-    return found
+            stream.write(json.dumps(sorted(map(str, shapes))).encode())
+    return shapes
 
 
 def _read(path: Path) -> bytes:
-    return read_regular(path, _MOST_BYTES, private=True)
+    return read_regular(path, _MAX_FILE_BYTES, private=True)
 
 
-def _found(
+def _test_families(
     device: cl.Device, families: Iterable[tuple[MatrixShape, ...]]
 ) -> frozenset[MatrixShape]:
-    found: set[MatrixShape] = set()
+    """Returns the shapes that work; a family is skipped if its first shape does not."""
+    working: set[MatrixShape] = set()
     for first, *others in families:
         if works(device, first):
-            found |= {first, *(u for u in others if works(device, u))}
-    return frozenset(found)
+            working |= {first, *(u for u in others if works(device, u))}
+    return frozenset(working)
 
 
 def works(device: cl.Device, unit: MatrixShape) -> bool:
-    """Whether a small product by a unit compiles, runs and is right."""
+    """Returns whether a small product by a matrix unit compiles, runs and is correct."""
     dtype = DType(unit.operands)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 8, size).astype(dtype.numpy) for size in ((_M, _K), (_K, _N)))
     try:
-        found = _run(device, _product(unit, dtype), (a, b))
+        result = _run(device, _product(unit, dtype), (a, b))
     except cl.Error:
         return False
-    return bool(np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32)))
+    return bool(np.array_equal(result, a.astype(np.float32) @ b.astype(np.float32)))
 
 
 def _product(unit: MatrixShape, dtype: DType) -> Launch:
-    """The product of two buffers."""
+    """Returns the launch of an `[M, K] x [K, N]` product by a matrix unit."""
     a, b, y = Scratch(_M * _K, dtype), Scratch(_K * _N, dtype), Scratch(_M * _N, DType.FLOAT32)
     left, right = (MatrixOperand(BufferArg(x), (0, 0, n, 1)) for x, n in ((a, _K), (b, _N)))
     product = GemmProblem(y, dtype, (1, 1), _M, _N, _K, left, right)
@@ -113,7 +115,7 @@ def _product(unit: MatrixShape, dtype: DType) -> Launch:
 
 
 def _run(device: cl.Device, launch: Launch, operands: Iterable[Array]) -> Array:
-    """The result, the first buffer of a launch, from the others."""
+    """Runs a launch in a new context on `operands`; returns its first buffer, float32[M, N]."""
     context = cl.Context([device])
     queue = cl.CommandQueue(context, device)
     spec = launch.kernel

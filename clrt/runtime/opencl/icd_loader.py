@@ -1,4 +1,4 @@
-"""OpenCL implementations that pip installed and that the ICD loader does not find by itself."""
+"""Loads Intel's OpenCL CPU runtime if pip installed it: the ICD loader does not find it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import clrt
 
-# Folder of Intel's runtime in a frozen application, from that of the application's modules. It is
-# that folder itself, where PyInstaller puts the libraries that others need.
+# Folder of Intel's runtime in a frozen application, relative to the folder of its modules:
+# PyInstaller puts shared libraries there.
 INTEL_FOLDER = "."
-# Variable by which users restrict the ICD loaders of Linux to one library or folder.
+# Environment variable that restricts the ICD loaders of Linux to one library or folder.
 _LOADER_CHOICE = "OCL_ICD_VENDORS"
 _SUCCESS = 0
 
@@ -29,7 +29,7 @@ class IcdPlatforms:
 
     Attributes:
         handles: Each `cl_platform_id`, as an integer.
-        failure: Why the library has none; "" if it loaded.
+        failure: Why the library could not be loaded or lists no platform; "" if there is no error.
     """
 
     handles: tuple[int, ...] = ()
@@ -39,8 +39,8 @@ class IcdPlatforms:
 def intel_platforms() -> IcdPlatforms:
     """Loads Intel's CPU runtime if pip installed it, and returns its platforms.
 
-    Nothing is registered: objects of an implementation with `cl_khr_icd` carry their own table of
-    functions, so any ICD loader dispatches calls to them, also if it did not find the library.
+    Registers nothing: objects of an implementation with `cl_khr_icd` carry their own dispatch
+    table, so every ICD loader dispatches calls to them, even if it did not find the library.
     The package's own .icd file names a path of Intel's build machine.
     """
     library = intel_library()
@@ -52,7 +52,7 @@ def intel_platforms() -> IcdPlatforms:
 def remove_old_icd(pyopencl_folder: Path) -> None:
     """Removes the .icd file that clrt 0.1 wrote beside pyopencl's, if it names another library.
 
-    The loader would load whatever lies at that path now.
+    The loader would load whatever file is at that path now.
     """
     written = pyopencl_folder / ".libs" / "intel-cpu.icd"
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -61,19 +61,19 @@ def remove_old_icd(pyopencl_folder: Path) -> None:
 
 
 def intel_library() -> Path | None:
-    """Returns the path of Intel's runtime, in the application or where pip puts it, or None."""
+    """Returns the path of Intel's runtime in the application or pip's folders; None if absent."""
     windows = sys.platform == "win32"
     name = "intelocl64.dll" if windows else "libintelocl.so"
     if getattr(sys, "frozen", False) or "__compiled__" in vars(clrt):
         # A frozen application loads its own libraries only.
-        places = [Path(clrt.__file__).parents[1] / INTEL_FOLDER]
+        folders = [Path(clrt.__file__).parents[1] / INTEL_FOLDER]
     else:
-        places = [Path(root, "Library/bin" if windows else "lib") for root in _data_folders()]
-    return next((place / name for place in places if (place / name).is_file()), None)
+        folders = [Path(root, "Library/bin" if windows else "lib") for root in _data_folders()]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _data_folders() -> list[str]:
-    """Folders below which pip installs the data files of packages."""
+    """Returns the folders below which pip installs data files of packages."""
     folders = [sys.prefix, sysconfig.get_path("data")]
     if site.ENABLE_USER_SITE:
         folders.append(site.getuserbase())
@@ -81,7 +81,7 @@ def _data_folders() -> list[str]:
 
 
 def _is_restricted() -> bool:
-    """Whether the user told the ICD loader to show one library only."""
+    """Returns whether the environment restricts the ICD loader to one library."""
     chosen = os.environ.get(_LOADER_CHOICE, "")
     return bool(chosen) and not os.path.isdir(chosen)
 
@@ -102,23 +102,23 @@ def _load_platforms(path: str) -> IcdPlatforms:
     )
     list_platforms, count = prototype(address), ctypes.c_uint32()
     code = list_platforms(0, None, ctypes.byref(count))
-    found = (ctypes.c_void_p * count.value)()
+    platforms = (ctypes.c_void_p * count.value)()
     if code == _SUCCESS and count.value:
-        code = list_platforms(count.value, ctypes.addressof(found), None)
-    handles = tuple(handle for handle in found if handle)
+        code = list_platforms(count.value, ctypes.addressof(platforms), None)
+    handles = tuple(handle for handle in platforms if handle)
     if code != _SUCCESS or not handles:
         return IcdPlatforms(failure=f"it lists no platform, status {code}")
     return IcdPlatforms(handles)
 
 
 def _load_library(path: str) -> ctypes.CDLL:
-    """Loads a library; other threads run meanwhile, which `ctypes.CDLL(path)` does not let them.
+    """Loads a shared library; on Linux the GIL is released meanwhile, unlike in `ctypes.CDLL`.
 
     Raises:
-        OSError: It does not load.
+        OSError: The library does not load.
     """
     if sys.platform == "win32":
-        return ctypes.CDLL(path)  # looks for what it needs in its own folder, too
+        return ctypes.CDLL(path)  # also searches the library's own folder for dependencies
     opener = ctypes.CDLL(None).dlopen
     opener.restype = ctypes.c_void_p
     handle = opener(os.fsencode(path), ctypes.c_int(os.RTLD_LAZY | os.RTLD_LOCAL))
@@ -128,8 +128,8 @@ def _load_library(path: str) -> ctypes.CDLL:
 def load_failure() -> str:
     """Returns a sentence on why Intel's installed library does not load; "" if it does.
 
-    One reason is the order of imports: a process has one TBB, and the one that OpenVINO brings is
-    too old for Intel's runtime.
+    One reason is the order of imports: a process has one TBB, and OpenVINO's is too old for Intel's
+    runtime.
     """
     failure = intel_platforms().failure
     if not failure:
@@ -141,7 +141,7 @@ def load_failure() -> str:
 
 
 def install_hint() -> str:
-    """Returns a sentence on what gives this system an OpenCL device."""
+    """Returns a sentence on how to install an OpenCL implementation on this system."""
     if sys.platform == "darwin":
         return (
             "macOS has its own, but most virtual machines have no GPU for it; with pyopencl from "

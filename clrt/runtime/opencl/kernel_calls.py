@@ -1,4 +1,4 @@
-"""Setting kernel arguments and launch sizes."""
+"""Sets scalar kernel arguments, and rounds launch sizes up to work-groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from clrt.runtime.opencl.driver import cl
 
 
 def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
-    """Returns the function that sets a scalar argument; `set_arg` tries other types first, 6 us."""
+    """Returns a function that sets argument `index` to a NumPy scalar.
+
+    It skips the other types that pyopencl's `set_arg` tries first, in 6 us.
+    """
     setter: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
     return setter
 
 
 def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
-    """Returns the global size, rounded up to whole work-groups."""
+    """Returns the global size, with each dimension rounded up to a multiple of the local size."""
     return tuple([-(-g // s) * s for g, s in zip(global_size, local_size, strict=True)])

@@ -1,9 +1,9 @@
-"""Kernel objects at the price of the driver's.
+"""Caches the Python code that pyopencl generates for each kernel object, to create objects faster.
 
-For each kernel object pyopencl reads the Python code that would call it from a database below the
-user's home: 0.1 ms of the 0.13 that the object takes, a plan has one for each launch, and where the
-home cannot be written pyopencl does not even import. That code depends on the kernel's name and
-arguments alone: it is made once in a process, in 0.3 ms, and the database is not opened.
+pyopencl reads the code that would call a kernel from a database below the user's home: that takes
+0.1 ms of the 0.13 ms to create a kernel object, of which a plan has one for each launch, and fails
+at import if the home is not writable. The code depends only on the kernel's name and arguments, so
+it is generated once per process, in 0.3 ms, and the database is not opened.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _NO_CACHE = "_PYOPENCL_NO_CACHE"
 
 
 class _NoDatabase:
-    """Stands for pyopencl's database of Python code: has nothing and keeps nothing."""
+    """Empty replacement for pyopencl's on-disk database of generated code."""
 
     def __getitem__(self, key: object) -> Any:
         raise KeyError(key)
 
     def store_if_not_present(self, key: object, value: object) -> None:
-        """Keeps nothing."""
+        """Does nothing."""
 
 
 def _import_invoker() -> ModuleType:
-    """Imports pyopencl's module of calling code without its database on disk.
+    """Imports pyopencl's code generator for kernel calls, without its database on disk.
 
-    Only that module sees the setting: other users of pyopencl in this process keep their caches.
+    Only this import sees the setting: other users of pyopencl in this process keep their caches.
     """
     setting = getattr(pyopencl, _NO_CACHE, False)
     setattr(pyopencl, _NO_CACHE, True)
@@ -43,30 +43,30 @@ def _import_invoker() -> ModuleType:
     return invoker  # type: ignore[no-any-return]
 
 
-_MAKER = "generate_enqueue_and_set_args"
+_GENERATOR = "generate_enqueue_and_set_args"
 
 
 def remember_invokers() -> None:
-    """Keeps what pyopencl makes to call kernels, where this pyopencl is known to make it so."""
+    """Caches pyopencl's generated code for kernel calls, if this version has that generator."""
     invoker = _import_invoker()
-    make = getattr(invoker, _MAKER, None)
-    if make is not None and not hasattr(make, "__wrapped__"):
-        setattr(invoker, _MAKER, _remembering(make))
+    generate = getattr(invoker, _GENERATOR, None)
+    if generate is not None and not hasattr(generate, "__wrapped__"):
+        setattr(invoker, _GENERATOR, _cached(generate))
 
 
-def _remembering(make: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[Hashable, Any] = {}
+def _cached(generate: Callable[..., Any]) -> Callable[..., Any]:
+    results: dict[Hashable, Any] = {}
 
-    @wraps(make)
-    def remembered(*args: Any, **options: Any) -> Any:
-        # The devices only decide on a warning about the size of arguments.
+    @wraps(generate)
+    def cached(*args: Any, **options: Any) -> Any:
+        # `devs` only decides on a warning about the size of arguments.
         key = (args, *sorted((k, v) for k, v in options.items() if k != "devs"))
         try:
             hash(key)
-        except TypeError:  # another pyopencl, with other arguments
-            return make(*args, **options)
-        if key not in known:
-            known[key] = make(*args, **options)
-        return known[key]
+        except TypeError:  # another version of pyopencl, with other arguments
+            return generate(*args, **options)
+        if key not in results:
+            results[key] = generate(*args, **options)
+        return results[key]
 
-    return remembered
+    return cached

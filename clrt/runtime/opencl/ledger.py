@@ -1,4 +1,4 @@
-"""Bytes of device buffers that are alive, and how many there may be."""
+"""Ledgers of live device buffers, with a limit in bytes: per model, and for all models."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ from clrt.util.formatting import format_bytes
 
 
 class Claimant(Protocol):
-    """A run that is about to allocate."""
+    """A run that may still allocate memory."""
 
     @property
     def is_allocating(self) -> bool:
-        """Whether it may not have all of its memory yet."""
+        """Whether the run may still allocate."""
 
 
 class Ledger:
-    """Counts the bytes of buffers for as long as they live, within a limit.
+    """Sums the sizes of live buffers, and checks the sum against a limit.
 
-    There is no counter, which an exception between two lines would leave wrong for ever: entries
-    are those of living buffers, and built-in methods add and remove them.
+    The sum is not a counter, which an exception between two statements could leave wrong forever:
+    it is computed from the live buffers, which built-in methods add and remove.
 
     Attributes:
-        limit: The most bytes; None for no limit.
-        name: What sets the limit, for messages.
+        limit: Maximum number of bytes; None for no limit.
+        name: Name of the function or option that sets the limit, for messages.
     """
 
     def __init__(self, limit: int | None = None, name: str = "") -> None:
         self.limit, self.name = limit, name
         self._sizes: dict[ref[TrackedBuffer], int] = {}
-        # Weak: a run's results are the caller's alone once it has ended.
+        # Weak: only the caller keeps an ended run, and so its results, alive.
         self._claims: list[tuple[ref[Claimant], int]] = []
 
     @property
     def nbytes(self) -> int:
-        """The sum of all."""
+        """Total size of the live buffers in bytes."""
         return sum(self._sizes.values())
 
     @property
     def left(self) -> float:
-        """Bytes that nobody has or is about to allocate; below 0 where that is over the limit."""
+        """Unallocated and unclaimed bytes; negative above the limit, infinite without one."""
         if self.limit is None:
             return math.inf
         self._claims = [c for c in self._claims if (run := c[0]()) and run.is_allocating]
         return self.limit - self.nbytes - sum(nbytes for _, nbytes in self._claims)
 
     def claim(self, run: Claimant, nbytes: int) -> None:
-        """Counts what a run is about to allocate, until it has or has ended."""
+        """Reserves bytes that a run will allocate; the claim ends with `run.is_allocating`."""
         if self.limit is not None and nbytes:
             self._claims = [*self._claims, (ref(run), nbytes)]
 
     def check(self, nbytes: int) -> None:
-        """Whether a further buffer may be made.
+        """Checks that another buffer of `nbytes` fits within the limit.
 
         Raises:
-            OutOfMemoryError: It would exceed the limit.
+            OutOfMemoryError: The buffer would exceed the limit.
         """
         if self.limit is not None and self.nbytes + nbytes > self.limit:
             left = max(self.limit - self.nbytes, 0)
@@ -73,31 +73,35 @@ class Ledger:
             )
 
     def add(self, buffer: TrackedBuffer) -> None:
-        """Counts a buffer until it is garbage."""
+        """Counts a buffer until it is garbage-collected."""
         self._sizes[ref(buffer, self._sizes.pop)] = buffer.nbytes
 
 
 class MemoryHolder(Protocol):
-    """What has device memory that others may need more."""
+    """Owner of device memory (a model) that can free it for others."""
 
     @property
     def used_s(self) -> float:
-        """When it was last used, by `time.perf_counter`."""
+        """Time of the last use, in seconds of `time.perf_counter`."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run uses its memory, and will give some of it up."""
+        """Whether a run uses the memory, and will release some of it."""
 
     def give_up(self, *, weights: bool) -> None:
-        """Frees what no run uses; the weights only if asked for, and if there is no run."""
+        """Frees memory that no run uses.
+
+        Args:
+            weights: Whether to free the weights too, if no run is in progress.
+        """
 
 
 class MemoryBudget(Ledger):
-    """The device memory of all models together.
+    """Ledger of the device memory of all models together.
 
     Attributes:
-        changes: Threads that wait for memory of others.
-        epoch: Another object once a run has begun or ended.
+        changes: Wakes the threads that wait for memory of others.
+        epoch: Replaced by a new object each time a run begins or ends.
     """
 
     def __init__(self) -> None:
@@ -108,32 +112,39 @@ class MemoryBudget(Ledger):
         self._pools: list[Callable[[], None]] = []
 
     def note_change(self) -> None:
-        """Has those look again that wait for memory."""
+        """Wakes the threads that wait for memory, so that they check again."""
         self.epoch = object()
         self.changes.wake()
 
     def enter(self, holder: MemoryHolder) -> None:
-        """Takes part in `reclaim`."""
+        """Registers an owner of memory, held weakly, for `reclaim`."""
         self._holders.add(holder)
 
     def enter_pool(self, clear: Callable[[], None]) -> None:
-        """Has a function that frees unused buffers called before anything is refused."""
+        """Registers a function that frees pooled buffers, to be called before a refusal."""
         self._pools.append(clear)
 
     def check(self, nbytes: int) -> None:
-        """As `Ledger.check`; pooled buffers go before."""
+        """Checks that another buffer fits, after freeing pooled buffers if it does not.
+
+        Raises:
+            OutOfMemoryError: The buffer would exceed the limit.
+        """
         if self.limit is not None and self.nbytes + nbytes > self.limit:
             self.clear_pools()
         super().check(nbytes)
 
     def reclaim(self, nbytes: int, holder: MemoryHolder | None = None) -> bool:
-        """Frees what others have and do not use, longest unused first, until so much is left.
+        """Frees unused memory until `nbytes` are left, least recently used owner first.
 
-        Of each first what runs have left, and then weights, which its next run uploads again.
-        Call it without a lock of a model.
+        Frees idle arenas of every owner first, then weights, which the next run uploads again.
+        Call this without holding a model's lock.
+
+        Args:
+            holder: Owner that the memory is for, whose own memory is not freed.
 
         Returns:
-            Whether there is so much now.
+            Whether `nbytes` are left now.
         """
         others = sorted((h for h in self._holders if h is not holder), key=lambda h: h.used_s)
         self.clear_pools()
@@ -145,15 +156,15 @@ class MemoryBudget(Ledger):
         return self.left >= nbytes
 
     def is_shared(self, holder: MemoryHolder) -> bool:
-        """Whether another model will give memory up."""
+        """Returns whether another owner is busy, and so will release memory."""
         return any(other.is_busy for other in self._holders if other is not holder)
 
     def clear_pools(self) -> None:
-        """Frees the buffers of tensors that nobody has any more."""
+        """Frees the pooled buffers of released tensors."""
         for clear in tuple(self._pools):
             clear()
 
 
 BUDGET = MemoryBudget()
-# Held from a check to the entry of the buffer that it was for.
+# Lock that makes the check of the limits, the allocation and its entries in the ledgers atomic.
 ALLOCATING: Any = RLock()

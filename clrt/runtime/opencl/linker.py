@@ -1,8 +1,8 @@
 """Finds the linker that PoCL starts for each kernel it compiles.
 
-PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`, and ends the process where that fails: without binutils, and
-with binutils where gcc's files are missing. The code of kernels calls nothing of these libraries
-that this process has not loaded, so empty ones do: they come behind the folders of the system.
+PoCL 3.0 runs `ld … -lgcc -lgcc_s -lc`, and ends the process if that fails: without binutils, and
+with binutils if gcc's files are missing. Kernels call nothing of these libraries that this process
+has not loaded, so empty stub libraries suffice: they come after the system's folders.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from pathlib import Path
 from clrt.util.files import SHIPPED
 
 _STUBS = Path(__file__).parent / "link_stubs"
-# Conversions of numbers that the CPU has no instruction for.
+# Has the conversions of numbers that the CPU has no instruction for.
 _COMPILER_LIBRARY = "libgcc_s.so.1"
 
 
 def has_linker() -> bool:
-    """Whether PoCL finds a linker: one on the PATH, or the one that an application brings along.
+    """Returns whether PoCL finds a linker: on the PATH, or the one that an application ships.
 
-    The environment of this process says afterwards where that one is, and where empty libraries
-    are.
+    Adds the shipped linker and the stub libraries to the environment of this process.
     """
-    if _on_path() is None:
+    if _linker_on_path() is None:
         _append("PATH", SHIPPED / "linker")
-        _append("LD_LIBRARY_PATH", SHIPPED / "linker")  # its own libraries lie beside it
-    found = _on_path() is not None
-    if found:
+        _append("LD_LIBRARY_PATH", SHIPPED / "linker")  # the libraries that the linker needs
+    is_present = _linker_on_path() is not None
+    if is_present:
         _append("LIBRARY_PATH", _STUBS)
         _load_compiler_library()
-    return found
+    return is_present
 
 
-def _on_path() -> str | None:
-    # Where PATH is not set, Python looks in the usual folders, but PoCL does not.
+def _linker_on_path() -> str | None:
+    # If PATH is not set, Python would search the usual folders, but PoCL does not.
     return shutil.which("ld", path=os.environ.get("PATH", ""))
 
 
@@ -49,7 +48,7 @@ def _append(variable: str, folder: Path) -> None:
 
 @cache
 def _load_compiler_library() -> None:
-    """For kernels that were linked without it, which find it only where all may use it."""
+    """Loads libgcc_s with global symbols, for kernels that were linked against the stub."""
     try:
         ctypes.CDLL(_COMPILER_LIBRARY, mode=ctypes.RTLD_GLOBAL)
     except OSError:

@@ -1,4 +1,4 @@
-"""One limit for the device memory of all models."""
+"""`set_memory_budget`: one limit for the device memory of all models."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from clrt.util.formatting import parse_bytes
 
 
 def set_memory_budget(budget: int | str | None) -> None:
-    """Bounds what all models of this process allocate on devices, together.
+    """Limits the device memory that all models of this process allocate together.
 
-    A run that does not fit beside the others' memory takes what these do not use: first what their
-    runs have left, then weights of models that do nothing, which their next run uploads again. Then
-    it waits for runs that go on. One that fits in no case is refused before it allocates anything.
-    Tensors and caches that are held count, and are not freed. `memory_limit` of `clrt.load` bounds
-    one model besides.
+    A run that does not fit frees unused memory of other models: first their idle arenas, then the
+    weights of idle models, which their next run uploads again. Then it waits for running models. A
+    run that could never fit is refused before it allocates anything. Live tensors and caches count
+    towards the budget, and are not freed. `memory_limit` of `clrt.load` additionally limits one
+    model.
 
     Args:
-        budget: In bytes or as "2GiB"; None for no limit. What is allocated above it already is
-            freed as far as it is not used.
+        budget: Bytes, or text such as "2GiB"; None for no limit. Unused memory that is already
+            allocated above the budget is freed.
 
     Raises:
-        InputError: It is no number of bytes.
+        InputError: `budget` is not a number of bytes.
     """
     BUDGET.limit = None if budget is None else parse_bytes(budget)
     if BUDGET.limit is not None:

@@ -1,4 +1,4 @@
-"""The ceilings of a device, measured: multiply-adds and products on registers, copies and reads."""
+"""Measures peak FLOP/s and memory bandwidth of a device, for rooflines, and launch times."""
 
 from __future__ import annotations
 
@@ -13,32 +13,39 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.session import DeviceSession
 
+# As in the kernels of peaks.cl: independent FMA chains per work-item; rows and columns of a tile of
+# the matrix unit; vectors in flight per work-item.
 _CHAINS = 12
-_STEPS = 20_000
 _TILE = 16
-_READ_VECTORS = 1024
-_BUFFER_BYTES = 128 << 20
-# Working sets from what a level-1 cache holds to what none does, by steps of 4.
-_CACHED_BYTES = tuple(1 << k for k in range(15, 28, 2))
-# What a launch moves over and over, at least, so that its start takes none of the time.
-_MOVED_BYTES = 64 << 20
 _UNROLLED = 8
+# Iterations of the FMA kernel per launch.
+_STEPS = 20_000
+# Vectors that a work-item of the read kernel sums.
+_READ_VECTORS = 1024
+# Size of the buffers for memory bandwidth: larger than any cache.
+_BUFFER_BYTES = 128 << 20
+# Working sets in bytes, from the size of a level-1 cache to more than any cache, in steps of 4.
+_CACHED_BYTES = tuple(1 << k for k in range(15, 28, 2))
+# Minimum number of bytes that a launch moves in a cached working set, to make its start negligible.
+_MOVED_BYTES = 64 << 20
+# Minimum seconds to measure a probe, and one of a cached working set; minimum number of rounds.
 _SECONDS = 0.2
 _CACHED_SECONDS = 0.02
 _TURNS = 6
-# Launches in the queue at a time, of which the time of one is taken.
+# Number of launches in the queue at a time, to measure the time of one among many.
 _CHAIN = 200
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most that a device does per second: 10^9 floating-point operations, 10^9 bytes.
+    """Peak compute and memory rates of a device.
 
     Attributes:
-        gbs: From and to memory.
-        cached: By bytes of a working set, ascending, the 10^9 bytes per second of a kernel that
-            works on nothing else: what just ran leaves its results in caches, and bytes from there
-            cannot be held against the memory's speed.
+        gflops: Peak in 10^9 floating-point operations per second.
+        gbs: Memory bandwidth in 10^9 bytes per second, read plus written.
+        cached: Pairs of a working set in bytes, ascending, and the bandwidth within it in 10^9
+            bytes per second. A launch may read results of the last one from caches, faster than
+            memory allows.
     """
 
     gflops: float
@@ -46,9 +53,9 @@ class Peaks:
     cached: tuple[tuple[int, float], ...] = ()
 
     def gbs_of(self, footprint_bytes: int) -> float:
-        """The most for a launch that works on so many bytes.
+        """Returns an upper bound, in 10^9 bytes/s, for a launch that touches `footprint_bytes`.
 
-        It is that of the largest set measured that is no larger, and so no less than is possible.
+        It is the bandwidth of the largest measured working set that is not larger.
         """
         fitting = [gbs for nbytes, gbs in self.cached if nbytes <= footprint_bytes]
         smallest = self.cached[0][1] if self.cached else self.gbs
@@ -57,12 +64,12 @@ class Peaks:
 
 @dataclass(frozen=True)
 class PeakProbe:
-    """Work whose speed is a ceiling.
+    """A kernel or copy whose rate is a peak of the device.
 
     Attributes:
-        enqueue: Starts it once on the session's queue.
-        amount: What it does once: floating-point operations, or bytes read and written.
-        buffers: What it works on; a kernel does not keep its arguments alive.
+        enqueue: Enqueues the work once.
+        amount: Work per call: floating-point operations, or bytes read plus written.
+        buffers: Buffers that the work uses, kept alive here: a kernel does not do so.
     """
 
     enqueue: Callable[[], object]
@@ -71,9 +78,10 @@ class PeakProbe:
 
 
 def multiply_adds(session: DeviceSession) -> PeakProbe:
-    """Multiply-adds that touch no memory."""
+    """Returns a probe of float32 multiply-adds on registers; its amount is in FLOPs."""
     caps = session.device.caps
-    # CPU work-items are turned into loops; one by itself keeps the chains in registers.
+    # CPU compilers turn the work-items of a group into a loop; a group of one keeps the chains in
+    # registers.
     local, items = (1, 16 * caps.compute_units) if caps.is_cpu else (64, 2048 * caps.compute_units)
     steps = 8 if caps.simulator else _STEPS
     out = session.allocate(items * _lanes(session) * 4)
@@ -87,7 +95,10 @@ def multiply_adds(session: DeviceSession) -> PeakProbe:
 
 
 def unit_products(session: DeviceSession) -> PeakProbe:
-    """Products of float32 by the matrix unit, six of bfloat16 for each, that touch no memory."""
+    """Returns a probe of float32 matrix products by AMX on registers; its amount is in FLOPs.
+
+    A float32 product takes six products of bfloat16 tiles.
+    """
     items = 16 * session.device.caps.compute_units
     steps = _STEPS // 20
     out = session.allocate(items * _TILE * _TILE * 4)
@@ -106,7 +117,11 @@ def kernel_copy(
     target: cl.Buffer,
     queue: cl.CommandQueue | None = None,
 ) -> PeakProbe:
-    """A copy by a kernel; bytes read plus bytes written."""
+    """Returns a probe that copies a buffer by a kernel; its amount is bytes read plus written.
+
+    Args:
+        queue: Queue for the launches; None for the session's.
+    """
     queue = queue or session.queue
     kernel = _kernel(session, "copy_peak")
     kernel.set_args(source, target)
@@ -119,7 +134,7 @@ def kernel_copy(
 
 
 def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """A copy by clEnqueueCopyBuffer; bytes read plus bytes written."""
+    """Returns a probe that copies a buffer by clEnqueueCopyBuffer; bytes read plus written."""
     return PeakProbe(
         lambda: cl.enqueue_copy(session.queue, target, source, byte_count=source.size),
         2 * source.size,
@@ -128,7 +143,7 @@ def buffer_copy(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) ->
 
 
 def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
-    """A sum over a buffer; bytes read."""
+    """Returns a probe that sums the elements of a buffer; its amount is bytes read."""
     kernel = _kernel(session, "read_peak")
     kernel.set_args(source, target, np.int32(_READ_VECTORS))
     items = source.size // (4 * _lanes(session) * _READ_VECTORS)
@@ -141,31 +156,36 @@ def kernel_read(session: DeviceSession, source: cl.Buffer, target: cl.Buffer) ->
 
 
 def cached_work(session: DeviceSession, nbytes: int) -> list[PeakProbe]:
-    """Reading, changing in place, and adding into a third buffer, again and again on few bytes.
+    """Returns probes that repeatedly read, update in place, and add within a small working set.
 
-    No elementwise kernel moves more per second than the fastest of these: the first two write
-    nothing, or where they have read, and the third has as many loads and stores as cores take.
+    The fastest of them bounds every elementwise kernel: the read stores nothing, the update stores
+    to the addresses it loads, and the addition has the mix of loads and stores that cores sustain.
 
     Args:
-        nbytes: Of the working set; a power of 2.
+        nbytes: Working set in bytes; a power of 2.
     """
-    least = session.upload(np.ones(nbytes // 16, np.float32)), session.allocate(nbytes // 4)
-    x, y, z = session.upload(np.ones(nbytes // 4, np.float32)), *least
+    addition = session.upload(np.ones(nbytes // 16, np.float32)), session.allocate(nbytes // 4)
+    x, y, z = session.upload(np.ones(nbytes // 4, np.float32)), *addition
     return [
-        _again(session, "cached_read", (x, x, z), nbytes, 1),
-        _again(session, "cached_update", (x, x, x), nbytes, 2),
-        _again(session, "cached_add", (x, y, z), nbytes // 4, 3),
+        _repeated_pass(session, "cached_read", (x, x, z), nbytes, 1),
+        _repeated_pass(session, "cached_update", (x, x, x), nbytes, 2),
+        _repeated_pass(session, "cached_add", (x, y, z), nbytes // 4, 3),
     ]
 
 
-def _again(
+def _repeated_pass(
     session: DeviceSession, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
 ) -> PeakProbe:
-    """A kernel that goes over `nbytes` of its buffers so often that its start takes no time."""
+    """Returns a probe whose kernel passes over `nbytes` of each buffer, often enough per launch.
+
+    Args:
+        entry: Entry point in peaks.cl.
+        streams: Loads plus stores per element, for the amount of bytes.
+    """
     caps = session.device.caps
     vectors = nbytes // (4 * _lanes(session))
-    local, most = (1, 4 * caps.compute_units) if caps.is_cpu else (64, 2048 * caps.compute_units)
-    items = 1 << min(most, vectors // _UNROLLED).bit_length() - 1
+    local, limit = (1, 4 * caps.compute_units) if caps.is_cpu else (64, 2048 * caps.compute_units)
+    items = 1 << min(limit, vectors // _UNROLLED).bit_length() - 1
     times = 1 if caps.simulator else max(_MOVED_BYTES // (streams * nbytes), 1)
     kernel = _kernel(session, entry)
     kernel.set_args(*buffers, np.int32(vectors // items), np.int32(times), np.float32(1))
@@ -177,11 +197,11 @@ def _again(
 
 
 def large_buffers(session: DeviceSession) -> tuple[cl.Buffer, cl.Buffer]:
-    """Two large buffers, written once: unwritten pages may all be one page of zeros."""
+    """Allocates two large buffers and writes them: unwritten pages may all alias a zero page."""
     caps = session.device.caps
     largest = 1 << 18 if caps.simulator else _BUFFER_BYTES
     nbytes = min(largest, caps.max_alloc_bytes, caps.global_mem_bytes // 8)
-    # A power of two: whole work-groups of each kernel.
+    # A power of two, so that every kernel has whole work-groups.
     ones = np.ones(1 << (nbytes // 4).bit_length() - 1, np.float32)
     return session.upload(ones), session.upload(ones)
 
@@ -190,7 +210,7 @@ _MEASURED: dict[tuple[int, int], Peaks] = {}
 
 
 def peaks_of(session: DeviceSession) -> Peaks:
-    """The ceilings of the session's device: measured at the first call, about two seconds."""
+    """Returns the peaks of the session's device, measured at the first call in about 2 seconds."""
     key = session.device.key
     with session.lock, session.commands:
         if key not in _MEASURED:
@@ -202,33 +222,36 @@ def peaks_of(session: DeviceSession) -> Peaks:
                 products.append(unit_products(session))
             gflops = max(_speed(session, probe, _SECONDS) for probe in products)
             cached = _cached_speeds(session)
-            # The largest set is too large for any cache, and may be moved faster than a copy is.
+            # The largest working set exceeds every cache, and may be moved faster than by a copy.
             _MEASURED[key] = Peaks(gflops, max(gbs, cached[-1][1]), cached)
         return _MEASURED[key]
 
 
 def _cached_speeds(session: DeviceSession) -> tuple[tuple[int, float], ...]:
     caps = session.device.caps
-    most = (
+    limit = (
         _CACHED_BYTES[0]
         if caps.simulator
         else min(caps.max_alloc_bytes, caps.global_mem_bytes // 8)
     )
-    found: list[tuple[int, float]] = []
+    speeds: list[tuple[int, float]] = []
     best = 0.0
-    # A larger set's speed is one that a smaller one reaches as well.
-    for nbytes in reversed([n for n in _CACHED_BYTES if n <= most]):
+    # A smaller working set is at least as fast as a larger one.
+    for nbytes in reversed([n for n in _CACHED_BYTES if n <= limit]):
         for probe in cached_work(session, nbytes):
             best = max(best, _speed(session, probe, _CACHED_SECONDS))
-        found.append((nbytes, best))
-    return tuple(reversed(found))
+        speeds.append((nbytes, best))
+    return tuple(reversed(speeds))
 
 
 def _speed(session: DeviceSession, probe: PeakProbe, seconds: float) -> float:
-    """The best of several turns, in 10^9 per second.
+    """Returns the best rate of several rounds, in 10^9 units of `probe.amount` per second.
 
-    The first launch is not one of them: drivers compile in it. The next ones wake threads and raise
+    The first launch is not timed: drivers compile in it. The next ones wake threads and raise
     clocks, and on a busy machine most are disturbed.
+
+    Args:
+        seconds: Minimum duration of the measurement, which has at least `_TURNS` rounds.
     """
     probe.enqueue()
     session.queue.finish()
@@ -259,11 +282,11 @@ def _kernel(session: DeviceSession, entry: str) -> cl.Kernel:
 
 @dataclass(frozen=True)
 class LaunchTimes:
-    """Seconds that launches take which compute next to nothing.
+    """Duration, in seconds, of launches that compute next to nothing.
 
     Attributes:
-        each: Of a launch among many in the queue.
-        alone: From the enqueuing of one to the end of waiting for it.
+        each: Time per launch with many in the queue.
+        alone: Time to enqueue a single launch and wait for it.
     """
 
     each: float
@@ -271,7 +294,7 @@ class LaunchTimes:
 
 
 def launch_times(session: DeviceSession) -> LaunchTimes:
-    """What a launch takes by itself on the session's device."""
+    """Measures the overhead of a launch on the session's device."""
     ones = np.ones(64 * _lanes(session), np.float32)
     buffers = session.upload(ones), session.upload(ones)
     with session.lock, session.commands:

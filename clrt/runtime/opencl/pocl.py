@@ -17,10 +17,12 @@ import struct
 import sys
 from pathlib import Path
 
-_UNKNOWN = b"generic"
-_TRIPLE = b"x86_64"
+_UNKNOWN_CPU = b"generic"
+_TRIPLE_PREFIX = b"x86_64"
+# Bytes of PoCL's device struct that are searched for the CPU name.
 _RECORD_BYTES = 4096
-_WORD_BYTES = 8
+_POINTER_BYTES = 8
+# CPUs, in LLVM's names, whose code uses 512-bit vectors; and those with 128-bit vectors.
 _AVX512_TARGETS = frozenset(
     {"skx", "skylake-avx512", "cannonlake", "cascadelake", "cooperlake", "icelake-client",
      "icelake-server", "rocketlake", "tigerlake", "sapphirerapids", "emeraldrapids",
@@ -31,8 +33,8 @@ _SSE_TARGETS = frozenset(
     {"generic", "x86-64", "x86-64-v2", "core2", "penryn", "nehalem", "westmere", "silvermont",
      "goldmont", "goldmont-plus", "tremont"}
 )  # fmt: skip
-# By a flag of the system, newest first: the kinds of CPUs for which PoCL has functions; and the
-# kinds before these.
+# CPU kinds that PoCL has libraries of built-in functions for: a flag of /proc/cpuinfo and the kind
+# that it requires, newest first; then the kinds of older CPUs.
 _NEW_BUILTINS = (("avx512f", "avx512"), ("avx2", "avx2"))
 _OLD_BUILTINS = frozenset({"sse2", "ssse3", "sse41", "avx", "avx_f16c", "avx_fma4"})
 # A device's version ends in "<kind>-<architecture>-<vendor>-<system>-<cpu>"; the vendor is
@@ -41,32 +43,32 @@ _TARGET = re.compile(r"-([^- ]+)-[^- ]+-(?:linux-\w+|darwin[\d.]*|windows-\w+)-(
 
 
 def target_of(device_version: str) -> tuple[str, str]:
-    """The architecture and the CPU that PoCL compiles for, in LLVM's names.
+    """Returns the architecture and the CPU that PoCL compiles for, in LLVM's names.
 
-    The CPU is "generic" where it was not recognised; both are empty where the version names none.
+    The CPU is "generic" if LLVM did not recognise it; both are "" if the version names none.
     """
-    found = _TARGET.search(device_version)
-    return (found[1], found[2]) if found else ("", "")
+    match = _TARGET.search(device_version)
+    return (match[1], match[2]) if match else ("", "")
 
 
 def float_lanes(architecture: str, cpu: str) -> int:
-    """Floats in the vector registers that code for a target uses."""
+    """Returns the number of floats in the vector registers that a target's code uses."""
     if architecture != "x86_64" or cpu in _SSE_TARGETS:
         return 4
     return 16 if cpu in _AVX512_TARGETS else 8
 
 
 def repair_target_cpu(device_pointer: int) -> str:
-    """Gives an unrecognised host CPU a name that PoCL's LLVM knows.
+    """Overwrites an unrecognised CPU name in PoCL's device struct by one that its LLVM knows.
 
-    The record is read through /proc/self/mem, where a wrong pointer is an error and no crash, and
-    nothing is written unless the CPU name follows the target triple as PoCL's struct has it.
+    The struct is read through /proc/self/mem, so that a wrong pointer is an error instead of a
+    crash. Nothing is written unless the CPU name follows the target triple, as in PoCL's struct.
 
     Args:
         device_pointer: The cl_device_id.
 
     Returns:
-        The name it has now; empty where nothing was changed.
+        The new CPU name; "" if nothing was changed.
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return ""
@@ -76,31 +78,31 @@ def repair_target_cpu(device_pointer: int) -> str:
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
         record = _read(memory, device_pointer, _RECORD_BYTES)
-        words = struct.unpack(f"<{len(record) // _WORD_BYTES}Q", record)
-        texts = [_read(memory, w, 32).split(b"\0")[0] for w in words]
+        pointers = struct.unpack(f"<{len(record) // _POINTER_BYTES}Q", record)
+        texts = [_read(memory, p, 32).split(b"\0")[0] for p in pointers]
     finally:
         os.close(memory)
-    for before, text, address in zip(texts, texts[1:], words[1:], strict=False):
-        if text == _UNKNOWN and before.startswith(_TRIPLE):
+    for before, text, address in zip(texts, texts[1:], pointers[1:], strict=False):
+        if text == _UNKNOWN_CPU and before.startswith(_TRIPLE_PREFIX):
             ctypes.memmove(address, name + b"\0", len(name) + 1)
             return name.decode()
     return ""
 
 
 def lacks_builtins() -> bool:
-    """Whether PoCL was installed without its functions for this CPU, so that no kernel compiles.
+    """Returns whether PoCL lacks its built-in functions for this CPU, so that no kernel compiles.
 
-    Smaller packages of it, and frozen applications, leave those for some CPUs out.
+    Reduced packages of PoCL and frozen applications omit the files for some CPUs.
     """
     spec = importlib.util.find_spec("pyopencl")
     if spec is None or spec.origin is None:
         return False
     shared = Path(spec.origin).parents[1] / "pocl_binary_distribution" / ".libs" / "share" / "pocl"
-    there = {path.stem.rpartition("-")[2] for path in shared.glob("kernel-*.bc")}
+    present = {path.stem.rpartition("-")[2] for path in shared.glob("kernel-*.bc")}
     flags = _cpu_flags()
     newest = next((kind for flag, kind in _NEW_BUILTINS if flag in flags), None)
     needed = _OLD_BUILTINS if newest is None else {newest}
-    return bool(there and flags and not needed <= there)
+    return bool(present and flags and not needed <= present)
 
 
 def _read(memory: int, address: int, nbytes: int) -> bytes:
@@ -113,7 +115,7 @@ def _read(memory: int, address: int, nbytes: int) -> bytes:
 
 
 def _cpu_flags() -> set[str]:
-    """What the system says of this CPU's instructions, among other words; empty where unknown."""
+    """Returns the words of /proc/cpuinfo, CPU flags among them; empty if it cannot be read."""
     try:
         return set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
@@ -121,7 +123,10 @@ def _cpu_flags() -> set[str]:
 
 
 def _target_cpu() -> bytes:
-    """The newest name in LLVM 14 whose instructions this CPU has, no longer than "generic"."""
+    """Returns LLVM 14's name of the newest CPU whose instructions this one has.
+
+    The name is at most as long as "generic", which it overwrites.
+    """
     flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}
     zen3 = {"avx2", "fma", "bmi2", "clwb", "clzero", "vaes", "vpclmulqdq", "sha_ni", "rdpid"}

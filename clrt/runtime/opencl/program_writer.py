@@ -1,4 +1,4 @@
-"""Writes programs to the cache folder: as they are built, or when the process ends."""
+"""Writes program binaries to the cache folder: right after the build, or at process exit."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from typing import Any
 from clrt.errors import InputError
 from clrt.runtime.opencl.driver import cl
 
-# For so long programs that take long are written when the process ends. The driver has what it
-# compiled in a cache of its own (on PoCL 40 ms a program, where ours takes 10), and what is built
-# from that waits to be written again.
+# Time limit, in seconds, for writing costly programs at process exit. Programs that are not
+# written are rebuilt from the driver's own cache (on PoCL 40 ms each, instead of 10), and queued
+# again.
 _END_S = 2.0
-# Programs that wait to be written.
-_MOST_WAITING = 16
+# Maximum number of programs kept for another attempt after a write failed.
+_MAX_WAITING = 16
 
 
 class Saver:
-    """Programs that are to be written.
+    """Queue of programs to write to the cache folder.
 
-    Where writing is costly, that is done when the process ends: the driver holds up every launch
-    meanwhile, 0.2 s and more on PoCL, which compiles each kernel anew for it. A process that is
-    killed, or that never ends, leaves the next one the driver's cache.
+    If writing is costly, it is done at process exit: the driver blocks every launch meanwhile, for
+    0.2 s and more on PoCL, which compiles each kernel again for its binary. If a process is killed
+    or never ends, the next one has only the driver's own cache.
     """
 
     def __init__(self, write: Callable[[str, cl.Program], None], costly: bool) -> None:
-        """Takes:
+        """Creates an empty queue.
 
-        write: Writes one program under its key; InputError where it cannot be written.
-        costly: Whether that takes long.
+        Args:
+            write: Writes one program under its key; raises InputError if it cannot.
+            costly: Whether writing is deferred to process exit.
         """
         self._write = write
         self._costly = costly
@@ -43,12 +44,12 @@ class Saver:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets what waits: a fork leaves it to the process that it came from."""
+        """Empties the queue and replaces the lock, for a fork: the parent writes its programs."""
         self._waiting.clear()
         self._lock: Any = RLock()
 
     def add(self, key: str, program: cl.Program) -> None:
-        """Takes a program that was just built."""
+        """Queues a program that was just built; writes it at once unless writing is costly."""
         with self._lock:
             self._waiting[key] = program
             if self._costly and not self._ends:
@@ -59,16 +60,16 @@ class Saver:
                 self.save()
 
     def save(self) -> None:
-        """Writes all that wait, now.
+        """Writes all queued programs now.
 
         Raises:
-            InputError: One cannot be written; it waits on.
+            InputError: A program cannot be written; it stays in the queue.
         """
         while self._save_one():
             pass
 
     def _save_one(self) -> bool:
-        """Writes a program; whether there was one."""
+        """Writes the oldest queued program; returns False if the queue is empty."""
         with self._lock:
             key = next(iter(self._waiting), None)
             if key is None:
@@ -76,14 +77,14 @@ class Saver:
             try:
                 self._write(key, self._waiting[key])
             except InputError:
-                while len(self._waiting) > _MOST_WAITING:
+                while len(self._waiting) > _MAX_WAITING:
                     self._waiting.pop(next(iter(self._waiting)))
                 raise
             self._waiting.pop(key, None)
         return True
 
     def _end(self) -> None:
-        """When the process ends: writes some of what is left."""
+        """Writes queued programs at process exit, for at most `_END_S`."""
         if self._process != os.getpid():
             return
         end = time.perf_counter() + _END_S

@@ -1,4 +1,4 @@
-"""Compiled programs, cached in memory and on disk."""
+"""`ProgramCache`: compiled OpenCL programs, cached in memory and on disk."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.opencl.cache_folders import warn_if_unusable
-from clrt.runtime.opencl.driver import NO_BUILD, Guard, binary_of, check_process, cl
+from clrt.runtime.opencl.driver import BUILD_ERROR_CODES, Guard, binary_of, check_process, cl
 from clrt.runtime.opencl.kernel_invokers import remember_invokers
 from clrt.runtime.opencl.program_writer import Saver
 from clrt.util.active_calls import RecencyDict
 from clrt.util.files import SHIPPED, atomic_write, is_private, make_cache_folder, read_regular
 
-# Drivers print warnings, and no user can act on one.
+# Suppresses compiler warnings, which users cannot act on.
 _NO_WARNINGS = "-w"
 _EXACT = "-cl-fp32-correctly-rounded-divide-sqrt"
-# Programs that stay in memory when no model uses them any more, for the next that does.
-_KEPT = 16
-# Of the largest entry that is read.
-_MOST_BYTES = 256 << 20
-# Programs that come with an application: read where the cache has none, never written.
+# Maximum number of recently used programs kept in memory when no model uses them any more.
+_MAX_RECENT_PROGRAMS = 16
+# Maximum size of a cache entry that is read, in bytes.
+_MAX_ENTRY_BYTES = 256 << 20
+# Read-only cache that a frozen application ships; searched after the user's cache folder.
 _SHIPPED_PROGRAMS = SHIPPED / "programs"
-# What kernels see of a device's quirks.
+# Macros that kernels see, by quirk of the device.
 _MACROS = {"widens-unsigned": "WIDENS_UNSIGNED", "no-nested-barriers": "NO_NESTED_BARRIERS"}
 remember_invokers()
 
 
 @dataclass
 class ProgramCache:
-    """Programs of one device.
+    """Compiles and caches the programs of one device.
 
-    A disk entry holds a digest, of its key and what follows, and the device's binary; a damaged or
-    stale one, or one under another's name, is rebuilt. On a CPU device a binary is native code, so
-    folder and entry must belong to the user and be closed to others, else they are not used.
+    A disk entry is a SHA-256 digest of its key and binary, followed by the device's binary. An
+    entry that is damaged, stale or under another key's name is rebuilt. On a CPU device a binary is
+    native code, so folder and entry are used only if they belong to the user and no other user can
+    write to them.
 
     Attributes:
-        requests: How often a program was compiled, or found on disk.
-        builds: How many of them were compiled from source.
+        requests: Number of programs compiled or loaded from disk.
+        builds: Number of these programs that were compiled from source.
     """
 
     context: cl.Context
@@ -76,10 +77,11 @@ class ProgramCache:
     def kernel(
         self, spec: KernelSpec, held: MutableMapping[KernelSpec, cl.Program] | None = None
     ) -> cl.Kernel:
-        """A new kernel object, with arguments of its own.
+        """Creates a kernel object, which has its own arguments, from a cached or new program.
 
         Args:
-            held: The programs that its user keeps; those that nobody keeps go after a while.
+            held: Programs that the caller keeps alive, extended by this one; other programs are
+                evicted after a while.
 
         Raises:
             KernelBuildError: The program does not compile; the message names kernel and device.
@@ -98,19 +100,19 @@ class ProgramCache:
             with self._lock:
                 for programs in (self._programs, self._recent, held or {}):
                     programs.pop(spec, None)
-            raise self._failed(error, spec) from error
+            raise self._build_error(error, spec) from error
 
     def _program(self, spec: KernelSpec) -> cl.Program:
         program = self._programs.get(spec)
         if program is None:
-            program = self._programs[spec] = self._make(spec)
+            program = self._programs[spec] = self._load_or_build(spec)
             self.requests += 1
         self._recent.put(spec, program)
-        if len(self._recent) > _KEPT:
+        if len(self._recent) > _MAX_RECENT_PROGRAMS:
             self._recent.pop_oldest()
         return program
 
-    def _make(self, spec: KernelSpec) -> cl.Program:
+    def _load_or_build(self, spec: KernelSpec) -> cl.Program:
         source = spec.text
         options = self._options(spec)
         key = self._key(source, options)
@@ -123,7 +125,7 @@ class ProgramCache:
         return program
 
     def save(self) -> None:
-        """Writes the programs built since the last time to disk.
+        """Writes the programs built since the last call to disk.
 
         Raises:
             InputError: The folder cannot be written, or is open to others.
@@ -133,13 +135,13 @@ class ProgramCache:
         self._saver.save()
 
     def after_fork_in_child(self) -> None:
-        """In a fork: nobody else is at it."""
+        """Replaces the locks in a fork, whose other threads do not exist."""
         self._lock = RLock()
         self._saver.reset()
 
     def _key(self, source: str, options: Sequence[str]) -> str:
         caps = self.caps
-        lanes = str(caps.float_lanes)  # stands for the instructions a CPU compiler uses
+        lanes = str(caps.float_lanes)  # represents the instruction set that a CPU compiler targets
         parts = (source, *options, caps.platform, caps.name, caps.driver, lanes)
         text = "\0".join((*parts, clrt.__version__))
         return hashlib.sha256(text.encode()).hexdigest()[:40]
@@ -148,11 +150,11 @@ class ProgramCache:
         try:
             return self._compile(cl.Program(self.context, source), options)
         except (cl.Error, MemoryError) as error:
-            raise self._failed(error, spec) from error
+            raise self._build_error(error, spec) from error
 
-    def _failed(self, error: cl.Error | MemoryError, spec: KernelSpec) -> ClrtError:
-        """The error for a kernel that is not to be had."""
-        if isinstance(error, MemoryError) or error.code not in NO_BUILD:
+    def _build_error(self, error: cl.Error | MemoryError, spec: KernelSpec) -> ClrtError:
+        """Returns the error for a kernel that cannot be built or created."""
+        if isinstance(error, MemoryError) or error.code not in BUILD_ERROR_CODES:
             return Guard(self._name).translated(error)
         defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
         return KernelBuildError(
@@ -172,13 +174,13 @@ class ProgramCache:
             return None
 
     def _compile(self, program: cl.Program, options: Sequence[str]) -> cl.Program:
-        """Builds a program; what a compiler says of one that works is of no use to the user."""
+        """Builds a program from source or binary, ignoring compiler warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
             return program.build(list(options), [self.device], cache_dir=False)
 
     def _options(self, spec: KernelSpec) -> tuple[str, ...]:
-        """The compiler's options; see the quirk "simulator", and those of `_MACROS`."""
+        """Returns the compiler options of a kernel on this device, macros for quirks included."""
         simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
         macros = (f"-D{macro}" for quirk, macro in _MACROS.items() if quirk in self.caps.quirks)
         exact = (_EXACT,) if self._divides_exactly else ()
@@ -186,12 +188,15 @@ class ProgramCache:
 
     @cached_property
     def _divides_exactly(self) -> bool:
-        """Whether it is a GPU that rounds as NumPy does where it is asked to; CPUs do anyway."""
+        """Whether a compiler option makes division and square root correctly rounded.
+
+        False for CPUs, which round correctly without it.
+        """
         exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         return not self.caps.is_cpu and bool(self.device.single_fp_config & exact)
 
     def _store(self, key: str, program: cl.Program) -> None:
-        """Writes an entry atomically; that no binary can be had is no error.
+        """Writes a cache entry atomically; does nothing if the driver returns no binary.
 
         Raises:
             InputError: The folder cannot be written, or is open to others.
@@ -205,7 +210,7 @@ class ProgramCache:
             )
         with contextlib.suppress(cl.Error, MemoryError):
             binary = binary_of(program)
-            _clear_way(path)
+            _remove_special_file(path)
             with atomic_write(path, sync=False) as stream:  # a torn entry fails its digest
                 stream.write(_digest(key, binary) + binary)
 
@@ -215,7 +220,7 @@ def _path(folder: Path, key: str) -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether nobody else can put entries into a folder."""
+    """Returns whether no other user can write to a folder; False if it does not exist."""
     try:
         return is_private(folder.stat())
     except OSError:
@@ -223,9 +228,9 @@ def _is_private(folder: Path) -> bool:
 
 
 def _read(folder: Path, key: str) -> bytes | None:
-    """The binary of an entry; None where there is none, or none to be trusted."""
+    """Returns the binary of a cache entry; None if it is missing, damaged or not trusted."""
     try:
-        data = read_regular(_path(folder, key), _MOST_BYTES, private=True)
+        data = read_regular(_path(folder, key), _MAX_ENTRY_BYTES, private=True)
     except OSError:
         return None
     digest, binary = data[:32], data[32:]
@@ -236,8 +241,8 @@ def _digest(key: str, binary: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\0" + binary).digest()
 
 
-def _clear_way(path: Path) -> None:
-    """Removes what is no entry: a pipe would be written to, a link followed."""
+def _remove_special_file(path: Path) -> None:
+    """Removes a pipe, link or the like at an entry's path, so that no write goes through it."""
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Rows of a tensor on a device, read and written without the others."""
+"""Reads and writes some rows of a device tensor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 
 def read_rows(tensor: DeviceTensor, first: int, count: int) -> Array:
-    """A copy of some rows, `[count, ...]`, on the host.
+    """Copies rows `first` to `first + count` to the host, as an array `[count, ...]`.
 
     Args:
-        first, count: Rows along the first axis, which has them.
+        first, count: Rows along the first axis; not checked.
 
     Raises:
         DeviceError: The driver fails.
@@ -24,22 +24,25 @@ def read_rows(tensor: DeviceTensor, first: int, count: int) -> Array:
     rows = np.empty((count, *tensor.shape[1:]), tensor.dtype.numpy)
     if rows.nbytes:
         with tensor.session.lock, tensor.session.commands:
-            start = first * _pitch_bytes(tensor)
+            start = first * _row_bytes(tensor)
             cl.enqueue_copy(tensor.session.queue, rows, tensor.buffer, src_offset=start)
     return rows
 
 
 def write_rows(tensor: DeviceTensor, first: int, rows: Array) -> None:
-    """Puts rows of the tensor's dtype in the place of those from `first` on.
+    """Overwrites the rows of a tensor from `first` on.
+
+    Args:
+        rows: New rows, of the tensor's dtype and row shape; the range is not checked.
 
     Raises:
         DeviceError, InputError: As `read_rows`.
     """
     if rows.nbytes:
         with tensor.session.lock, tensor.session.commands:
-            start, given = first * _pitch_bytes(tensor), np.ascontiguousarray(rows)
-            cl.enqueue_copy(tensor.session.queue, tensor.buffer, given, dst_offset=start)
+            start, contiguous = first * _row_bytes(tensor), np.ascontiguousarray(rows)
+            cl.enqueue_copy(tensor.session.queue, tensor.buffer, contiguous, dst_offset=start)
 
 
-def _pitch_bytes(tensor: DeviceTensor) -> int:
+def _row_bytes(tensor: DeviceTensor) -> int:
     return prod(tensor.shape[1:]) * tensor.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What talks to a device: buffers, tensors and programs, on the device's connection."""
+"""`DeviceSession`: allocates buffers, tensors and programs of a device, and pools tensor memory."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from clrt.util import env_vars
 
 @dataclass
 class DeviceSession:
-    """What talks to a device.
+    """Allocates buffers and tensors on a device, and compiles its programs.
 
     Attributes:
-        allocations: How many buffers were ever made.
+        allocations: Number of buffers allocated so far.
     """
 
     device: DeviceInfo
@@ -42,7 +42,7 @@ class DeviceSession:
     programs: ProgramCache
     allocations: int = 0
     _ledger: Ledger = field(default_factory=Ledger)
-    # Buffers that tensors had, by size.
+    # Pooled buffers of released tensors, by size in bytes.
     _idle: defaultdict[int, list[_LeasedBuffer]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -51,11 +51,14 @@ class DeviceSession:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """Of commands that are no run's; see `DeviceContext.lane`."""
+        """Queue for commands outside of model runs; see `DeviceContext.lane`."""
         return self.connection.lane.queue
 
     def new_lane(self, background: bool = False) -> RunQueue:
-        """A queue for the runs of a model.
+        """Creates a queue for the runs of a model.
+
+        Args:
+            background: Whether its runs give way to those of all other queues.
 
         Raises:
             DeviceError: The driver fails.
@@ -65,17 +68,19 @@ class DeviceSession:
 
     @property
     def lock(self) -> Any:
-        """Held while work is enqueued; see `DeviceContext.lock`."""
+        """Lock to hold while enqueuing; see `DeviceContext.lock`."""
         return self.connection.lock
 
     @property
     def allocated_bytes(self) -> int:
-        """Sum of the buffers made so far that are still alive."""
+        """Total size of the session's live buffers in bytes."""
         return self._ledger.nbytes
 
     @cached_property
     def commands(self) -> _SettledCommands:
-        """Around commands that are no run, inside `lock`: their errors, and nothing from before.
+        """Context manager for commands outside of model runs; enter it while holding `lock`.
+
+        Waits first for work that failed runs left in a queue, and converts errors of the driver.
 
         Raises:
             DeviceError: The driver fails.
@@ -84,14 +89,19 @@ class DeviceSession:
 
     @cached_property
     def guard(self) -> Guard:
-        """Around what calls the driver."""
+        """Context manager that converts errors of the driver to clrt's errors."""
         caps = self.device.caps
         return Guard(str(self.device), caps.global_mem_bytes, lambda: self.allocated_bytes)
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
-        """An uninitialised tensor; its memory comes from, and goes back to, a pool.
+        """Creates an uninitialised tensor; its memory comes from, and returns to, a pool.
 
-        A buffer serves tensors down to half of its size, or each new length would add one.
+        A pooled buffer serves tensors down to half of its size; else each new length of a text
+        would add a buffer.
+
+        Raises:
+            OutOfMemoryError: The tensor does not fit.
+            DeviceError: The driver fails.
         """
         size = max(prod(shape) * dtype.itemsize, 4)
         with self.lock, self.commands:
@@ -104,10 +114,10 @@ class DeviceSession:
         return DeviceTensor(shape, dtype, self, lease)
 
     def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
-        """A tensor with the elements of an array.
+        """Creates a tensor with the elements of an array, which must have the dtype already.
 
         Raises:
-            OutOfMemoryError: It does not fit.
+            OutOfMemoryError: The tensor does not fit.
             DeviceError: The driver fails.
         """
         tensor = self.tensor(array.shape, dtype)
@@ -117,13 +127,13 @@ class DeviceSession:
     def tensor_written(
         self, shape: tuple[int, ...], dtype: DType, write: Callable[[Array], None]
     ) -> DeviceTensor:
-        """A tensor whose elements a function writes: where they will lie, if the host can.
+        """Creates a tensor and has a function write its elements, in place if it is host memory.
 
         Args:
-            write: Is given an array of the shape, with anything in it.
+            write: Fills the array passed to it, which has `shape` and `dtype` and is uninitialised.
 
         Raises:
-            OutOfMemoryError: It does not fit.
+            OutOfMemoryError: The tensor does not fit.
             DeviceError: The driver fails.
         """
         tensor = self.tensor(shape, dtype)
@@ -137,22 +147,22 @@ class DeviceSession:
         return tensor
 
     def trim(self) -> None:
-        """Frees the pooled buffers that no tensor uses."""
+        """Frees the buffers in the pool, waiting for `lock`."""
         with self.lock:
             self.clear_pool()
 
     def clear_pool(self) -> None:
-        """As `trim`, without waiting for anything."""
+        """Frees the buffers in the pool without taking a lock."""
         self._idle.clear()
 
     def allocate(self, nbytes: int, account: Ledger | None = None) -> TrackedBuffer:
-        """A device buffer.
+        """Allocates a device buffer of at least 4 bytes.
 
         Args:
-            account: Of the model that it is for, if it has a limit of its own.
+            account: Ledger of the model that uses the buffer; None if the model has no own limit.
 
         Raises:
-            OutOfMemoryError: It does not fit, or exceeds a limit.
+            OutOfMemoryError: The buffer does not fit, or exceeds a limit.
             DeviceError: The driver fails.
         """
         size = max(nbytes, 4)
@@ -180,9 +190,9 @@ class DeviceSession:
 
     @cached_property
     def shares_memory(self) -> bool:
-        """Whether a buffer in the host's memory is that memory, which CPU devices are asked for.
+        """Whether buffers created with USE_HOST_PTR alias the host memory; tested on CPU devices.
 
-        OpenCL lets a device keep a copy of it, so that this is tried out in both directions.
+        OpenCL lets a device keep a copy instead, so writes are tested in both directions.
 
         Raises:
             DeviceError: The driver fails.
@@ -196,39 +206,48 @@ class DeviceSession:
             buffer = cl.Buffer(self.context, flags, hostbuf=host)
             cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(2), 0, ALIGNMENT_BYTES)
             self.queue.finish()
-            written = host.tolist() == [2] * ALIGNMENT_BYTES + [1] * ALIGNMENT_BYTES
+            host_sees_device = host.tolist() == [2] * ALIGNMENT_BYTES + [1] * ALIGNMENT_BYTES
             host[ALIGNMENT_BYTES:] = 3
-            seen = np.empty_like(host)
-            cl.enqueue_copy(self.queue, seen, buffer)
-            return bool(written and seen.tolist() == host.tolist())
+            copy = np.empty_like(host)
+            cl.enqueue_copy(self.queue, copy, buffer)
+            return bool(host_sees_device and copy.tolist() == host.tolist())
 
     def constant(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
-        """A device buffer with the elements of an array that never change.
+        """Returns a read-only device buffer with the elements of an array.
 
-        A CPU reads a mapped file where it is.
+        If the device shares host memory, an aligned view of a mapped file is used in place;
+        any other array is copied, and the pages of a mapped file are dropped afterwards.
 
         Args:
-            account: As in `allocate`.
+            account: See `allocate`.
+
+        Raises:
+            OutOfMemoryError: The buffer does not fit, or exceeds a limit.
+            DeviceError: The driver fails.
         """
         aligned = array.nbytes > 0 and array.ctypes.data % ALIGNMENT_BYTES == 0
         if self.shares_memory and aligned and is_mapped(array):
             flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
             with self.guard:
-                there = TrackedBuffer(self.context, flags, hostbuf=array)
-            there.nbytes = array.nbytes
-            return there
+                buffer = TrackedBuffer(self.context, flags, hostbuf=array)
+            buffer.nbytes = array.nbytes
+            return buffer
         buffer = self.upload(array, account)
         drop_pages(array)
         return buffer
 
     def upload(self, array: Array, account: Ledger | None = None) -> TrackedBuffer:
-        """A device buffer with the elements of an array."""
+        """Allocates a device buffer and copies an array to it.
+
+        Args:
+            account: See `allocate`.
+        """
         buffer = self.allocate(array.nbytes, account)
         self.fill(buffer, array)
         return buffer
 
     def fill(self, buffer: TrackedBuffer, array: Array) -> None:
-        """Writes the elements of an array to a buffer that nothing in the queue uses."""
+        """Copies an array to the start of a buffer that no enqueued command uses."""
         contiguous = native(array)
         if buffer.host is not None:
             buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
@@ -238,9 +257,9 @@ class DeviceSession:
 
 
 class _LeasedBuffer(weakref.ref[PooledBuffer]):
-    """The buffer of a lease, for the next one: goes to the pool when the lease is garbage.
+    """Weak reference that adds itself, with the buffer, to the pool once the lease is collected.
 
-    A built-in method puts it there, as no exception can break that off.
+    The callback is the built-in `list.append`, which no exception can interrupt.
     """
 
     __slots__ = ("buffer",)
@@ -248,9 +267,9 @@ class _LeasedBuffer(weakref.ref[PooledBuffer]):
     buffer: TrackedBuffer
 
     def __new__(cls, lease: PooledBuffer, pool: list[_LeasedBuffer]) -> _LeasedBuffer:
-        made = super().__new__(cls, lease, pool.append)
-        made.buffer = lease.buffer
-        return made
+        reference = super().__new__(cls, lease, pool.append)
+        reference.buffer = lease.buffer
+        return reference
 
     def __init__(self, lease: PooledBuffer, pool: list[_LeasedBuffer]) -> None:
         super().__init__(lease, pool.append)  # type: ignore[call-arg]
@@ -275,7 +294,7 @@ class _SettledCommands:
 
 
 def _aligned(nbytes: int) -> Array:
-    """uint8[nbytes] where any device takes it."""
+    """Returns an uninitialised uint8[nbytes] array, aligned to `ALIGNMENT_BYTES`."""
     memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
     return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
@@ -285,12 +304,15 @@ _SESSIONS_LOCK = RLock()
 
 
 def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> DeviceSession:
-    """The session of a device; models on one device share it, so tensors pass between them.
+    """Returns the session of a device, shared by all its models so that they exchange tensors.
 
-    Some cores of a device are a device of their own.
+    A sub-device (some cores of a CPU) counts as a device.
+
+    Args:
+        cache_dir: Folder for compiled programs; None for the default. Each folder has its session.
 
     Raises:
-        DeviceError: The driver gives no context, or does not work in this fork.
+        DeviceError: The driver fails to create a context, or does not work in this fork.
     """
     key = (device.key, cache_dir or env_vars.cache_dir())
     check_process(device, device.caps)

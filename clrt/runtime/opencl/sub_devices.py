@@ -1,4 +1,4 @@
-"""CPU devices that use some of their cores: sub-devices of OpenCL 1.2."""
+"""OpenCL sub-devices: a CPU device restricted to some of its cores."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from clrt.runtime.opencl.driver import cl, status_name
 
 
 def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
-    """A CPU device that computes on some of its cores; as it is where these are all.
+    """Returns a sub-device with `cores` cores of a CPU device; the device itself if it has no more.
 
     Args:
-        cores: How many; below 0, how many it leaves free.
+        cores: Number of cores; if negative, the number of cores to leave free.
 
     Raises:
-        InputError: The number is none.
-        DeviceError: It is no CPU, or its driver cannot divide it.
+        InputError: `cores` is 0 or not an integer.
+        DeviceError: The device is not a CPU, or its driver cannot partition it.
     """
     if isinstance(cores, bool) or not isinstance(cores, int | np.integer) or cores == 0:
         raise InputError(f"cores is {cores!r}; it is a number, or below 0 how many to leave free.")
@@ -31,17 +31,17 @@ def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
     if wanted >= units:
         return device
     try:
-        part = _part(device.handle, wanted)
+        sub_device = _create_sub_device(device.handle, wanted)
     except cl.Error as error:
         raise DeviceError(
             f"{device} cannot be divided ({status_name(error.code)}), so that it takes no number "
             "of cores; leave `cores` out."
         ) from error
     caps = dataclasses.replace(device.caps, compute_units=wanted)
-    return dataclasses.replace(device, caps=caps, handle=part, cores=wanted)
+    return dataclasses.replace(device, caps=caps, handle=sub_device, cores=wanted)
 
 
 @cache
-def _part(device: cl.Device, cores: int) -> cl.Device:
+def _create_sub_device(device: cl.Device, cores: int) -> cl.Device:
     by_counts = cl.device_partition_property.BY_COUNTS
     return device.create_sub_devices([by_counts, cores, 0])[0]

@@ -1,4 +1,4 @@
-"""Arrays of NumPy, and of whatever speaks DLPack, to tensors on a device."""
+"""Creates device tensors from NumPy arrays and from arrays of DLPack producers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def tensor(
     *,
     device: str | int | None = None,
 ) -> DeviceTensor:
-    """A tensor on a device, with the elements of an array.
+    """Creates a tensor on a device with the elements of an array.
 
     Args:
-        array: A NumPy array, or what NumPy makes one of: a list, a number, a tensor.
-        dtype: Of the tensor, as NumPy or `TensorSpec.dtype` has it; None takes that of the array,
-            and for Python's floats float32.
+        array: A NumPy array, or anything `np.asarray` converts: a list, a number, a tensor.
+        dtype: Dtype of the tensor, as NumPy or `TensorSpec.dtype` spells it; None for the array's
+            own dtype, or float32 for Python floats.
         device: As in `clrt.load`.
 
     Raises:
-        InputError: It is no array, or of a dtype that has no tensors.
+        InputError: `array` cannot be converted, or devices do not support its dtype.
         DeviceError: The device is absent, or its driver fails.
-        OutOfMemoryError: There is no room on the device.
+        OutOfMemoryError: The tensor does not fit on the device.
     """
     try:
         wanted = None if dtype is None else np.dtype(dtype)
@@ -41,20 +41,21 @@ def tensor(
         raise InputError(f"It is no array, {str(error).rstrip('.')}; pass one of NumPy.") from error
     if wanted is None and elements.dtype == np.float64 and isinstance(array, float | Sequence):
         elements = elements.astype(np.float32)
-    return _placed(elements, device)
+    return _upload(elements, device)
 
 
 def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
-    """A tensor on a device, with a copy of the elements of another library's array.
+    """Creates a tensor on a device with a copy of another library's array.
 
     Args:
-        array: Anything that has `__dlpack__` and lies in the host's memory.
+        array: An object with `__dlpack__` in host memory.
         device: As in `clrt.load`.
 
     Raises:
-        InputError: It does not speak DLPack, lies on another device, or NumPy lacks its dtype.
+        InputError: `array` does not support DLPack, is not in host memory, or NumPy lacks its
+            dtype.
         DeviceError: The device is absent, or its driver fails.
-        OutOfMemoryError: There is no room on the device.
+        OutOfMemoryError: The tensor does not fit on the device.
     """
     try:
         elements = np.from_dlpack(array)
@@ -63,10 +64,10 @@ def from_dlpack(array: Any, *, device: str | int | None = None) -> DeviceTensor:
             f"NumPy does not read a {type(array).__name__} by DLPack, {str(error).rstrip('.')}; "
             "copy it to the host's memory, in a dtype that NumPy has."
         ) from error
-    return _placed(elements, device)
+    return _upload(elements, device)
 
 
-def _placed(elements: Array, device: str | int | None) -> DeviceTensor:
+def _upload(elements: Array, device: str | int | None) -> DeviceTensor:
     try:
         elements = native(elements)
         dtype = DType.of(elements.dtype)

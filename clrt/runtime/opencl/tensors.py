@@ -1,4 +1,4 @@
-"""Tensors that stay on a device."""
+"""`DeviceTensor`: a tensor in device memory, with NumPy and DLPack access."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class PooledBuffer:
-    """Memory of tensors; it goes back to the pool of its session with the last of them.
+    """A device buffer that returns to its session's pool once no tensor references it.
 
     Attributes:
-        back: What puts it there: a weak reference that must live as long as this.
+        back: Weak reference whose callback returns the buffer to the pool; it must live as long
+            as this object.
     """
 
     buffer: TrackedBuffer
     back: object = field(default=None, repr=False)
 
 
-# DLPack's code of the host's memory, where all lies that leaves by DLPack: other libraries read no
-# buffer of OpenCL.
+# DLPack device (kDLCPU, 0): tensors are always exported as host memory, since other libraries
+# cannot read OpenCL buffers.
 _HOST = (1, 0)
-# From here on NumPy's arrays take the arguments of the array API of 2023.
+# Since NumPy 2.1, `ndarray.__dlpack__` accepts `max_version` (array API 2023.12).
 _VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 @dataclass(frozen=True)
 class _SharedElements:
-    """Elements that lie in the host's memory: an array of them keeps that memory from reuse."""
+    """Array-interface object over host memory: arrays made from it keep the buffer leased."""
 
     lease: PooledBuffer
     __array_interface__: dict[str, Any]
@@ -50,16 +51,16 @@ class _SharedElements:
 class DeviceTensor:
     """A tensor that stays on the device, from `clrt.tensor` or `run(device_outputs=True)`.
 
-    It can be an input of any model on the same device. Its memory is used again once it is
-    garbage collected, or released: by `release`, or at the end of a `with` block.
+    It can be an input of any model on the same device. Its memory returns to a pool once the
+    tensor is garbage collected, or released: by `release`, or at the end of a `with` block.
 
-    `np.asarray` copies it; `np.from_dlpack`, and what else speaks DLPack, reads it where it lies if
-    that is the host's memory, as on most CPU devices.
+    `np.asarray` copies it to the host. `np.from_dlpack` and other DLPack consumers share its memory
+    without a copy if it is host memory, as on most CPU devices.
 
     Attributes:
-        lease: Its memory; None once it was donated to a run, or released.
-        readers: Runs that were handed to a thread of their own, and read it there before long. Who
-            donates it waits for them.
+        lease: Its memory; None after it was donated to a run, or released.
+        readers: Asynchronous runs that still have to read the tensor; a run that it is donated to
+            waits for them.
     """
 
     shape: tuple[int, ...]
@@ -71,18 +72,18 @@ class DeviceTensor:
 
     @property
     def buffer(self) -> TrackedBuffer:
-        """The buffer that it lies at the start of.
+        """The device buffer that holds the elements, from offset 0.
 
         Raises:
-            InputError: It was donated to a run, or released.
+            InputError: The tensor was donated to a run, or released.
         """
         return self.held().buffer
 
     def held(self) -> PooledBuffer:
-        """Its memory.
+        """Returns the tensor's memory.
 
         Raises:
-            InputError: It was donated to a run, or released.
+            InputError: The tensor was donated to a run, or released.
         """
         if self.lease is None:
             what = f"A tensor {self.dtype}{list(self.shape)} was"
@@ -96,13 +97,13 @@ class DeviceTensor:
 
     @property
     def is_released(self) -> bool:
-        """Whether `release` has given its memory back."""
+        """Whether `release` was called."""
         return self._released
 
     def release(self) -> None:
-        """Gives the memory back; the tensor cannot be used afterwards.
+        """Returns the memory to the pool; the tensor cannot be used afterwards.
 
-        Runs, and arrays, that use the memory keep it until they are done with it.
+        Runs and arrays that still use the memory keep it until they end.
         """
         self._released = self._released or self.lease is not None
         self.lease = None
@@ -115,25 +116,25 @@ class DeviceTensor:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """Size of the elements in bytes."""
         return self.size * self.dtype.itemsize
 
     def numpy(self) -> Array:
-        """A copy of the elements on the host.
+        """Copies the elements to a new array on the host.
 
         Raises:
             DeviceError: The driver fails, or does not work in this fork.
-            InputError: It was donated to a run, or released.
+            InputError: The tensor was donated to a run, or released.
         """
         with self.session.lock, self.session.commands:
             array = np.empty(self.shape, self.dtype.numpy)
@@ -179,18 +180,19 @@ class DeviceTensor:
         return array.__dlpack__(max_version=max_version) if _VERSIONED else array.__dlpack__()
 
     def _shared(self) -> Array | None:
-        """The elements where they lie, if that is the host's memory.
+        """Returns an array over the tensor's own memory; None if that is not host memory.
 
         Raises:
             DeviceError: The driver fails, or does not work in this fork.
-            InputError: It was donated to a run, or released.
+            InputError: The tensor was donated to a run, or released.
         """
         lease = self.held()
         if lease.buffer.host is None:
             return None
         with self.session.lock, self.session.commands:
             self.session.queue.finish()
-        place = lease.buffer.host.ctypes.data
-        bits = {"shape": (self.nbytes,), "typestr": "|u1", "data": (place, False), "version": 3}
-        memory = np.asarray(_SharedElements(lease, bits))
+        address = lease.buffer.host.ctypes.data
+        data = (address, False)
+        interface = {"shape": (self.nbytes,), "typestr": "|u1", "data": data, "version": 3}
+        memory = np.asarray(_SharedElements(lease, interface))
         return memory.view(self.dtype.numpy).reshape(self.shape)

@@ -1,4 +1,4 @@
-"""What a model keeps on a device: its constants in the forms that kernels read."""
+"""`WeightStore`: device buffers of a model's constants, in the layouts that its kernels read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from clrt.runtime.opencl.session import DeviceSession
 
 @dataclass(eq=False)
 class WeightStore:
-    """What one model keeps: each constant, or packed form of it, once, and its programs.
+    """Holds a model's constants on the device, once per layout, and its compiled programs.
 
     Attributes:
-        account: Counts the buffers, and limits them.
-        programs: Those of its kernels, which other models share.
-        lock: Held while something is added. Compilers and uploads may take seconds, in which other
-            models go on.
+        account: Ledger of the model, which counts and limits the buffers; None if there is none.
+        programs: Compiled programs of the model's kernels, shared with other models.
+        lock: Lock to hold while adding entries. It is the model's own, since compiling and
+            uploading may take seconds, in which other models proceed.
     """
 
     session: DeviceSession
@@ -40,15 +40,21 @@ class WeightStore:
         self.session.connection.owners.add(self)
 
     def get(self, source: Value | PackedWeight) -> TrackedBuffer:
-        """The buffer of a constant or of its packed form; made at the first call."""
+        """Returns the buffer of a constant or of its packed form, uploaded at the first call.
+
+        Raises:
+            InputError: The value is not a constant.
+            OutOfMemoryError: The buffer does not fit, or exceeds a limit.
+            DeviceError: The driver fails.
+        """
         value = source.value if isinstance(source, PackedWeight) else source
         layout = source.layout if isinstance(source, PackedWeight) else ""
         key = (value, layout)
         if key not in self._buffers:
-            self._buffers[key] = self._make(source, value, layout)
+            self._buffers[key] = self._upload(source, value, layout)
         return self._buffers[key]
 
-    def _make(self, source: Value | PackedWeight, value: Value, layout: str) -> TrackedBuffer:
+    def _upload(self, source: Value | PackedWeight, value: Value, layout: str) -> TrackedBuffer:
         known = value.type.known_elements
         if isinstance(known, PackedConstant) and known.layout == layout:
             return self.session.constant(known.array, self.account)
@@ -67,7 +73,7 @@ class WeightStore:
 
     @property
     def sizes(self) -> dict[tuple[Value, str], int]:
-        """Bytes of each buffer, by constant and packed layout."""
+        """Size of each buffer in bytes, by constant and packed layout ("" if not packed)."""
         return {key: b.nbytes for key, b in self._buffers.items()}
 
     @property
@@ -75,18 +81,22 @@ class WeightStore:
         return sum(self.sizes.values())
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
-        """A new kernel object."""
+        """Creates a kernel object, compiling its program if the model does not hold it yet."""
         return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
-        """Frees the device memory, and that of mapped files which it may have been."""
+        """Frees the device buffers, and drops the pages of mapped files they were read from."""
         values = {value for value, _ in self._buffers}
         self._buffers.clear()
         for value in values:
             _drop_pages(value)
 
     def hand_over(self, other: WeightStore, keep: Collection[Value]) -> set[int]:
-        """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""
+        """Moves the buffers of constants not in `keep` to `other`.
+
+        Returns:
+            `id()` of every buffer that this store had before.
+        """
         ids = {id(buffer) for buffer in self._buffers.values()}
         for key in [k for k in self._buffers if k[0] not in keep]:
             other._buffers[key] = self._buffers.pop(key)
@@ -94,7 +104,7 @@ class WeightStore:
 
 
 def _drop_pages(value: Value) -> None:
-    """Takes what a constant was read from out of memory, where it is a mapped file."""
+    """Drops the resident pages of a constant that is read from a mapped file."""
     known = value.type.known_elements
     if isinstance(known, ConcatenatedRows):
         parts: tuple[Array, ...] = known.parts

@@ -1,4 +1,4 @@
-"""Which device is taken, and what is said where there is none."""
+"""Which device is used, and what is said where there is none."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_implementation_that_does_not_load_is_named(
     with pytest.raises(DeviceError, match=reason):
         choose_device("intel")
     if present:
-        with pytest.warns(UserWarning, match=r"is taken\. " + reason):
+        with pytest.warns(UserWarning, match=r"is used\. " + reason):
             choose_device("auto")
 
 

@@ -22,7 +22,7 @@ def test_the_code_is_made_once_for_equal_kernels() -> None:
         made.append((name, count, strict))
         return f"{name} of {count}"
 
-    remembered = kernel_invokers._remembering(make)
+    remembered = kernel_invokers._cached(make)
     for _ in range(2):
         assert remembered("f", 2, devs=["a"], strict=False) == "f of 2"
     assert remembered("f", 3, devs=["a"], strict=False) == "f of 3"
@@ -37,7 +37,7 @@ def test_arguments_that_cannot_be_a_key_are_passed_on() -> None:
         made.append(devs)
         return "code"
 
-    remembered = kernel_invokers._remembering(make)
+    remembered = kernel_invokers._cached(make)
     assert [remembered(["a"]), remembered(["a"])] == ["code", "code"]
     assert made == [["a"], ["a"]]
 

@@ -24,7 +24,7 @@ from clrt.runtime.opencl import programs
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.driver import cl
 from clrt.runtime.opencl.program_writer import Saver
-from clrt.runtime.opencl.programs import _EXACT, _KEPT, ProgramCache
+from clrt.runtime.opencl.programs import _EXACT, _MAX_RECENT_PROGRAMS, ProgramCache
 from tests.harness import all_devices, quick_device
 
 SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
@@ -184,13 +184,13 @@ def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path
     cache.kernel(SPEC, held)
     specs = [
         KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, N=n)
-        for n in range(_KEPT + 1)
+        for n in range(_MAX_RECENT_PROGRAMS + 1)
     ]
     for spec in specs:
         cache.kernel(spec)
     cache.save()
     gc.collect()
-    assert len(cache._programs) == _KEPT + 1
+    assert len(cache._programs) == _MAX_RECENT_PROGRAMS + 1
     requests = cache.requests
     cache.kernel(SPEC, held)
     cache.kernel(SPEC)
@@ -199,7 +199,7 @@ def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path
     held.clear()
     cache.kernel(specs[0])
     gc.collect()
-    assert len(cache._programs) == _KEPT
+    assert len(cache._programs) == _MAX_RECENT_PROGRAMS
 
 
 def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
