@@ -1,4 +1,4 @@
-"""Text models: sentences to vectors, pairs to scores."""
+"""Text models: sentence encoders, sparse encoders and cross-encoders."""
 
 from clrt.text.cross_encoder import CrossEncoder
 from clrt.text.sentence_encoder import FloatArray, SentenceEncoder

@@ -1,4 +1,4 @@
-"""What cross-encoders apply to their scores."""
+"""Activation functions of cross-encoder scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Activation = Callable[[FloatArray], FloatArray]
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """exp(x), scaled such that each row has the sum 1."""
+    """Computes the softmax along the last axis."""
     powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
@@ -35,29 +35,29 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def find_activation(named: str, origin: str) -> Activation:
-    """The activation of a name such as "sigmoid" or "torch.nn.modules.activation.Sigmoid".
+    """Returns the activation called "sigmoid" or "torch.nn.modules.activation.Sigmoid".
 
     Args:
-        named: Its name.
-        origin: Who names it, for messages.
+        named: Its name; all but the last dotted component is ignored, and so is case.
+        origin: Source of the name, for messages.
 
     Raises:
-        UnsupportedError: clrt has none of that name.
+        UnsupportedError: clrt has no activation of that name.
     """
-    found = _ACTIVATIONS.get(named.rpartition(".")[2].lower())
-    if found is None:
+    function = _ACTIVATIONS.get(named.rpartition(".")[2].lower())
+    if function is None:
         raise UnsupportedError(
             f"{origin} has the activation {named!r}; clrt has {', '.join(_ACTIVATIONS)}; give "
             "activation_fn=, one of these or a function of an array."
         )
-    return found
+    return function
 
 
 def as_activation(given: Any) -> Activation:
-    """The activation that a caller gives: a name, a function of an array, or a module of torch.
+    """Returns an activation given by name, as a function of an array, or as a torch module.
 
     Raises:
-        InputError: It is neither.
+        InputError: `given` is none of these.
         UnsupportedError: As `find_activation`.
     """
     if isinstance(given, str):
@@ -68,7 +68,7 @@ def as_activation(given: Any) -> Activation:
         return given  # type: ignore[no-any-return]
 
     def apply(scores: FloatArray) -> FloatArray:
-        found = given(to_tensor(scores))
-        return np.asarray(as_array(found) if is_tensor(found) else found, np.float32)
+        result = given(to_tensor(scores))
+        return np.asarray(as_array(result) if is_tensor(result) else result, np.float32)
 
     return apply

@@ -1,4 +1,4 @@
-"""Reads what a model folder or a compiled model says of tokens, pooling, prompts and scores."""
+"""Configuration of text models: tokens, pooling, prompts and scores, read from model files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clrt.text.settings import read_settings
 from clrt.text.stages import VectorStage, read_stages, stages_of
 from clrt.text.tokenizer_files import tokenizer_steps
 
-# The first padding_idx + 1 rows of their position table belong to no token.
+# model_type values whose tokens start at row padding_idx + 1 of the position table.
 _OFFSET_POSITIONS = {
     "camembert",
     "data2vec-text",
@@ -37,32 +37,35 @@ _SENTENCE_CONFIGS = tuple(
 
 @dataclass(frozen=True)
 class TextConfig:
-    """How texts become tokens: what all text models have.
+    """Tokenization, prompts and limits: the configuration that all text models share.
 
     Attributes:
-        folder: Holds tokenizer.json.
+        folder: Folder that holds tokenizer.json.
         source: The ONNX file or folder of the transformer.
-        max_length: Longest sequence in tokens, special ones included; None means no limit.
-        positions: Rows of the position table; None where it sets no limit.
-        lower_case: Whether text is lowercased before the tokenizer's own steps.
-        prompts: What may be prepended to texts, by name.
-        default_prompt_name: The prompt where the caller names none; None is no prompt.
-        pad_token: The tokenizer's padding token, "" where no file names it.
-        truncation_side: "right" or "left"; "" where only tokenizer.json may say.
-        padding_side: The same of padding.
-        pads_left: Whether the kind of tokenizer pads at the left where no file says.
+        max_length: Maximum tokens per sequence, special ones included; None for no limit.
+        positions: Usable rows of the position table, in tokens; None if it sets no limit.
+        lower_case: Whether text is lowercased before the tokenizer's own normalizer.
+        prompts: Prompts by name; a prompt is prepended to texts.
+        default_prompt_name: Name of the prompt used if the caller names none; None for no prompt.
+        pad_token: The tokenizer's padding token; "" if no file names it.
+        truncation_side: Side at which long texts are cut, "right" or "left"; "" to read it from
+            tokenizer.json.
+        padding_side: Side of the padding, "right" or "left"; "" to read it from tokenizer.json.
+        pads_left: Default padding side of the tokenizer class, used if no file names a side.
         normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
-        prefix_space: Whether byte-level tokens start with a space; overrides tokenizer.json.
-        token_types: Whether the tokenizer tells the model which text of a pair a token is of.
-        added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
-        tokenizer: The text of tokenizer.json where it lies in a compiled model.
-        special_tokens: Whether texts get special tokens, and padding and truncation that are not
-            those of tokenizer.json.
-        ends: Tokens that stand before and behind each text where tokenizer.json adds none.
+        prefix_space: ByteLevel's `add_prefix_space`, overriding tokenizer.json; None keeps it.
+        token_types: Whether token_type_ids number the texts of a pair; if False they are all 0.
+        added_tokens: Arguments of AddedToken for tokens that tokenizer.json may lack, by id order.
+        tokenizer: Text of tokenizer.json if a compiled model embeds it, else None.
+        special_tokens: Whether special tokens are added, and the truncation of tokenizer.json is
+            replaced by `max_length`.
+        ends: Tokens added at the start and end of each text unless tokenizer.json adds them; ""
+            for none.
+
     """
 
-    wanted: ClassVar[str]
-    task: ClassVar[str]
+    wanted: ClassVar[str]  # Name of the class that runs the model.
+    task: ClassVar[str]  # `transformer_task` in sentence-transformers' files.
 
     folder: Path
     source: Path
@@ -85,39 +88,39 @@ class TextConfig:
 
     @property
     def prompt(self) -> str:
-        """The default prompt."""
+        """The default prompt; "" if there is none."""
         name = self.default_prompt_name
         return "" if name is None else self.prompts[name]
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
-        """The part that a compiled model stores, as JSON values.
+        """Returns the settings that a compiled model stores, as JSON values.
 
         Args:
-            tokenizer: The text of tokenizer.json.
+            tokenizer: Text of tokenizer.json.
         """
         return self.stored(tokenizer)
 
     def stored(self, tokenizer: str) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Returns all fields but the paths as JSON values, with the class name as "class"."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         del values["folder"], values["source"]
-        # What is read back then is what was written, whichever kind of sequence it was.
+        # Turns tuples into lists, as they read back.
         kept: dict[str, Any] = json.loads(json.dumps({**values, "tokenizer": tokenizer}))
         return {"class": self.wanted, **kept}
 
 
 @dataclass(frozen=True)
 class EncoderConfig(TextConfig):
-    """How sentences become vectors.
+    """Configuration of a sentence encoder.
 
     Attributes:
         modes: Pooling modes; several are concatenated.
         include_prompt: Whether the prompt's tokens are pooled.
-        stages: What pooled vectors go through.
-        normalize: Whether vectors always get unit length, behind the stages.
-        hidden: Size of a token's embedding, where config.json gives it.
-        truncate_dim: How many numbers of each vector are kept where the caller does not say.
-        similarity: The similarity of two vectors; None where the folder does not say.
+        stages: Modules applied to pooled vectors, in order.
+        normalize: Whether vectors are L2-normalized after the stages, whatever the caller asks.
+        hidden: Token embedding size; None if config.json lacks it.
+        truncate_dim: Default number of leading elements kept of each vector; None keeps all.
+        similarity: Name of the similarity function; None if the folder names none.
     """
 
     wanted = "SentenceEncoder"
@@ -132,17 +135,17 @@ class EncoderConfig(TextConfig):
     similarity: str | None = None
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
-        """The part that a compiled model stores, as JSON values."""
+        """Returns the settings that a compiled model stores, as JSON values."""
         plain = replace(self, stages=()).stored(tokenizer)
         return {**plain, "stages": [s.stored() for s in self.stages]}
 
 
 @dataclass(frozen=True)
 class PairConfig(TextConfig):
-    """How pairs of texts become scores.
+    """Configuration of a cross-encoder.
 
     Attributes:
-        activation: The name of what is applied to scores; None where the folder does not say.
+        activation: Name of the activation applied to scores; None if the folder names none.
     """
 
     wanted = "CrossEncoder"
@@ -153,12 +156,12 @@ class PairConfig(TextConfig):
 
 @dataclass(frozen=True)
 class SparseConfig(TextConfig):
-    """How texts become sparse vectors over the vocabulary.
+    """Configuration of a sparse (SPLADE) encoder.
 
     Attributes:
-        strategy: "max" or "sum", over tokens.
-        activation: "relu" or "log1p_relu", before the logarithm.
-        max_active_dims: How many numbers of each vector are kept; None keeps all.
+        strategy: Reduction over tokens, "max" or "sum".
+        activation: Activation of the logits before the logarithm, "relu" or "log1p_relu".
+        max_active_dims: Default maximum of nonzero elements per vector; None for no limit.
         similarity: As in `EncoderConfig`.
     """
 
@@ -172,18 +175,17 @@ class SparseConfig(TextConfig):
 
 
 def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
-    """The configuration of a sentence encoder: an ONNX file, a model folder or a compiled model.
-
-    For an ONNX file the folder is the one that holds tokenizer.json: its own or the one above.
+    """Reads the configuration of a sentence encoder.
 
     Args:
-        path: An existing ONNX file or folder.
-        pooling: A mode that replaces the one the folder names.
+        path: Existing model folder, compiled model, or ONNX file with tokenizer.json beside it or
+            one folder above.
+        pooling: Pooling mode that replaces the folder's; None keeps that.
 
     Raises:
-        InputError: `pooling` is no pooling mode.
+        InputError: `pooling` is not a pooling mode.
         ModelError: A file is missing or damaged.
-        UnsupportedError: The folder asks for a module or pooling mode that clrt lacks.
+        UnsupportedError: The folder names a module or pooling mode that clrt lacks.
     """
     if path.suffix == SUFFIX:
         asked = {} if pooling is None else {"modes": Modules(path, {}).pooling_modes(pooling)}
@@ -206,7 +208,7 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
 
 
 def read_pair_config(path: Path) -> PairConfig:
-    """The configuration of a cross-encoder.
+    """Reads the configuration of a cross-encoder.
 
     Args:
         path: As for `read_config`.
@@ -227,7 +229,7 @@ def read_pair_config(path: Path) -> PairConfig:
 
 
 def read_sparse_config(path: Path) -> SparseConfig:
-    """The configuration of a sparse encoder.
+    """Reads the configuration of a sparse encoder.
 
     Args:
         path: As for `read_config`.
@@ -257,7 +259,7 @@ def read_sparse_config(path: Path) -> SparseConfig:
 
 
 def read_any_config(path: Path) -> TextConfig:
-    """The configuration of whichever text model lies there.
+    """Reads the configuration of a text model of any class; takes paths as `read_config` does.
 
     Raises:
         ModelError, UnsupportedError: As `read_config`.
@@ -271,7 +273,7 @@ def read_any_config(path: Path) -> TextConfig:
 def _read_shared(
     path: Path, modules: Modules, kind: type[TextConfig]
 ) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """The fields of `TextConfig`; config.json; config_sentence_transformers.json."""
+    """Returns the `TextConfig` fields, config.json and config_sentence_transformers.json."""
     folder = modules.transformer
     tokenizer = read_optional(folder / "tokenizer_config.json")
     model = read_optional(folder / "config.json")
@@ -295,12 +297,13 @@ def _read_shared(
         **tokenizer_steps(folder, tokenizer),
     }
     if not path.is_file() and onnx_file(folder) is None:
-        shared["padding_side"] = "right"  # of graphs built from weights, where it changes nothing
+        # Graphs built from weights give the same vectors for either side.
+        shared["padding_side"] = "right"
     return shared, model, whole
 
 
 def _compiled(path: Path, kind: type[TextConfig]) -> dict[str, Any]:
-    """The fields of a configuration that a compiled model holds."""
+    """Returns the fields of configuration class `kind`, read from a compiled model."""
     values = read_settings(path, kind.wanted)
     sequences = {n: tuple(v) for n, v in values.items() if n in ("modes", "ends")}
     if "stages" in values:
@@ -340,7 +343,7 @@ def _text(value: object) -> str | None:
 
 
 def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
-    """The prompts and the name of the default one."""
+    """Returns the prompts and the default prompt's name, or None."""
     stored = as_object(values.get("prompts"))
     prompts = {str(name): str(text or "") for name, text in stored.items()}
     name = values.get("default_prompt_name")
@@ -354,7 +357,7 @@ def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str
 
 
 def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> None:
-    """Refuses arguments of the transformer that change what it computes."""
+    """Raises UnsupportedError if the folder overrides the transformer's configuration or task."""
     changed = [k for k in ("config_args", "config_kwargs") if sentence.get(k)]
     changed += ["transformer_task"] if sentence.get("transformer_task") not in (None, task) else []
     if changed:

@@ -1,4 +1,4 @@
-"""Pairs of texts to scores, as sentence-transformers makes them."""
+"""Scores of text pairs (rerankers), compatible with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ FloatArray = NDArray[np.float32]
 
 
 class CrossEncoder(TextModel):
-    """A transformer that reads two texts at once and gives scores of the pair.
+    """Cross-encoder: a sequence classifier that scores pairs of texts.
 
     Args:
-        model_name_or_path: As in `SentenceEncoder`. The model classifies sequences.
-        device: As in `SentenceEncoder`; so too the arguments that are not listed here.
-        num_labels: Scores of a pair; the model must have so many.
-        activation_fn: What is applied to scores: "sigmoid", "identity", "softmax", "tanh",
-            "relu", a function of an array, or a module of torch. By default what the folder
-            says, else the sigmoid for one score, and nothing for several.
+        model_name_or_path: As in `SentenceEncoder`; the model must be a sequence classifier.
+        num_labels: Expected number of scores per pair; InputError if the model has another.
+            None accepts any.
+        activation_fn: Activation applied to scores: "sigmoid", "identity", "softmax", "tanh",
+            "relu", a function of an array, or a torch module. None uses the folder's, else the
+            sigmoid for one score per pair and the identity for several.
+        max_length, device, prompts, default_prompt_name, strict, cache_dir: As in
+            `SentenceEncoder`.
 
     Raises:
         InputError, ModelError, UnsupportedError, DeviceError: As `SentenceEncoder`.
@@ -87,7 +89,7 @@ class CrossEncoder(TextModel):
 
     @property
     def num_labels(self) -> int:
-        """Scores of a pair."""
+        """Scores per pair."""
         if self._labels is None:
             self._labels = self._scores([("", "")], TextRequest(1, "")).shape[1]
         return self._labels
@@ -109,22 +111,23 @@ class CrossEncoder(TextModel):
         progress: Progress | None = None,
         **others: Any,
     ) -> Any:
-        """The scores of pairs, in the caller's order.
+        """Computes the scores of pairs, in the caller's order.
 
-        What is not listed here is as in `SentenceEncoder.encode`; a prompt goes in front of each
-        first text.
+        Arguments that are not listed are as in `SentenceEncoder.encode`; a prompt is prepended to
+        the first text of each pair.
 
         Args:
-            inputs: One pair of texts, or any number of them. `sentences=` is the same.
-            activation_fn: Replaces that of the model for this call.
-            apply_softmax: Scale several scores of a pair to the sum 1, behind the activation.
+            inputs: One pair of texts or an iterable of pairs. `sentences=` is an alias.
+            activation_fn: Activation of this call, as in the constructor; None uses the model's.
+            apply_softmax: Whether to apply softmax to the scores of a pair after the activation;
+                ignored if the model has one score per pair.
 
         Returns:
             float32 [pairs] for a model with one score, else [pairs, num_labels]; without the
             first axis for one pair.
 
         Raises:
-            InputError: A pair is none of two strings, or an option is out of range.
+            InputError: A pair is not two strings, or an option is out of range.
         """
         ignore("predict", others, CALL_OPTIONS)
         single = _is_pair(inputs)
@@ -142,8 +145,8 @@ class CrossEncoder(TextModel):
             scores = scores.reshape(len(scores))
         elif apply_softmax:
             scores = softmax(scores)
-        found = converted(scores, convert_to_numpy, convert_to_tensor)
-        return found[0] if single else found
+        results = converted(scores, convert_to_numpy, convert_to_tensor)
+        return results[0] if single else results
 
     @accepts_old_names(activation_fct="activation_fn")
     def rank(
@@ -154,20 +157,21 @@ class CrossEncoder(TextModel):
         return_documents: bool = False,
         **options: Any,
     ) -> list[dict[str, Any]]:
-        """The documents that go best with a query.
+        """Ranks documents by their score with a query.
 
         Args:
-            query: A text.
-            documents: Texts.
-            top_k: How many are returned at most.
-            return_documents: Whether their texts are, too.
-            options: As for `predict`.
+            query: First text of each pair.
+            documents: Second texts of the pairs.
+            top_k: Maximum number of results; None returns all.
+            return_documents: Whether results include the document as "text".
+            options: Further arguments of `predict`.
 
         Returns:
-            {"corpus_id", "score"} for each, and "text" where asked for; the best first.
+            {"corpus_id", "score"} and optionally "text" for each result, best first; "corpus_id"
+            is the index in `documents`.
 
         Raises:
-            InputError: The model gives several scores, or as `predict`.
+            InputError: The model has several scores per pair, or as `predict`.
         """
         if self.num_labels != 1:
             raise InputError(
@@ -196,13 +200,13 @@ class CrossEncoder(TextModel):
         rows: dict[int, FloatArray] = {}
         name = self._logits.name
         for batch in self._batches(pairs, request):
-            found = np.asarray(self._model.run(batch.feeds, outputs=[name])[name], np.float32)
-            rows.update(zip(batch.rows.tolist(), found, strict=False))
+            scores = np.asarray(self._model.run(batch.feeds, outputs=[name])[name], np.float32)
+            rows.update(zip(batch.rows.tolist(), scores, strict=False))
         return np.stack([rows[i] for i in range(len(pairs))])
 
 
 def _is_pair(inputs: object) -> bool:
-    """Whether a call has one pair, not a list of them."""
+    """Returns whether `inputs` is one pair, not an iterable of pairs."""
     if isinstance(inputs, (list, tuple, np.ndarray)):
         return len(inputs) > 0 and isinstance(inputs[0], str)
     return isinstance(inputs, str)

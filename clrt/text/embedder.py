@@ -1,4 +1,4 @@
-"""What encoders have in common: queries and documents, and the similarity of their vectors."""
+"""Base class of encoders: query and document prompts, and the similarity of vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clrt.text.torch_interop import SimilarityArray
 
 
 class Embedder(TextModel):
-    """A text model that gives one vector per text."""
+    """Text model that computes one vector per text."""
 
     _prompt_names = ("query", "document")
     _settable = (*TextModel._settable, "similarity_fn_name")
@@ -28,14 +28,14 @@ class Embedder(TextModel):
         super().__init__(config, options)
 
     def encode(self, inputs: Any, *args: Any, **options: Any) -> Any:
-        """The vectors of texts."""
+        """Computes the vectors of texts, one or many."""
         raise NotImplementedError
 
     @accepts_old_names(sentences="inputs")
     def encode_query(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
-        """`encode` with the prompt "query", unless the caller names one."""
+        """Encodes with the prompt "query", unless `prompt_name` or `prompt` is given."""
         name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
@@ -43,7 +43,7 @@ class Embedder(TextModel):
     def encode_document(
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
-        """`encode` with the prompt "document", else "passage" or "corpus", unless one is named."""
+        """Encodes with the prompt "document", else "passage" or "corpus", unless one is given."""
         name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
@@ -54,7 +54,7 @@ class Embedder(TextModel):
         args: Sequence[Any],
         options: Mapping[str, Any],
     ) -> str | None:
-        """The name that was asked for, else the first of `names` unless there is a prompt."""
+        """Returns `asked` if it or a prompt text is given, else the first known one of `names`."""
         prompt = args[0] if args else options.get("prompt")
         if asked is not None or prompt is not None:
             return asked
@@ -62,7 +62,7 @@ class Embedder(TextModel):
 
     @property
     def similarity_fn_name(self) -> str:
-        """ "cosine", "dot", "euclidean" or "manhattan": what `similarity` computes. May be set."""
+        """Function of `similarity`: "cosine", "dot", "euclidean" or "manhattan". Settable."""
         return self._similarity
 
     @similarity_fn_name.setter
@@ -70,23 +70,23 @@ class Embedder(TextModel):
         self._similarity = similarity_name(name)
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> SimilarityArray:
-        """The similarity of each vector of the one set with each of the other.
+        """Computes the similarity of each vector of one set with each of the other.
 
         Args:
-            embeddings1, embeddings2: Vectors as `encode` gives them, or one.
+            embeddings1, embeddings2: Results of `encode`, [n, size] or [size].
 
         Returns:
-            float32 [vectors of the first, vectors of the second]; a torch tensor where a set is.
+            float32 [len(embeddings1), len(embeddings2)]; a torch tensor if an argument is one.
         """
         return SIMILARITIES[self._similarity][0](embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> SimilarityArray:
-        """The similarity of each vector of the one set with that of the other in its place.
+        """Computes the similarity of the vectors at equal indices of two sets.
 
         Args:
-            embeddings1, embeddings2: As many vectors each.
+            embeddings1, embeddings2: Equal numbers of vectors.
 
         Returns:
-            float32 [vectors]; a torch tensor where a set is.
+            float32 [vectors]; a torch tensor if an argument is one.
         """
         return SIMILARITIES[self._similarity][1](embeddings1, embeddings2)

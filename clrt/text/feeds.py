@@ -1,4 +1,4 @@
-"""Tokens as the inputs of a transformer."""
+"""Builds the inputs of a transformer from tokens, also for calibration and comparison."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from clrt.text.tokenize import TextTokenizer, Tokens, pad
 Feeds = dict[str, NDArray[Any]]
 
 INPUTS = ("input_ids", MASK, "token_type_ids", "position_ids")
-"""What a text model may take; it takes the first two in any case."""
+"""Inputs that a text model may have; the first two are required."""
 
+# Calibration data: texts per batch, paragraphs (and as many sentences), longest text in tokens.
 _BATCH = 16
-_TEXTS = 384  # of paragraphs, and of sentences
-_LONGEST = 256
+_NUM_TEXTS = 384
+_MAX_TOKENS = 256
 
 
 def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:
-    """(rows, tokens) of every run; each is None where the model does not fix it."""
-    shape = next((spec.shape for spec in specs), None)  # all have the same
+    """Returns (batch size, sequence length) that the model fixes; None for a dynamic dim."""
+    shape = next((spec.shape for spec in specs), None)  # All inputs have the same shape.
     rows, tokens = shape if shape is not None and len(shape) == 2 else (None, None)
     return rows if isinstance(rows, int) else None, tokens if isinstance(tokens, int) else None
 
@@ -39,47 +40,60 @@ def model_feeds(
     specs: Sequence[TensorSpec],
     pads_left: bool = False,
 ) -> Feeds:
-    """The inputs of a transformer for a batch, padded at the right or the left.
+    """Builds the inputs of a transformer for a batch of texts.
 
-    Where the model fixes its dims, missing rows repeat the last text.
+    Args:
+        batch: Tokens of each text, at least one text.
+        length: Sequence length to pad to; a length that the model fixes overrides it.
+        pad_id: Token id of padding.
+        specs: The model's inputs.
+        pads_left: Whether padding precedes the tokens.
+
+    Returns:
+        Arrays [rows, tokens] by input name. If the model fixes the batch size, missing rows
+        repeat the last text.
 
     Raises:
-        KeyError: The model takes more than `INPUTS`.
+        KeyError: The model has inputs other than `INPUTS`.
     """
     rows, tokens = fixed_dims(specs)
     length = tokens or length
     batch = [*batch, *[batch[-1]] * ((rows or 0) - len(batch))]
     mask = pad([np.ones_like(t.ids) for t in batch], 0, length, pads_left)
-    made = {
+    arrays = {
         "input_ids": pad([t.ids for t in batch], pad_id, length, pads_left),
         MASK: mask,
         "position_ids": np.maximum(mask.cumsum(axis=1) - 1, 0),
         "token_type_ids": pad([t.type_ids for t in batch], 0, length, pads_left),
     }
-    return {s.name: made[s.name].astype(s.dtype.numpy, copy=False) for s in specs}
+    return {s.name: arrays[s.name].astype(s.dtype.numpy, copy=False) for s in specs}
 
 
 def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
-    """Batches of real text for a model with a tokenizer: the help topics that come with Python.
+    """Yields batches of English text (Python's help topics) for quantization calibration.
+
+    Args:
+        path: Model folder, ONNX file or compiled model, with its tokenizer.
+        specs: The model's inputs.
 
     Raises:
-        ModelError: No tokenizer lies with the model.
-        InputError: The model takes other inputs than a tokenizer makes.
+        ModelError: The model has no tokenizer.
+        InputError: The model has inputs other than `INPUTS`.
     """
     paragraphs = _paragraphs()
     sentences = [s for p in paragraphs for s in p.split(". ")]
-    texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _TEXTS]]
+    texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _NUM_TEXTS]]
     yield from _batches(path, specs, texts)
 
 
 def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
-    """One batch of texts of medium length, none of which `calibration_feeds` has.
+    """Returns one batch of medium-length texts, disjoint from those of `calibration_feeds`.
 
     Raises:
         ModelError, InputError: As `calibration_feeds`.
     """
     paragraphs = _paragraphs()
-    step = len(paragraphs) // _TEXTS
+    step = len(paragraphs) // _NUM_TEXTS
     batches = list(_batches(path, specs, paragraphs[step // 2 :: step]))
     if not batches:
         raise InputError("No text is as short as the model's inputs; give inputs of your own.")
@@ -94,14 +108,14 @@ def _paragraphs() -> list[str]:
 
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
-    """Batches of texts of similar length. Texts too long for the model are left out."""
+    """Yields batches of texts of similar length, skipping texts that exceed the maximum length."""
     odd = [s.name for s in specs if s.name not in INPUTS]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
     config = read_any_config(path)
     tokenizer = TextTokenizer(config)
     rows, length = fixed_dims(specs)
-    size, longest = rows or _BATCH, min(length or _LONGEST, _LONGEST)
+    size, longest = rows or _BATCH, min(length or _MAX_TOKENS, _MAX_TOKENS)
     tokens = sorted((t for t in tokenizer.encode(texts) if len(t) <= longest), key=len)
     for start in range(0, len(tokens), size):
         batch = tokens[start : start + size]

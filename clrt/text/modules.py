@@ -1,4 +1,4 @@
-"""The chain of modules that a sentence-transformers folder lists."""
+"""Module chains of sentence-transformers folders (modules.json)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clrt.models.huggingface.model_files import file_exists, path_in, read_json,
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum", "weightedmean", "lasttoken")
 
-# In the order in which sentence-transformers concatenates them.
+# Flags of Pooling's config.json -> mode, in sentence-transformers' order of concatenation.
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -22,13 +22,13 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
-# The module by that name in folders of sparse encoders is a Transformer with its head.
+# Module class -> name used here: sparse encoders call a Transformer with its head so.
 _KINDS = {"MLMTransformer": "Transformer"}
 
 Chains = Mapping[tuple[str, ...], str]
-"""The chains that a class of models has, and how messages write them."""
+"""Module chain supported by a model class -> its description in error messages."""
 
-# Those that may follow the pooling, in any order and number. Dropout does nothing in use.
+# Modules that may follow the pooling, in any order and number. Dropout is a no-op at inference.
 STAGES = ("Dense", "LayerNorm", "Normalize", "Dropout")
 DENSE: Chains = dict.fromkeys(
     (("Transformer",), ("Transformer", "Pooling"), ("StaticEmbedding",)),
@@ -41,12 +41,13 @@ CLASSES = {"SentenceEncoder": DENSE, "CrossEncoder": PAIRS, "SparseEncoder": SPA
 
 @dataclass(frozen=True)
 class Modules:
-    """The chain of modules.json.
+    """Module chain of a folder, as modules.json lists it.
 
     Attributes:
-        root: The folder.
-        paths: The folder of each module below `root`, by kind; empty without that file.
-        stages: Kind and folder of each module behind the pooling, in order.
+        root: The model folder.
+        paths: Module class -> its folder below `root`, up to the pooling; empty without
+            modules.json.
+        stages: (class, folder) of each module after the pooling, in order.
     """
 
     root: Path
@@ -55,14 +56,14 @@ class Modules:
 
     @classmethod
     def read(cls, root: Path, wanted: str) -> Modules:
-        """The modules of a folder.
+        """Reads modules.json of folder `root`.
 
         Args:
-            wanted: The class that runs it, of `CLASSES`.
+            wanted: Name of the class that runs the model, a key of `CLASSES`.
 
         Raises:
             ModelError: The file is damaged.
-            UnsupportedError: The class does not have this chain.
+            UnsupportedError: `wanted` does not support this chain.
         """
         file = root / "modules.json"
         if not file_exists(file):
@@ -93,25 +94,27 @@ class Modules:
 
     @property
     def transformer(self) -> Path:
-        """The folder of the module that makes vectors of tokens."""
-        found = self.paths.get("Transformer", self.paths.get("StaticEmbedding", ""))
-        return self.root / found
+        """Folder of the module that embeds tokens: Transformer or StaticEmbedding."""
+        folder = self.paths.get("Transformer", self.paths.get("StaticEmbedding", ""))
+        return self.root / folder
 
     @property
     def is_static(self) -> bool:
-        """Whether tokens have vectors of their own, without a transformer."""
+        """Whether the model is a StaticEmbedding: a table lookup per token, no transformer."""
         return "StaticEmbedding" in self.paths
 
     def options(self, kind: str) -> Mapping[str, Any]:
-        """The config.json of a module; empty where the chain lacks it."""
+        """Returns config.json of the module of class `kind`; empty if the chain lacks it."""
         folder = self.paths.get(kind)
         return {} if folder is None else read_optional(self.root / folder / "config.json")
 
     def pooling_modes(self, asked: str | None) -> tuple[str, ...]:
-        """The pooling modes; several are concatenated.
+        """Returns the pooling modes: `asked` if not None, else the folder's.
+
+        The vectors of several modes are concatenated.
 
         Raises:
-            InputError: `asked` is no pooling mode.
+            InputError: `asked` is not a pooling mode.
             ModelError, UnsupportedError: The folder names none, or one that clrt lacks.
         """
         if asked is not None:
@@ -126,15 +129,15 @@ class Modules:
         config = self.options("Pooling")
         named = config.get("pooling_mode")
         if named is None:
-            found = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
+            selected = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
         else:
-            found = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
-        if self.paths and not (config and found):
+            selected = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
+        if self.paths and not (config and selected):
             raise ModelError(
                 f"'{self.root / self.paths['Pooling'] / 'config.json'}' is missing or names no "
                 f"pooling mode; download it, or say pooling= one of {', '.join(POOLING_MODES)}."
             )
-        modes = tuple(_ALIASES.get(mode, mode) for mode in found)
+        modes = tuple(_ALIASES.get(mode, mode) for mode in selected)
         missing = [mode for mode in modes if mode not in POOLING_MODES]
         if missing:
             raise UnsupportedError(
@@ -146,7 +149,10 @@ class Modules:
 
 
 def class_of(root: Path) -> str:
-    """The class that runs a folder, of `CLASSES`: what its modules, else its architecture say."""
+    """Returns the class that runs a folder, a key of `CLASSES`.
+
+    Decided by modules.json and by `architectures` of config.json.
+    """
     file = root / "modules.json"
     entries = read_json(file) if file_exists(file) else []
     listed = entries if isinstance(entries, list) else []
@@ -162,14 +168,14 @@ def class_of(root: Path) -> str:
 
 
 def _check_chain(file: Path, kinds: Sequence[str], whole: Sequence[str], wanted: str) -> None:
-    """Checks the modules of a class.
+    """Checks that class `wanted` supports a module chain.
 
     Args:
-        kinds: Those in front of the stages.
-        whole: All, for messages.
+        kinds: Module classes before the stages.
+        whole: All module classes, for the message.
 
     Raises:
-        UnsupportedError: The class does not have this chain.
+        UnsupportedError: It does not.
     """
     if tuple(kinds) in CLASSES[wanted]:
         return

@@ -1,4 +1,4 @@
-"""Token embeddings to sentence vectors on the device: a small model of standard ops."""
+"""Pools token embeddings into sentence vectors on the device, by a graph of standard ops."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PLACES = "token_places"
 TOKENS = "token_embeddings"
 RESULT = "sentence_embedding"
 
-# The bounds that sentence-transformers and torch's `normalize` put under a division.
-_LEAST_COUNT = 1e-9
-# The mask that a mode reads; MASK for all others.
+# Lower bound of the token count that sums are divided by; sentence-transformers' value.
+_MIN_COUNT = 1e-9
+# Pooling mode -> its mask input; all other modes read MASK.
 _MASKS = {"cls": FIRST, "lasttoken": LAST, "weightedmean": PLACES}
 
 
 class Pooling:
-    """The pooling models of one encoder, one for each choice of normalisation and truncation.
+    """Loaded pooling models of one encoder, one per combination of normalization and truncation.
 
     Args:
-        modes: Pooling modes; the results are concatenated.
-        tokens: The output of the transformer that is pooled.
+        modes: Pooling modes; their results are concatenated.
+        tokens: The transformer's output to pool, [batch, sequence, hidden].
         device: Index of the transformer's device.
         strict, cache_dir: As in `clrt.load`.
-        stages: What pooled vectors go through before all else.
+        stages: Modules applied to pooled vectors before normalization and truncation.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Pooling:
         self._lock = Lock()
 
     def model(self, unit_before: bool, truncate_dim: int | None, unit_after: bool) -> Model:
-        """The model that pools, normalises if asked, truncates, and normalises again if asked."""
+        """Returns the pooling model, loaded on first use; arguments as in `pooling_graph`."""
         key = (unit_before, truncate_dim, unit_after)
         with self._lock:
             if key not in self._models:
@@ -71,7 +71,7 @@ class Pooling:
             return self._models[key]
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Releases the device memory."""
         with self._lock:
             for model in self._models.values():
                 model.close()
@@ -79,21 +79,21 @@ class Pooling:
 
 
 def pooling_masks(modes: Sequence[str], mask: IntArray, skipped: int) -> dict[str, IntArray]:
-    """The mask inputs of `pooling_graph`.
+    """Returns the mask inputs of `pooling_graph` by name, int64 [batch, sequence] each.
 
     Args:
-        mask: int64 [batch, sequence], 1 at tokens, padded at either side.
-        skipped: Tokens at the start that are not pooled: a prompt.
+        mask: Attention mask, int64 [batch, sequence]: 1 at tokens, 0 at padding on either side.
+        skipped: Number of leading tokens to leave out of pooling (the prompt).
     """
     places = np.arange(mask.shape[1]) - mask.argmax(axis=1)[:, None]
     pooled = np.where(places < skipped, 0, mask) if skipped else mask.copy()
     masks: dict[str, IntArray] = {}
     rows = np.arange(len(mask))
     if "cls" in modes:
-        # As in sentence-transformers, a row with no pooled token uses its first one.
+        # As in sentence-transformers, a row without pooled tokens uses position 0.
         masks[FIRST] = np.zeros_like(mask)
         masks[FIRST][rows, pooled.argmax(axis=1)] = 1
-    if "lasttoken" in modes:  # a row with no pooled token has a vector of zeros
+    if "lasttoken" in modes:  # A row without pooled tokens gets a zero vector.
         last = mask.shape[1] - 1 - pooled[:, ::-1].argmax(axis=1)
         masks[LAST] = np.zeros_like(mask)
         masks[LAST][rows, last] = pooled[rows, last]
@@ -112,20 +112,20 @@ def pooling_graph(
     unit_after: bool,
     stages: Sequence[VectorStage] = (),
 ) -> Graph:
-    """Pooling, stages, normalisation, truncation and normalisation, as one graph.
+    """Builds the graph that pools, applies stages, normalizes, truncates and normalizes again.
 
     Args:
-        modes: Of `POOLING_MODES`; the results are concatenated.
+        modes: Members of `POOLING_MODES`; their results are concatenated.
         tokens: Type of the token embeddings, [batch, sequence, hidden].
-        unit_before: Unit length before truncation.
-        truncate_dim: How many numbers of each vector to keep; None keeps all.
-        unit_after: Unit length after truncation.
-        stages: What pooled vectors go through before all else.
+        unit_before: Whether vectors are L2-normalized before truncation.
+        truncate_dim: Number of leading elements kept of each vector; None keeps all.
+        unit_after: Whether vectors are L2-normalized after truncation.
+        stages: Modules applied to pooled vectors before normalization.
 
     Returns:
-        Inputs `token_embeddings`, and int64 [batch, sequence] `first_token` (for cls),
+        Graph with inputs `token_embeddings`, and int64 [batch, sequence] `first_token` (for cls),
         `last_token` (lasttoken), `token_places` (weightedmean) and `attention_mask` (for all other
-        modes); output `sentence_embedding`, float32.
+        modes); output `sentence_embedding`, float32 [batch, width].
 
     Numerics: Sums are divided by at least 1e-9 tokens, vectors by a length of at least 1e-12.
 
@@ -159,7 +159,7 @@ def pooling_graph(
 
 
 def _select(build: OpBuilder, x: Value, first: Value) -> Value:
-    """The token of each row at which `first` is 1. Infinities and NaN elsewhere do not matter."""
+    """Returns each row's token at which `first` is 1; other tokens may be infinite or NaN."""
     chosen = build("Cast", build("Unsqueeze", first, ints(2)), to=DType.BOOL)
     return build("ReduceSum", build("Where", chosen, x, floats(0.0)), ints(1), keepdims=0)
 
@@ -174,5 +174,5 @@ def _pool(build: OpBuilder, x: Value, mask: Value, mode: str) -> Value:
     total = build("ReduceSum", build("Mul", x, weights), ints(1), keepdims=0)
     if mode == "sum":
         return total
-    count = build("Max", build("ReduceSum", weights, ints(1), keepdims=0), floats(_LEAST_COUNT))
+    count = build("Max", build("ReduceSum", weights, ints(1), keepdims=0), floats(_MIN_COUNT))
     return build("Div", total, build("Sqrt", count) if mode == "mean_sqrt_len" else count)

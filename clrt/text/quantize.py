@@ -1,4 +1,4 @@
-"""Vectors in fewer bits, as sentence-transformers quantises them."""
+"""Quantizes vectors to int8, uint8 or single bits, as sentence-transformers does."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Array = NDArray[Any]
 
 PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
-_LEVELS = 255
-_FEW = 100
+_LEVELS = 255  # Quantization steps between the minimum and maximum of an element.
+_MIN_CALIBRATION_VECTORS = 100  # Ranges from fewer vectors are logged as a warning.
 _log = logging.getLogger(__name__)
 
 
 def check_precision(precision: object) -> str:
-    """The name of a precision.
+    """Returns `precision`.
 
     Raises:
-        InputError: There is no such precision.
+        InputError: It is not one of `PRECISIONS`.
     """
     if precision not in PRECISIONS:
         raise InputError(f"precision={precision!r} is not one of {', '.join(PRECISIONS)}.")
@@ -37,21 +37,22 @@ def quantize_embeddings(
     ranges: NDArray[Any] | None = None,
     calibration_embeddings: Any = None,
 ) -> Array:
-    """Vectors in fewer bits.
+    """Quantizes vectors.
 
     Args:
         embeddings: Floats [n, size], or one vector [size].
-        precision: "float32"; "int8" or "uint8", where the range of each number is cut into 255
-            steps; "binary" or "ubinary", the signs of eight numbers in a byte.
-        ranges: Least and largest of each number, [2, size], for int8 and uint8.
-        calibration_embeddings: Vectors that give the ranges instead; by default those quantised
-            do, which needs at least two.
+        precision: "float32" converts only; "int8" and "uint8" divide the range of each element
+            into 255 steps; "binary" and "ubinary" pack eight signs per byte.
+        ranges: Minimum and maximum of each element, [2, size], for int8 and uint8.
+        calibration_embeddings: Vectors that give the ranges if `ranges` is None; None uses
+            `embeddings`, which then needs at least two vectors.
 
     Returns:
         float32, int8 or uint8 [n, size]; int8 or uint8 [n, ceil(size / 8)] for binary ones.
 
     Raises:
-        InputError: There is no such precision, or nothing that gives ranges.
+        InputError: `precision` is unknown, `embeddings` is quantized already, or nothing gives
+            ranges.
 
     Source: sentence-transformers, `quantize_embeddings`.
     """
@@ -84,7 +85,7 @@ def _ranges(vectors: Array, precision: str, calibration: Any) -> Array:
             f"One vector gives no ranges for {precision}; quantise several at once, or give "
             "quantize_embeddings ranges or calibration_embeddings."
         )
-    if calibration is None and len(vectors) < _FEW:
+    if calibration is None and len(vectors) < _MIN_CALIBRATION_VECTORS:
         _log.warning(
             "The ranges for %s come from %d vectors; calibration_embeddings of more are better.",
             precision,

@@ -1,4 +1,4 @@
-"""Search, pairs and groups in collections of vectors, as sentence-transformers' `util` has them."""
+"""Semantic search, paraphrase mining and clustering, as in sentence-transformers' `util`."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ def semantic_search(
     top_k: int = 10,
     score_function: Score = cos_sim,
 ) -> list[list[dict[str, int | float]]]:
-    """The most similar vectors of a corpus to each query.
+    """Finds the corpus vectors most similar to each query.
 
     Args:
-        query_embeddings: Vectors [queries, size], or one.
+        query_embeddings: Vectors [queries, size], or one [size].
         corpus_embeddings: Vectors [texts, size].
-        query_chunk_size: How many queries are compared at once.
-        corpus_chunk_size: With how many vectors of the corpus.
-        top_k: How many are found at most.
-        score_function: Of two sets of vectors; larger is more similar.
+        query_chunk_size: Number of queries scored at once.
+        corpus_chunk_size: Number of corpus vectors scored at once.
+        top_k: Maximum number of results per query.
+        score_function: Scores two sets of vectors, [queries, texts]; larger is more similar.
 
     Returns:
-        For each query a list of {"corpus_id", "score"}, the best first.
+        For each query a list of {"corpus_id", "score"}, best first.
     """
     queries, corpus = _rows(query_embeddings), _rows(corpus_embeddings)
-    found: list[list[dict[str, int | float]]] = []
+    results: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
         chunk = queries[first : first + query_chunk_size]
-        best, places = _best(chunk, corpus, corpus_chunk_size, top_k, score_function)
-        found += [
+        best, indices = _best(chunk, corpus, corpus_chunk_size, top_k, score_function)
+        results += [
             [{"corpus_id": int(i), "score": float(s)} for s, i in zip(*row, strict=True)]
-            for row in zip(best, places, strict=True)
+            for row in zip(best, indices, strict=True)
         ]
-    return found
+    return results
 
 
 def paraphrase_mining(
@@ -61,17 +61,18 @@ def paraphrase_mining(
     score_function: Score = cos_sim,
     **options: Any,
 ) -> list[list[float | int]]:
-    """The most similar pairs among sentences.
-
-    What is not listed here is as in `SentenceEncoder.encode`, which takes `options`, too, or as in
-    `paraphrase_mining_embeddings`.
+    """Finds the most similar pairs of sentences.
 
     Args:
         model: A `SentenceEncoder`.
-        sentences: The texts.
+        sentences: Texts to compare.
+        show_progress_bar, batch_size: As in `SentenceEncoder.encode`.
+        query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function: As in
+            `paraphrase_mining_embeddings`.
+        options: Further arguments of `SentenceEncoder.encode`.
 
     Returns:
-        [score, i, j] with i < j for each pair, the best first.
+        [score, i, j] with i < j for each pair, best first.
     """
     options = {"show_progress_bar": show_progress_bar, "batch_size": batch_size, **options}
     vectors = model.encode(list(sentences), **options)
@@ -87,24 +88,24 @@ def paraphrase_mining_embeddings(
     top_k: int = 100,
     score_function: Score = cos_sim,
 ) -> list[list[float | int]]:
-    """The most similar pairs among vectors.
+    """Finds the most similar pairs of vectors.
 
     Args:
         embeddings: Vectors [n, size].
-        query_chunk_size, corpus_chunk_size: How many vectors are compared at once.
-        max_pairs: How many pairs are found at most.
-        top_k: How many neighbours of a vector are looked at.
-        score_function: Of two sets of vectors, symmetric.
+        query_chunk_size, corpus_chunk_size: Rows and columns of one block of scores.
+        max_pairs: Maximum number of returned pairs.
+        top_k: Number of nearest neighbours considered per vector.
+        score_function: Symmetric score of two sets of vectors; larger is more similar.
 
     Returns:
-        [score, i, j] with i < j for each pair, the best first.
+        [score, i, j] with i < j for each pair, best first.
     """
     vectors = _rows(embeddings)
     pairs: dict[tuple[int, int], float] = {}
     for first in range(0, len(vectors), query_chunk_size):
         chunk = vectors[first : first + query_chunk_size]
-        best, places = _best(chunk, vectors, corpus_chunk_size, top_k + 1, score_function)
-        for i, (scores, others) in enumerate(zip(best, places, strict=True), start=first):
+        best, indices = _best(chunk, vectors, corpus_chunk_size, top_k + 1, score_function)
+        for i, (scores, others) in enumerate(zip(best, indices, strict=True), start=first):
             near = [(int(j), float(s)) for j, s in zip(others, scores, strict=True) if j != i]
             for j, score in near[:top_k]:
                 pairs.setdefault((min(i, j), max(i, j)), score)
@@ -119,18 +120,18 @@ def community_detection(
     batch_size: int = 1024,
     show_progress_bar: bool = False,
 ) -> list[list[int]]:
-    """Groups of vectors whose cosine with a central one is at least the threshold.
+    """Groups vectors whose cosine with a central vector is at least the threshold.
 
     Args:
         embeddings: Vectors [n, size].
-        threshold: The least cosine.
-        min_community_size: Smaller groups are left out.
-        batch_size: How many vectors are compared at once.
-        show_progress_bar: For callers of sentence-transformers; there is none.
+        threshold: Minimum cosine.
+        min_community_size: Minimum vectors per group; smaller groups are dropped.
+        batch_size: Number of vectors compared with all others at once.
+        show_progress_bar: Ignored; accepted for compatibility with sentence-transformers.
 
     Returns:
-        For each group the places of its vectors: the centre, then by falling cosine; the largest
-        group first. No vector is in two groups.
+        For each group the indices of its vectors: the centre, then by falling cosine. The
+        largest group comes first; groups are disjoint.
     """
     vectors = as_array(normalize_vectors(embeddings)) if len(embeddings) else np.zeros((0, 1))
     groups: list[tuple[int, Array]] = []
@@ -142,14 +143,14 @@ def community_detection(
             groups.append((first + int(row), order[near[row][order]]))
     groups.sort(key=lambda group: -len(group[1]))
     used = np.zeros(len(vectors), bool)
-    found: list[list[int]] = []
+    communities: list[list[int]] = []
     for centre, members in groups:
         free = members[~used[members]]
         if used[centre] or len(free) < min_community_size:
             continue
-        found.append([centre, *free[free != centre].tolist()])
-        used[found[-1]] = True
-    return sorted(found, key=len, reverse=True)
+        communities.append([centre, *free[free != centre].tolist()])
+        used[communities[-1]] = True
+    return sorted(communities, key=len, reverse=True)
 
 
 def _rows(vectors: Vectors) -> Any:
@@ -163,16 +164,16 @@ def _rows(vectors: Vectors) -> Any:
 def _best(
     queries: Any, corpus: Any, chunk_size: int, top_k: int, score_function: Score
 ) -> tuple[Array, Array]:
-    """The best scores of each query and their places in the corpus, [queries, top_k], sorted."""
+    """Returns each query's best scores, descending, and their corpus indices: [queries, top_k]."""
     best: Array = np.zeros((len(queries), 0), np.float32)
-    places: Array = np.zeros((len(queries), 0), np.int64)
+    indices: Array = np.zeros((len(queries), 0), np.int64)
     for first in range(0, len(corpus), chunk_size):
         scores = as_array(score_function(queries, corpus[first : first + chunk_size]))
         here = np.broadcast_to(np.arange(first, first + scores.shape[1]), scores.shape)
         best = np.concatenate((best, scores), axis=1)
-        places = np.concatenate((places, here), axis=1)
+        indices = np.concatenate((indices, here), axis=1)
         kept = min(top_k, best.shape[1])
         top = np.argpartition(-best, kept - 1, axis=1)[:, :kept]
-        best, places = (np.take_along_axis(x, top, axis=1) for x in (best, places))
+        best, indices = (np.take_along_axis(x, top, axis=1) for x in (best, indices))
     order = np.argsort(-best, axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1), np.take_along_axis(places, order, axis=1)
+    return np.take_along_axis(best, order, axis=1), np.take_along_axis(indices, order, axis=1)

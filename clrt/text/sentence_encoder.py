@@ -1,4 +1,4 @@
-"""Sentences to vectors, as sentence-transformers makes them."""
+"""Sentence embeddings, compatible with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -34,41 +34,42 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 
 class SentenceEncoder(Embedder):
-    """A transformer encoder with its tokenizer, pooling and normalisation.
+    """Sentence encoder: a transformer with its tokenizer, pooling and normalization.
 
-    Tokens are made on the host; the transformer, the pooling and the L2 normalisation run on the
-    device, and only vectors come back. `encode` may be called from several threads. It pickles as
-    its arguments and what was set since, and copies.
+    The host tokenizes; the transformer, the pooling and the L2 normalization run on the device,
+    and only vectors are read back. `encode` is thread-safe. Pickles and copies as its arguments
+    plus the attributes set since.
 
-    Programs made for sentence-transformers run on it. Arguments of that package that change no
-    result here, such as `trust_remote_code`, are ignored with a debug line.
+    Accepts the arguments of sentence-transformers' class. Those that change no result here, such
+    as `trust_remote_code`, are ignored and logged at debug level.
 
     Args:
-        model_name_or_path: A Hugging Face folder, an ONNX file with its tokenizer.json beside it
-            or one folder above, or a name such as `all-MiniLM-L6-v2` that lies in Hugging Face's
-            cache or in an installed package. Nothing is downloaded.
-        device: As in `clrt.load`; "cuda" or "mps" is any GPU.
-        pooling: "mean", "cls", "max", "mean_sqrt_len", "sum", "weightedmean" or "lasttoken"; by
-            default what the folder says.
-        max_length: Tokens after which a text is cut; by default what the folder says.
-        prompts: Texts to prepend, by name, beside those of the folder.
-        default_prompt_name: The prompt where a call names none; by default what the folder says.
-        similarity_fn_name: "cosine", "dot", "euclidean" or "manhattan"; by default what the
-            folder says, else "cosine".
-        truncate_dim: How many numbers of each vector are kept; by default what the folder says.
+        model_name_or_path: A Hugging Face folder, a compiled model, an ONNX file with its
+            tokenizer.json beside it or one folder above, or a name such as `all-MiniLM-L6-v2`,
+            looked up in Hugging Face's cache and in installed packages. Nothing is downloaded.
+        device: As in `clrt.load`; "cuda" and "mps" mean any GPU.
+        pooling: "mean", "cls", "max", "mean_sqrt_len", "sum", "weightedmean" or "lasttoken";
+            None uses the folder's mode.
+        max_length: Maximum tokens per text, special ones included; None uses the folder's.
+        prompts: Prompts by name, added to the folder's.
+        default_prompt_name: Name of the prompt used if a call names none; None uses the
+            folder's.
+        similarity_fn_name: "cosine", "dot", "euclidean" or "manhattan"; None uses the folder's,
+            else "cosine".
+        truncate_dim: Number of leading elements kept of each vector; None uses the folder's.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
 
     Attributes:
-        prompts: Texts to prepend, by name.
-        default_prompt_name: The prompt where a call names none, or None.
-        truncate_dim: How many numbers of each vector are kept, or None for all.
+        prompts: Prompts by name; a prompt is prepended to texts.
+        default_prompt_name: Name of the prompt used if a call names none; None for no prompt.
+        truncate_dim: Number of leading elements kept of each vector; None keeps all.
 
     Raises:
         InputError: `pooling` or another option is out of range.
         ModelError: The model or one of its files is missing or damaged.
         UnsupportedError: The model has a module, pooling mode or op that clrt lacks.
-        DeviceError: The device asked for is absent.
+        DeviceError: The requested device is absent.
 
     Source: sentence-transformers' `SentenceTransformer`.
     """
@@ -109,23 +110,23 @@ class SentenceEncoder(Embedder):
 
     @property
     def pooling(self) -> tuple[str, ...]:
-        """The pooling modes; several are concatenated."""
+        """Pooling modes; the vectors of several modes are concatenated."""
         return self._config.modes
 
     @property
     def dimension(self) -> int:
-        """Size of a sentence's vector."""
+        """Elements per sentence vector, after truncation."""
         return self._kept(self.truncate_dim)
 
     def get_embedding_dimension(self) -> int:
-        """`dimension`, by sentence-transformers' name."""
+        """Returns `dimension`; sentence-transformers' name for it."""
         return self.dimension
 
     get_sentence_embedding_dimension = get_embedding_dimension
 
     @contextmanager
     def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
-        """Within it `encode` keeps so many numbers of each vector, where a call does not say."""
+        """Sets the attribute `truncate_dim` within the context."""
         before = self.truncate_dim
         self.truncate_dim = truncate_dim
         try:
@@ -177,37 +178,37 @@ class SentenceEncoder(Embedder):
         progress: Progress | None = None,
         **others: Any,
     ) -> Any:
-        """The vectors of sentences, in the caller's order.
+        """Computes the vectors of sentences, in the caller's order.
 
         An empty string is a valid sentence: its special tokens are encoded.
 
         Args:
-            inputs: One string, or any number of them. `sentences=` is the same.
-            prompt_name: Which of `prompts` is prepended to each sentence.
-            prompt: The prompt itself. None takes the one by name, else the default; "" none.
-            batch_size: Sentences per run of the model, if the model does not fix that itself.
-            show_progress_bar: None shows one on a terminal where there are several batches.
+            inputs: One string or an iterable of strings. `sentences=` is an alias.
+            prompt_name: Key of `prompts`; that prompt is prepended to each sentence.
+            prompt: Prompt to prepend; overrides `prompt_name` and the default. "" for none.
+            batch_size: Sentences per run; ignored if the model fixes its batch size.
+            show_progress_bar: None shows a bar if stderr is a terminal and there are several
+                batches.
             output_value: "sentence_embedding", or "token_embeddings" for the vectors of all
-                tokens, neither pooled nor normalised.
-            precision: What vectors are stored in; see `quantize_embeddings`.
-            convert_to_numpy: False gives a list of torch tensors.
-            convert_to_tensor: True gives one torch tensor. Both need torch.
-            device: The device that the model was loaded for, or None.
-            normalize_embeddings: Vectors get unit length. A folder with a Normalize module gives
-                unit length in any case.
-            truncate_dim: Keep only so many numbers at the start of each vector. Normalisation comes
-                after that.
-            progress: Is called after each batch with how many sentences are done, and of how
-                many. What it raises ends the call.
-            others: `chunk_size`, `pool`, `task` and `num_workers` of sentence-transformers are
-                ignored.
+                tokens, neither pooled nor normalized.
+            precision: Element type of the result, as in `quantize_embeddings`.
+            convert_to_numpy: False returns a list of torch tensors (needs torch).
+            convert_to_tensor: True returns one torch tensor (needs torch).
+            device: None, or the device that the model was loaded for.
+            normalize_embeddings: Whether to L2-normalize vectors, after truncation. Folders with
+                a Normalize module normalize in any case.
+            truncate_dim: Number of leading elements kept of each vector; None uses the attribute.
+            progress: Called after each batch with the number of sentences done and their total.
+                An exception it raises ends the call.
+            others: `chunk_size`, `pool`, `task`, `num_workers` and `save_to_cpu` of
+                sentence-transformers; ignored.
 
         Returns:
             float32 [dimension] for a string, [n, dimension] for n sentences. For token embeddings
-            [tokens, hidden], or a list of those: with special tokens, without padding.
+            [tokens, hidden] per sentence, with special tokens and without padding.
 
         Raises:
-            InputError: A sentence is no string, or an option is out of range.
+            InputError: A sentence is not a string, or an option is out of range.
         """
         ignore("encode", others, CALL_OPTIONS)
         single = isinstance(inputs, str)
@@ -221,7 +222,7 @@ class SentenceEncoder(Embedder):
         )
         if output_value == "token_embeddings":
             arrays = self._token_embeddings(texts, request)
-            found = list(map(to_tensor, arrays)) if convert_to_tensor else arrays
+            results = list(map(to_tensor, arrays)) if convert_to_tensor else arrays
         else:
             check_precision(precision)
             kept = self.truncate_dim if truncate_dim is None else truncate_dim
@@ -229,16 +230,16 @@ class SentenceEncoder(Embedder):
             vectors = self._sentence_embeddings(texts, request, kept, normalize_embeddings)
             if precision != "float32":
                 vectors = quantize_embeddings(vectors, precision)
-            found = converted(vectors, convert_to_numpy, convert_to_tensor)
-        return found[0] if single else found
+            results = converted(vectors, convert_to_numpy, convert_to_tensor)
+        return results[0] if single else results
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Releases the device memory."""
         self._pooling.close()
         super().close()
 
     def _kept(self, truncate_dim: int | None) -> int:
-        """Size of a vector of which no more numbers are kept."""
+        """Returns the vector size after truncation to `truncate_dim`; None truncates nothing."""
         if self._dimension is None:
             hidden = last_size(self._tokens) or self._config.hidden
             if hidden is None:
@@ -267,10 +268,10 @@ class SentenceEncoder(Embedder):
         return vectors
 
     def _token_embeddings(self, texts: Sequence[Text], request: TextRequest) -> list[FloatArray]:
-        found: dict[int, FloatArray] = {}
+        embeddings: dict[int, FloatArray] = {}
         for batch in self._batches(texts, request):
-            answer = self._model.run(batch.feeds, outputs=[self._tokens.name])
-            arrays = np.asarray(answer[self._tokens.name], np.float32)
+            outputs = self._model.run(batch.feeds, outputs=[self._tokens.name])
+            arrays = np.asarray(outputs[self._tokens.name], np.float32)
             for row, array, mask in zip(batch.rows, arrays, batch.mask, strict=False):
-                found[int(row)] = array[mask != 0]
-        return [found[i] for i in range(len(texts))]
+                embeddings[int(row)] = array[mask != 0]
+        return [embeddings[i] for i in range(len(texts))]

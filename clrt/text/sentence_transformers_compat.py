@@ -1,4 +1,4 @@
-"""What programs made for sentence-transformers pass, under the names they use."""
+"""Arguments of sentence-transformers: ignored options, old names, torch device names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clrt.errors import InputError, UnsupportedError
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALL_OPTIONS = frozenset({"chunk_size", "num_workers", "pool", "save_to_cpu", "task"})
-"""Arguments of `encode` and `predict` that change no result here."""
+"""Arguments of sentence-transformers' `encode` and `predict` that clrt ignores."""
 
 LOAD_OPTIONS = frozenset(
     {
@@ -34,33 +34,38 @@ LOAD_OPTIONS = frozenset(
         "use_auth_token",
     }
 )
-"""Arguments of constructors that change no result here."""
+"""Arguments of sentence-transformers' constructors that clrt ignores."""
 
-# Of torch; clrt runs on any GPU.
+# torch device types that mean any GPU here.
 _GPUS = ("cuda", "hpu", "mps", "npu", "rocm", "xpu")
 
 _log = logging.getLogger(__name__)
 
 
-def ignore(owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Takes note of arguments that are ignored.
+def ignore(owner: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Logs ignored keyword arguments, and rejects unknown ones.
+
+    Args:
+        owner: Name of the class or function, for messages.
+        options: Keyword arguments that `owner` has no parameter for.
+        known: Names that may be ignored.
 
     Raises:
-        TypeError: One is not known.
-        InputError, UnsupportedError: One asks for another model than the folder's.
+        TypeError: An argument is not in `known`.
+        InputError, UnsupportedError: An argument selects another file or changes config.json.
     """
-    unknown = sorted(given.keys() - set(known))
+    unknown = sorted(options.keys() - set(known))
     if unknown:
         raise TypeError(f"{owner} got an unexpected keyword argument {unknown[0]!r}")
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             _log.debug("%s ignores %s=%r, which changes no result.", owner, name, value)
-    models = given.get("model_kwargs") or {}
+    models = options.get("model_kwargs") or {}
     if "file_name" in models:
         raise InputError(
             f"{owner} takes no file_name; give the path of {models['file_name']!r} itself."
         )
-    changes = given.get("config_kwargs") or given.get("config_args")
+    changes = options.get("config_kwargs") or options.get("config_args")
     if changes:
         raise UnsupportedError(
             f"{owner} does not change config.json by {', '.join(changes)}; write it into the file."
@@ -68,18 +73,18 @@ def ignore(owner: str, given: Mapping[str, Any], known: Collection[str]) -> None
 
 
 def accepts_old_names(**names: str) -> Callable[[F], F]:
-    """Lets a function take arguments under the names that releases of that package gave them.
+    """Returns a decorator that renames keyword arguments of older sentence-transformers releases.
 
     Args:
-        names: The function's own name for each other one.
+        names: Old keyword -> the function's parameter.
     """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            for other, own in names.items():
-                if other in kwargs:
-                    kwargs[own] = kwargs.pop(other)
+            for old, new in names.items():
+                if old in kwargs:
+                    kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
         return cast(F, wrapped)
@@ -88,10 +93,12 @@ def accepts_old_names(**names: str) -> Callable[[F], F]:
 
 
 def device_name(device: Any) -> str | int | None:
-    """A device as `clrt.load` takes it, of one as torch writes it ("cuda", "mps", "cuda:0").
+    """Converts a torch device name ("cuda", "mps", "cuda:0") to the `device` of `clrt.load`.
+
+    Other values pass unchanged.
 
     Raises:
-        InputError: It is one of torch's by number; indices of clrt are others.
+        InputError: The torch device has an index above 0; torch numbers devices differently.
     """
     if device is None or isinstance(device, int):
         return device
@@ -109,6 +116,6 @@ def device_name(device: Any) -> str | int | None:
 
 
 def hub_cache(options: Mapping[str, Any]) -> Path | None:
-    """The folder that `cache_folder` names, if it does: Hugging Face's cache for this model."""
+    """Returns the option `cache_folder`, a Hugging Face cache, as a path; None if absent."""
     folder = options.get("cache_folder")
     return None if folder is None else Path(folder).expanduser()

@@ -1,4 +1,4 @@
-"""What a compiled model keeps of a text model's configuration, checked as it is read."""
+"""Reads and validates the text configuration stored in a compiled model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Settings = Mapping[str, Callable[[object], bool]]
 
 
 def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
-    """The fields of a configuration that a compiled model holds.
+    """Returns the text configuration stored in a compiled model, by field name.
 
     Args:
         path: The compiled model.
-        wanted: The class that the model must be of; the fields are checked for it. None takes
-            any, unchecked, with its "class".
+        wanted: Class that must run the model; its fields are validated. None accepts any class,
+            unvalidated, and keeps the field "class".
 
     Raises:
-        ModelError: It holds none, is damaged, or of another class.
+        ModelError: The model has no text configuration, a damaged one, or another class.
     """
     settings = read_extras(path).get("encoder")
     if settings is None:
@@ -41,7 +41,7 @@ def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
         raise ModelError(f"'{path}' holds no {wanted}; open it by clrt.{settings['class']}.")
     checks = TEXT_SETTINGS[wanted]
     values = {name: value for name, value in settings.items() if name != "class"}
-    if values.keys() - checks.keys() or checks.keys() - values.keys() - _ADDED:
+    if values.keys() - checks.keys() or checks.keys() - values.keys() - _OPTIONAL_FIELDS:
         raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
     for name, holds in checks.items():
         if name in values and not holds(values[name]):
@@ -116,8 +116,8 @@ _SHARED: Settings = {
     "special_tokens": _is_flag,
     "ends": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_text, value)),
 }
-# Those that files of earlier versions lack; they take their defaults.
-_ADDED = {"padding_side", "pads_left", "special_tokens", "ends", "stages"}
+# Fields that files of earlier versions lack; absent ones keep their defaults.
+_OPTIONAL_FIELDS = {"padding_side", "pads_left", "special_tokens", "ends", "stages"}
 
 TEXT_SETTINGS: Mapping[str, Settings] = {
     "SentenceEncoder": {
@@ -139,4 +139,4 @@ TEXT_SETTINGS: Mapping[str, Settings] = {
         "similarity": _is_name,
     },
 }
-"""The fields that a compiled model keeps, by the class that runs it, and what they may hold."""
+"""Class that runs the model -> stored field -> predicate that accepts valid values."""

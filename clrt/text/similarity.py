@@ -1,4 +1,4 @@
-"""Similarities of vectors, as sentence-transformers defines them."""
+"""Similarity functions of vectors, as sentence-transformers defines them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ Array = NDArray[Any]
 Vectors = Any
 """An array [n, size] or [size], a list of vectors, a torch tensor, or `SparseVectors`."""
 
-_LEAST_LENGTH = 1e-12
+# Lower bound of the norm that vectors are divided by; torch's `normalize`.
+_MIN_NORM = 1e-12
+# Differences of vector pairs computed at once, in elements.
 _CHUNK_ELEMS = 1 << 24
 
 
 @accepts_torch
 def cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The cosine of each vector of `a` with each of `b`, [len(a), len(b)]."""
+    """Returns the cosine of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(normalize_vectors(a), normalize_vectors(b))
 
 
 @accepts_torch
 def dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The dot product of each vector of `a` with each of `b`, [len(a), len(b)]."""
+    """Returns the dot product of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(_vectors(a), _vectors(b))
 
 
 @accepts_torch
 def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The negative Euclidean distance of each vector of `a` to each of `b`."""
+    """Returns the negative Euclidean distance of each `a` to each `b`, [len(a), len(b)]."""
     left, right = _vectors(a), _vectors(b)
     if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
         left, right = _sparse(left), _sparse(right)
@@ -51,33 +53,33 @@ def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
 
 @accepts_torch
 def manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The negative sum of absolute differences of each vector of `a` to each of `b`."""
+    """Returns the negative L1 distance of each vector of `a` to each of `b`, [len(a), len(b)]."""
     left, right = _dense(_vectors(a)), _dense(_vectors(b))
     return _distances(left, right, lambda gap: np.abs(gap).sum(axis=-1))
 
 
 @accepts_torch
 def pairwise_cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The cosine of each vector of `a` with that of `b` in its place, [len(a)]."""
+    """Returns the cosine of a[i] and b[i] for each i, [len(a)]."""
     left, right = _dense(normalize_vectors(a)), _dense(normalize_vectors(b))
     return similarity_array((left * right).sum(axis=-1))
 
 
 @accepts_torch
 def pairwise_dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The dot product of each vector of `a` with that of `b` in its place, [len(a)]."""
+    """Returns the dot product of a[i] and b[i] for each i, [len(a)]."""
     return similarity_array((_dense(a) * _dense(b)).sum(axis=-1))
 
 
 @accepts_torch
 def pairwise_euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The negative Euclidean distance of each vector of `a` to that of `b` in its place."""
+    """Returns the negative Euclidean distance of a[i] and b[i] for each i, [len(a)]."""
     return similarity_array(-np.linalg.norm(_dense(a) - _dense(b), axis=-1))
 
 
 @accepts_torch
 def pairwise_manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
-    """The negative sum of absolute differences of vectors in the same place."""
+    """Returns the negative L1 distance of a[i] and b[i] for each i, [len(a)]."""
     return similarity_array(-np.abs(_dense(a) - _dense(b)).sum(axis=-1))
 
 
@@ -89,14 +91,14 @@ SIMILARITIES: Mapping[str, tuple[Similarity, Similarity]] = {
     "euclidean": (euclidean_sim, pairwise_euclidean_sim),
     "manhattan": (manhattan_sim, pairwise_manhattan_sim),
 }
-"""By name: the similarity of all pairs, and of those in the same place."""
+"""Similarity name -> (function of all pairs, function of vectors at equal indices)."""
 
 
 def similarity_name(name: object) -> str:
-    """The name of a similarity, which may be a member of an enum of names.
+    """Returns the name of a similarity, given as a string or as an enum member with that value.
 
     Raises:
-        InputError: There is no such similarity.
+        InputError: It is not a key of `SIMILARITIES`.
     """
     text = str(getattr(name, "value", name))
     if text not in SIMILARITIES:
@@ -107,25 +109,25 @@ def similarity_name(name: object) -> str:
 
 
 def normalize_vectors(vectors: Vectors) -> Array | SparseVectors:
-    """Vectors in rows, scaled to unit length; one of zeros stays as it is."""
-    found = _vectors(vectors)
-    if isinstance(found, SparseVectors):
-        return found.scaled(1 / np.maximum(np.sqrt(found.squared_lengths()), _LEAST_LENGTH))
-    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
-    return np.asarray(found / np.maximum(lengths, _LEAST_LENGTH))
+    """Scales vectors to unit length, as rows [n, size]; zero vectors stay zero."""
+    rows = _vectors(vectors)
+    if isinstance(rows, SparseVectors):
+        return rows.scaled(1 / np.maximum(np.sqrt(rows.squared_lengths()), _MIN_NORM))
+    lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.asarray(rows / np.maximum(lengths, _MIN_NORM))
 
 
 @accepts_torch
 def normalize_embeddings(embeddings: Vectors) -> Any:
-    """Vectors scaled to unit length, in the shape they came in; one of zeros stays as it is."""
+    """Scales vectors to unit length, in the shape of the input; zero vectors stay zero."""
     if isinstance(embeddings, SparseVectors):
-        found = normalize_vectors(embeddings)
-        return found if embeddings.ndim == 2 else found[0]
+        unit = normalize_vectors(embeddings)
+        return unit if embeddings.ndim == 2 else unit[0]
     return np.asarray(normalize_vectors(embeddings)).reshape(as_array(embeddings).shape)
 
 
 def truncate_embeddings(embeddings: Any, truncate_dim: int | None) -> Any:
-    """The first numbers of each vector; None keeps all."""
+    """Returns the first `truncate_dim` elements of each vector; None keeps all."""
     return embeddings[..., :truncate_dim]
 
 
@@ -134,10 +136,10 @@ def _vectors(given: Vectors) -> Array | SparseVectors:
         return given.rows
     if isinstance(given, (list, tuple)) and given and isinstance(given[0], SparseVectors):
         return SparseVectors.stack(given, given[0].shape[-1])
-    found = rows_of(as_array(given))
-    if found.ndim != 2:
-        raise InputError(f"Vectors are in rows, or one alone, not of shape {found.shape}.")
-    return found
+    rows = rows_of(as_array(given))
+    if rows.ndim != 2:
+        raise InputError(f"Vectors are in rows, or one alone, not of shape {rows.shape}.")
+    return rows
 
 
 def _dense(vectors: Vectors) -> Array:
@@ -160,14 +162,17 @@ def _products(left: Array | SparseVectors, right: Array | SparseVectors) -> Simi
 
 
 def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> SimilarityArray:
-    """In pieces: the differences of all pairs take much memory."""
+    """Returns the negative `length` of the difference of each pair, [len(left), len(right)].
+
+    Rows are processed in chunks, because the differences of all pairs need much memory.
+    """
     _check_widths(left, right)
     step = max(_CHUNK_ELEMS // max(right.size, 1), 1)
-    found = np.empty((len(left), len(right)), np.result_type(left, right))
+    result = np.empty((len(left), len(right)), np.result_type(left, right))
     for start in range(0, len(left), step):
         rows = slice(start, start + step)
-        found[rows] = -length(left[rows, None] - right)
-    return similarity_array(found)
+        result[rows] = -length(left[rows, None] - right)
+    return similarity_array(result)
 
 
 def _check_widths(left: Array, right: Array) -> None:

@@ -1,4 +1,4 @@
-"""Texts to sparse vectors over the vocabulary (SPLADE), as sentence-transformers makes them."""
+"""Sparse embeddings over the vocabulary (SPLADE), compatible with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from clrt.text.tokenize import Text
 
 
 class SparseEncoder(Embedder):
-    """A masked language model whose logits, pooled over the tokens, are a text's vector.
+    """Sparse encoder: pools the logits of a masked language model over the tokens of a text.
 
-    Each number of a vector stands for a token of the vocabulary; few are not zero.
+    A vector has one element per token of the vocabulary; most are zero.
 
     Args:
-        model_name_or_path: As in `SentenceEncoder`. The model has the head of a masked language
-            model.
-        device: As in `SentenceEncoder`; so too the arguments that are not listed here.
-        similarity_fn_name: As there; by default "dot".
-        max_active_dims: How many numbers of each vector are kept, the largest; by default what
-            the folder says, else all.
+        model_name_or_path: As in `SentenceEncoder`; the model must be a masked language model
+            with its head.
+        similarity_fn_name: As in `SentenceEncoder`; the default is "dot".
+        max_active_dims: Maximum of nonzero elements per vector, the largest are kept; None uses
+            the folder's limit, else none.
+        device, max_length, prompts, default_prompt_name, strict, cache_dir: As in
+            `SentenceEncoder`.
 
     Attributes:
-        max_active_dims: How many numbers of each vector are kept, or None for all.
+        max_active_dims: Maximum of nonzero elements per vector; None for no limit.
 
     Raises:
         InputError, ModelError, UnsupportedError, DeviceError: As `SentenceEncoder`.
@@ -85,13 +86,13 @@ class SparseEncoder(Embedder):
 
     @property
     def dimension(self) -> int:
-        """Size of a vector: that of the vocabulary."""
+        """Elements per vector: the size of the vocabulary."""
         if self._size is None:
             self._size = self._vectors([""], TextRequest(1, ""), None).shape[1]
         return self._size
 
     def get_embedding_dimension(self) -> int:
-        """`dimension`, by sentence-transformers' name."""
+        """Returns `dimension`; sentence-transformers' name for it."""
         return self.dimension
 
     get_sentence_embedding_dimension = get_embedding_dimension
@@ -112,20 +113,22 @@ class SparseEncoder(Embedder):
         progress: Progress | None = None,
         **others: Any,
     ) -> Any:
-        """The sparse vectors of texts, in the caller's order.
+        """Computes the sparse vectors of texts, in the caller's order.
+
+        Arguments that are not listed are as in `SentenceEncoder.encode`.
 
         Args:
-            inputs: As in `SentenceEncoder.encode`; so too the arguments that are not listed here.
-            convert_to_tensor: False gives a list of vectors.
-            convert_to_sparse_tensor: False gives dense arrays.
-            max_active_dims: How many numbers of each vector are kept, the largest.
+            inputs: One string or an iterable of strings. `sentences=` is an alias.
+            convert_to_tensor: False returns a list of vectors.
+            convert_to_sparse_tensor: False returns dense arrays.
+            max_active_dims: Maximum of nonzero elements per vector; None uses the attribute.
 
         Returns:
             `SparseVectors` [n, dimension], or [dimension] for a string; a float32 array of that
-            shape where dense ones are asked for.
+            shape if `convert_to_sparse_tensor` is False.
 
         Raises:
-            InputError: A text is no string, or an option is out of range.
+            InputError: A text is not a string, or an option is out of range.
         """
         ignore("encode", others, CALL_OPTIONS)
         texts = self._texts(inputs)
@@ -136,41 +139,41 @@ class SparseEncoder(Embedder):
         if max_active_dims is not None:
             kept = positive("max_active_dims", max_active_dims)
         vectors = self._vectors(texts, request, kept)
-        found = vectors if convert_to_sparse_tensor else vectors.to_dense()
+        results = vectors if convert_to_sparse_tensor else vectors.to_dense()
         if isinstance(inputs, str):
-            return found[0]
-        return found if convert_to_tensor else list(found)
+            return results[0]
+        return results if convert_to_tensor else list(results)
 
     def decode(
         self, embeddings: SparseVectors | NDArray[Any], top_k: int | None = None
     ) -> list[Any]:
-        """The tokens that a vector stands for and their numbers, the largest first.
+        """Returns the tokens of a vector's nonzero elements with their values, largest first.
 
         Args:
-            embeddings: What `encode` gives.
-            top_k: How many tokens per vector; None for all.
+            embeddings: Result of `encode`.
+            top_k: Maximum number of tokens per vector; None for all.
 
         Returns:
-            (token, number) pairs for one vector, a list of such lists for rows.
+            (token, value) pairs for one vector, a list of them per row for a matrix.
         """
-        most = None if top_k is None else positive("top_k", top_k)
-        given = (
+        limit = None if top_k is None else positive("top_k", top_k)
+        vectors = (
             embeddings if isinstance(embeddings, SparseVectors) else SparseVectors.of(embeddings)
         )
         named = []
-        for row in given.rows:
-            order = np.argsort(-row.values, kind="stable")[:most]
+        for row in vectors.rows:
+            order = np.argsort(-row.values, kind="stable")[:limit]
             tokens = map(self.tokenizer.id_to_token, row.indices[order].tolist())
             named.append(list(zip(tokens, row.values[order].tolist(), strict=True)))
-        return named[0] if given.ndim == 1 else named
+        return named[0] if vectors.ndim == 1 else named
 
     @staticmethod
     def sparsity(embeddings: SparseVectors) -> dict[str, float]:
-        """How sparse vectors are.
+        """Computes how sparse vectors are.
 
         Returns:
-            "active_dims", the mean number of values that are not zero, and "sparsity_ratio", the
-            share of zeros.
+            "active_dims", the mean number of nonzero elements per vector, and "sparsity_ratio", the
+            fraction of zeros.
         """
         rows = embeddings.rows
         count, width = rows.shape
@@ -205,17 +208,17 @@ class SparseEncoder(Embedder):
         for batch in self._batches(texts, request):
             logits = self._model.run(batch.feeds, outputs=[name], device_outputs=True)[name]
             pooled = self._pooling.run({LOGITS: logits, MASK: batch.mask})[RESULT]
-            found = SparseVectors.of(_largest(pooled[: len(batch.rows)], kept))
-            rows.update(zip(batch.rows.tolist(), found, strict=True))
+            vectors = SparseVectors.of(_largest(pooled[: len(batch.rows)], kept))
+            rows.update(zip(batch.rows.tolist(), vectors, strict=True))
         width = rows[0].shape[0] if rows else self.dimension
         return SparseVectors.stack([rows[i] for i in range(len(texts))], width)
 
 
 def _largest(vectors: NDArray[np.float32], kept: int | None) -> NDArray[np.float32]:
-    """The vectors with all but their largest numbers set to 0."""
+    """Sets all but the `kept` largest elements of each vector to 0; None keeps all."""
     if kept is None or kept >= vectors.shape[1]:
         return vectors
-    places = np.argpartition(-vectors, kept - 1, axis=1)[:, :kept]
-    found = np.zeros_like(vectors)
-    np.put_along_axis(found, places, np.take_along_axis(vectors, places, axis=1), axis=1)
-    return found
+    columns = np.argpartition(-vectors, kept - 1, axis=1)[:, :kept]
+    result = np.zeros_like(vectors)
+    np.put_along_axis(result, columns, np.take_along_axis(vectors, columns, axis=1), axis=1)
+    return result

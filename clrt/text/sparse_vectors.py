@@ -1,4 +1,4 @@
-"""Vectors of which few numbers are not zero."""
+"""Sparse vectors in CSR form."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 
+# Maximum size of the dense float32 block that `SparseVectors.dot` unpacks at once.
 _DENSE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class SparseVectors:
-    """Sparse vectors in rows, or one alone: the numbers that are not zero, and where they stand.
+    """Sparse matrix in CSR form, or one sparse vector.
 
     The arrays are those of scipy.sparse: `csr_array((v.values, v.indices, v.offsets), v.shape)`.
 
     Attributes:
-        offsets: int64 [rows + 1]: row i has the numbers from offsets[i] to offsets[i + 1].
-        indices: int64 [numbers], ascending in each row: their columns.
-        values: float32 [numbers].
+        offsets: int64 [rows + 1]; row i spans values[offsets[i]:offsets[i + 1]].
+        indices: Column of each value, int64 [nonzeros], ascending in each row.
+        values: Nonzero elements, float32 [nonzeros].
         shape: (rows, width), or (width,) for one vector.
     """
 
@@ -34,7 +35,7 @@ class SparseVectors:
 
     @classmethod
     def of(cls, dense: NDArray[Any]) -> SparseVectors:
-        """Those of an array [width] or [rows, width]."""
+        """Converts a dense array [width] or [rows, width]."""
         array = np.asarray(dense, np.float32)
         if array.ndim not in (1, 2):
             raise InputError(f"Sparse vectors have one or two dimensions, not {array.ndim}.")
@@ -46,11 +47,11 @@ class SparseVectors:
 
     @classmethod
     def stack(cls, vectors: Sequence[SparseVectors], width: int) -> SparseVectors:
-        """Rows below each other.
+        """Concatenates rows into one matrix.
 
         Args:
-            vectors: Of one row, or of several.
-            width: The size of each vector.
+            vectors: Single vectors or matrices.
+            width: Size of each vector.
         """
         counts = [np.diff(v.offsets) for v in vectors]
         offsets = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
@@ -60,12 +61,12 @@ class SparseVectors:
 
     @property
     def ndim(self) -> int:
-        """1 for one vector, 2 for rows."""
+        """1 for one vector, 2 for a matrix."""
         return len(self.shape)
 
     @property
     def rows(self) -> SparseVectors:
-        """As rows: one vector is one row."""
+        """This matrix, or this vector as a matrix of one row."""
         if self.ndim == 2:
             return self
         return SparseVectors(self.offsets, self.indices, self.values, (1, *self.shape))
@@ -95,23 +96,23 @@ class SparseVectors:
         return f"<SparseVectors {self.shape}, {len(self.values)} numbers that are not zero>"
 
     def to_dense(self) -> NDArray[np.float32]:
-        """The array of all numbers, float32 of `shape`."""
+        """Returns the dense float32 array of `shape`."""
         table = np.zeros(self.rows.shape, np.float32)
         table[self._row_numbers(), self.indices] = self.values
         return table.reshape(self.shape)
 
     def to_dict(self) -> dict[int, float]:
-        """Column to number, of one vector.
+        """Returns column -> value of one vector.
 
         Raises:
-            InputError: There are several rows.
+            InputError: This is a matrix.
         """
         if self.ndim == 2:
             raise InputError("Rows of sparse vectors are no dict; take them one by one.")
         return dict(zip(self.indices.tolist(), self.values.tolist(), strict=True))
 
     def dot(self, other: SparseVectors) -> NDArray[np.float32]:
-        """The dot product of each row with each row of `other`.
+        """Computes the dot product of each row with each row of `other`.
 
         Returns:
             float32 [rows, rows of `other`].
@@ -122,22 +123,22 @@ class SparseVectors:
         left, right = self.rows, other.rows
         if left.shape[1] != right.shape[1]:
             raise InputError(f"Vectors of {left.shape[1]} and {right.shape[1]} numbers differ.")
-        found = np.zeros((len(left), len(right)), np.float32)
+        products = np.zeros((len(left), len(right)), np.float32)
         step = max(_DENSE_BYTES // (4 * max(left.shape[1], 1)), 1)
         for start in range(0, len(right), step):
             dense = right[start : start + step].to_dense()
             for i, row in enumerate(left):
-                found[i, start : start + step] = dense[:, row.indices] @ row.values
-        return found
+                products[i, start : start + step] = dense[:, row.indices] @ row.values
+        return products
 
     def squared_lengths(self) -> NDArray[np.float32]:
-        """The squared length of each row, float32 [rows]."""
+        """Returns the squared L2 norm of each row, float32 [rows]."""
         count = self.rows.shape[0]
         squares = np.bincount(self._row_numbers(), self.values.astype(float) ** 2, count)
         return squares.astype(np.float32)
 
     def scaled(self, factors: NDArray[Any]) -> SparseVectors:
-        """Each row times its factor."""
+        """Multiplies each row by its factor; `factors` is [rows]."""
         values = (self.values * factors[self._row_numbers()]).astype(np.float32)
         return SparseVectors(self.offsets, self.indices, values, self.shape)
 

@@ -1,4 +1,4 @@
-"""The pooling of sparse encoders, as a small model of standard ops."""
+"""SPLADE pooling as a graph of standard ops."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ LOGITS = "logits"
 
 
 def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
-    """The largest or the sum over tokens of log(1 + relu(logits)).
+    """Builds the graph that reduces log(1 + relu(logits)) over tokens, by maximum or sum.
 
     Args:
         strategy: "max" or "sum".
-        activation: "relu", or "log1p_relu" for the logarithm twice.
+        activation: "relu", or "log1p_relu" to apply the logarithm twice.
         logits: Type of the token logits, [batch, sequence, vocabulary].
 
     Returns:
-        Inputs `logits` and int64 [batch, sequence] `attention_mask`; output
+        Graph with inputs `logits` and int64 [batch, sequence] `attention_mask`; output
         `sentence_embedding`, float32 [batch, vocabulary].
 
     Numerics: The logarithm of 1 + x is as exact as log1p, also near 0.
@@ -37,7 +37,7 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
     kept = build("Cast", mask, to=DType.BOOL)
     x = build("Relu", build("Where", kept, x, floats(0.0)))
     steps = 2 if activation == "log1p_relu" else 1
-    # The logarithm keeps the order: of the largest alone it is the largest one.
+    # The logarithm is monotonic, so the maximum may be taken first.
     if strategy == "max":
         x = build("ReduceMax", x, ints(1), keepdims=0)
     for _ in range(steps):
@@ -48,7 +48,7 @@ def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
 
 
 def _log1p(build: OpBuilder, x: Value) -> Value:
-    """log(1 + x) of x >= 0: what rounding loses in 1 + x is a factor that is made good.
+    """Adds log(1 + x) for x >= 0 to a graph, corrected for the rounding of 1 + x.
 
     Source: W. Kahan; Higham, Accuracy and Stability of Numerical Algorithms, problem 1.5.
     """

@@ -1,4 +1,4 @@
-"""Modules of sentence-transformers behind the pooling: Dense, LayerNorm, Normalize."""
+"""Modules of sentence-transformers that follow the pooling: Dense, LayerNorm, Normalize."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clrt.models.huggingface.json_values import positive_number
 from clrt.models.huggingface.model_files import read_optional
 from clrt.ops.op_builder import OpBuilder, floats, ints
 
-# Under the length of a vector that is divided by it: torch's `normalize`.
-_LEAST_LENGTH = 1e-12
-_LAYER_NORM_EPSILON = 1e-5  # torch's default, which the module has
-# Activations by the class of torch: the op and its attributes.
+# Lower bound of the norm that vectors are divided by; torch's `normalize`.
+_MIN_NORM = 1e-12
+_LAYER_NORM_EPSILON = 1e-5  # torch's default, which the module uses
+# torch class of an activation -> ONNX op and its attributes.
 _ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Tanh": ("Tanh", {}),
     "Identity": ("Identity", {}),
@@ -46,13 +46,13 @@ _TENSORS = {"Dense": ("linear.weight", "linear.bias", "residual.weight"),
 
 @dataclass(frozen=True, eq=False)
 class VectorStage:
-    """A module that vectors of sentences go through.
+    """Module applied to sentence vectors after pooling.
 
     Attributes:
         kind: "Dense", "LayerNorm" or "Normalize".
-        activation: Of a Dense: the class of torch.
-        residual: Of a Dense: whether its input, projected where sizes differ, is added.
-        tensors: float32, by torch's names.
+        activation: torch class of a Dense module's activation.
+        residual: Whether a Dense module adds its input, projected if the sizes differ.
+        tensors: float32 weights by torch's names.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class VectorStage:
 
     @property
     def width(self) -> int | None:
-        """Size of the vectors that come out; None where it is that of those that go in."""
+        """Output vector size; None if it equals the input size."""
         weight = self.tensors.get("linear.weight")
         return None if weight is None else weight.shape[0]
 
     def apply(self, build: OpBuilder, x: Value) -> Value:
-        """What it makes of vectors `[batch, size]`."""
+        """Adds the module to a graph: vectors `x` [batch, size] -> [batch, width]."""
         if self.kind == "Normalize":
             return unit(build, x)
         if self.kind == "LayerNorm":
@@ -84,7 +84,7 @@ class VectorStage:
         return build("Add", y, x if more is None else build("MatMul", x, more.T.copy()))
 
     def stored(self) -> dict[str, Any]:
-        """The stage as JSON values, for a compiled model."""
+        """Returns the stage as JSON values, for a compiled model."""
         tensors = {
             name: [list(array.shape), base64.b64encode(array.astype("<f4").tobytes()).decode()]
             for name, array in self.tensors.items()
@@ -94,20 +94,20 @@ class VectorStage:
 
 
 def unit(build: OpBuilder, vectors: Value) -> Value:
-    """Vectors divided by their length."""
+    """Adds L2 normalization along the last axis to a graph."""
     length = build("ReduceL2", vectors, ints(-1), keepdims=1)
-    return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))
+    return build("Div", vectors, build("Max", length, floats(_MIN_NORM)))
 
 
 def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[VectorStage, ...]:
-    """The stages of a folder.
+    """Reads the stages of a model folder.
 
     Args:
-        listed: Kind and folder below `root` of each module.
+        listed: (kind, folder below `root`) of each module; Dropout is left out.
 
     Raises:
         ModelError: A file or tensor is missing or damaged.
-        UnsupportedError: A module has an option that is not known here.
+        UnsupportedError: A module has an option that clrt lacks.
     """
     return tuple(
         _read_stage(kind, root / path if path else root)
@@ -117,11 +117,11 @@ def read_stages(root: Path, listed: Sequence[tuple[str, str]]) -> tuple[VectorSt
 
 
 def stages_of(stored: object) -> tuple[VectorStage, ...] | None:
-    """The stages that a compiled model holds; None where they are damaged."""
+    """Returns the stages stored in a compiled model; None if they are damaged."""
     if not isinstance(stored, list):
         return None
-    found = [_stage_of(each) for each in stored]
-    return None if None in found else tuple(s for s in found if s is not None)
+    stages = [_stage_of(each) for each in stored]
+    return None if None in stages else tuple(s for s in stages if s is not None)
 
 
 def _read_stage(kind: str, folder: Path) -> VectorStage:
@@ -150,7 +150,11 @@ def _read_stage(kind: str, folder: Path) -> VectorStage:
 
 
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
-    """The class of torch; sentence-transformers trusts no other code."""
+    """Returns the torch class of a Dense module's activation.
+
+    Raises:
+        UnsupportedError: It is not a known class of torch.nn; no other code is trusted.
+    """
     said = str(config.get("activation_function") or "torch.nn.modules.activation.Tanh")
     name = said.rpartition(".")[2]
     if not said.startswith("torch.nn.") or name not in _ACTIVATIONS:
@@ -180,11 +184,11 @@ def _stage_of(value: object) -> VectorStage | None:
     if not known or activation not in _ACTIVATIONS or not isinstance(residual, bool):
         return None
     tensors = {name: _tensor_of(each) for name, each in value["tensors"].items()}
-    found = {n: t for n, t in tensors.items() if t is not None and n in _TENSORS[kind]}
+    valid = {n: t for n, t in tensors.items() if t is not None and n in _TENSORS[kind]}
     needed = {n for n in _TENSORS[kind] if n not in ("linear.bias", "residual.weight")}
-    if len(found) < len(tensors) or needed - found.keys():
+    if len(valid) < len(tensors) or needed - valid.keys():
         return None
-    return VectorStage(kind, activation, residual, found)
+    return VectorStage(kind, activation, residual, valid)
 
 
 def _tensor_of(value: object) -> Array | None:

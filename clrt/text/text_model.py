@@ -1,4 +1,4 @@
-"""What text models have in common: tokens in, batches through a model, results in order."""
+"""Base class of text models: tokenizes, batches by length, runs, restores the caller's order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ M = TypeVar("M", bound="TextModel")
 
 @dataclass(frozen=True)
 class TextRequest:
-    """What one call asks for, checked.
+    """Validated options of one `encode` or `predict` call.
 
     Attributes:
         batch_size: Texts per run.
         prompt: Prepended to each text, and to the first of each pair.
-        show_progress_bar: None shows one on a terminal where there are several batches.
-        progress: Is told after each batch how many texts are done, and of how many.
+        show_progress_bar: None shows a bar if stderr is a terminal and there are several batches.
+        progress: Called after each batch with the number of texts done and their total.
     """
 
     batch_size: int
@@ -47,9 +47,13 @@ class TextRequest:
 
 @dataclass(frozen=True)
 class Batch:
-    """One run: the positions of its texts, the model's inputs, and the mask of its tokens.
+    """Inputs of one model run.
 
-    The inputs may have more rows than there are texts, where the model fixes their number.
+    Attributes:
+        rows: Indices of the batch's texts in the call, [texts].
+        feeds: The model's inputs, int64 [rows, tokens]; if the model fixes the batch size, rows
+            beyond the texts repeat the last text.
+        mask: The attention mask, int64 [rows, tokens].
     """
 
     rows: NDArray[np.intp]
@@ -59,7 +63,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a text model is loaded; each field is as in the constructors."""
+    """Constructor arguments that all text models share, as documented at `SentenceEncoder`."""
 
     device: Any = None
     max_length: int | None = None
@@ -70,15 +74,15 @@ class LoadOptions:
 
 
 class TextModel(PicklesByArguments):
-    """A transformer with its tokenizer. Its subclasses say what becomes of the outputs.
+    """Transformer with its tokenizer; subclasses turn its outputs into vectors or scores.
 
-    It pickles as its arguments and what was set since, and copies.
+    Pickles and copies as its constructor arguments plus the attributes set since.
     """
 
     _pairs: ClassVar[bool] = False
-    # Those that a model has whatever its folder says.
+    # Prompt names that every model has; "" if the folder defines none.
     _prompt_names: ClassVar[tuple[str, ...]] = ()
-    # What callers may set on a model that is made.
+    # Attributes that callers may set after construction; pickled with the arguments.
     _settable: ClassVar[tuple[str, ...]] = ("max_length", "prompts", "default_prompt_name")
 
     def __init__(self, config: TextConfig, options: LoadOptions) -> None:
@@ -126,7 +130,7 @@ class TextModel(PicklesByArguments):
 
     @property
     def max_length(self) -> int | None:
-        """Tokens after which a text is cut, special ones included; None means never. May be set."""
+        """Maximum tokens per text, special ones included; None for no limit. Settable."""
         return self._config.max_length
 
     @max_length.setter
@@ -139,17 +143,17 @@ class TextModel(PicklesByArguments):
     max_seq_length = max_length
 
     def get_max_seq_length(self) -> int | None:
-        """`max_length`, by sentence-transformers' name."""
+        """Returns `max_length`; sentence-transformers' name for it."""
         return self.max_length
 
     def tokenize(self, texts: Iterable[Text]) -> Feeds:
-        """The model's inputs for texts, padded to the longest: int64 [texts, tokens] each."""
+        """Returns the model's inputs, padded to the longest text: int64 [texts, tokens] each."""
         tokens = self._tokenizer.encode(self._texts(texts))
         longest = max(map(len, tokens), default=0)
         return self._feeds(tokens, longest)
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Releases the device memory."""
         self._model.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -177,7 +181,7 @@ class TextModel(PicklesByArguments):
         )
 
     def _prompt(self, prompt: object, name: object) -> str:
-        """The prompt that a caller means: itself, else by name, else the default."""
+        """Returns the prompt of a call: `prompt`, else the one called `name`, else the default."""
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise InputError(f"prompt must be a string, not {type(prompt).__name__}.")
@@ -207,7 +211,7 @@ class TextModel(PicklesByArguments):
         return TextRequest(positive("batch_size", batch_size), text, show_progress_bar, progress)
 
     def _texts(self, given: object) -> list[Text]:
-        """The texts of a call, checked."""
+        """Returns the texts of a call as a list; raises InputError if one is not a string."""
         if isinstance(given, str):
             return [given]
         if isinstance(given, np.ndarray) and given.ndim == 0:
@@ -226,10 +230,10 @@ class TextModel(PicklesByArguments):
         return texts
 
     def _batches(self, texts: Sequence[Text], request: TextRequest) -> Iterator[Batch]:
-        """The runs for some texts.
+        """Yields the runs for `texts`.
 
-        The longest texts come first: there is little padding, and the arena of the first batch
-        holds all others.
+        Texts are sorted by length, the longest first: little padding, and no later batch needs a
+        larger arena than the first.
         """
         size = self._rows or request.batch_size
         tokens = self._tokenizer.encode(with_prompt(request.prompt, texts))
@@ -256,7 +260,11 @@ class TextModel(PicklesByArguments):
         return model_feeds(batch, length, tokenizer.pad_id, inputs, tokenizer.pads_left)
 
     def _output(self, names: Sequence[str], dims: Sequence[str], advice: str) -> TensorSpec:
-        """The output that is used: by its usual names, else the first with so many dims."""
+        """Returns the output named in `names`, else the first one of rank `len(dims)`.
+
+        Raises:
+            ModelError: There is none; `advice` ends the message.
+        """
         by_name = {spec.name: spec for spec in self._model.outputs}
         named = [by_name[name] for name in names if name in by_name]
         shaped = [
@@ -271,23 +279,23 @@ class TextModel(PicklesByArguments):
 
 
 def last_size(spec: TensorSpec) -> int | None:
-    """The size of the last dim, where the model fixes it."""
+    """Returns the size of the last dim; None if it is dynamic."""
     size = spec.shape[-1] if spec.shape else None
     return size if isinstance(size, int) else None
 
 
 def with_prompt(prompt: str, texts: Sequence[Text]) -> Sequence[Text]:
-    """The texts behind a prompt; of pairs, the first text of each."""
+    """Prepends `prompt` to each text, and to the first text of each pair."""
     if not prompt:
         return texts
     return [prompt + t if isinstance(t, str) else (prompt + t[0], t[1]) for t in texts]
 
 
 def positive(name: str, value: object) -> int:
-    """A whole number of at least 1.
+    """Returns `value` as an int.
 
     Raises:
-        InputError: It is anything else.
+        InputError: It is not an integer of at least 1; `name` is the option in the message.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise InputError(
@@ -297,15 +305,20 @@ def positive(name: str, value: object) -> int:
 
 
 def converted(array: NDArray[Any], to_numpy: bool, tensor: bool) -> Any:
-    """Results as sentence-transformers gives them: an array, a tensor, or a list of tensors."""
+    """Returns results as sentence-transformers does: an array, a tensor or a list of tensors."""
     if tensor:
         return to_tensor(array)
     return array if to_numpy else list(to_tensor(array))
 
 
 @contextmanager
-def _progress(total: int, shown: bool, tell: Progress | None) -> Iterator[Callable[[int], object]]:
-    """Gives a function that is told how many more texts are done."""
+def _progress(
+    total: int, shown: bool, callback: Progress | None
+) -> Iterator[Callable[[int], object]]:
+    """Yields a function to call with the number of texts done since its last call.
+
+    It advances the progress bar and calls `callback`.
+    """
     with _bar(total, shown) as update:
         done = 0
 
@@ -313,16 +326,16 @@ def _progress(total: int, shown: bool, tell: Progress | None) -> Iterator[Callab
             nonlocal done
             done += texts
             update(texts)
-            if tell is not None:
-                tell(done, total)
+            if callback is not None:
+                callback(done, total)
 
         yield advance
 
 
 @contextmanager
 def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """Gives a function that advances the progress bar, if there is one."""
-    if not shown or sys.stderr is None:  # as in programs of Windows with a window
+    """Yields a function that advances the progress bar; it does nothing unless `shown`."""
+    if not shown or sys.stderr is None:  # None in GUI programs on Windows
         yield lambda texts: None
         return
     from tqdm.auto import tqdm
@@ -332,10 +345,10 @@ def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
 
 
 def _common_length(length: int, limit: int | None) -> int:
-    """The length rounded up to one of eight lengths per power of two: at most an eighth more.
+    """Rounds a token count up to one of eight lengths per power of two: at most an eighth more.
 
-    Calls of one batch, such as single queries, then meet few shapes, whose plans are kept. Calls of
-    many batches meet the same lengths anyway, and padding would only cost time.
+    Single-batch calls, such as queries, then have few distinct shapes, whose plans are cached.
+    Calls of many batches repeat lengths anyway, and padding would only cost time.
     """
     step = 1 << max(length.bit_length() - 4, 0)
     return min(-(-length // step) * step, limit or sys.maxsize)

@@ -1,4 +1,4 @@
-"""Text to token ids: the only user of the tokenizers library."""
+"""Tokenizes texts, by the tokenizers library, which only this module uses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from clrt.text.config import TextConfig
 
 IntArray = NDArray[np.int64]
 Text = str | tuple[str, str]
-"""A text, or a pair of texts that one sequence holds."""
+"""A text, or a pair of texts that are encoded as one sequence."""
 
-_CHUNK = 1024  # Texts per call: an Encoding takes some kilobytes until its ids are copied.
+_CHUNK = 1024  # Texts per encode call: an Encoding uses kilobytes until its ids are copied.
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One text's tokens, unpadded, the special ones included."""
+    """Tokens of one text, unpadded, special ones included.
+
+    Attributes:
+        ids: Token ids, int32 [tokens].
+        type_ids: Index of each token's text in a pair, int32 [tokens].
+    """
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int32]
@@ -34,18 +39,19 @@ class Tokens:
 
 
 class TextTokenizer:
-    """The tokenizer of a folder's tokenizer.json, with the truncation that the configuration says.
+    """Tokenizer of a model folder, with the truncation of a `TextConfig`.
 
-    Padding and truncation of the file itself are switched off: they are often left over from
-    training. Of a pair that is too long the longer text is cut first.
+    Padding and truncation settings of tokenizer.json are disabled: they are often left over from
+    training. Pairs that are too long lose tokens of the longer text first.
 
     Attributes:
-        library: The tokenizer of the tokenizers library.
-        pad_id: The id for padding.
-        pads_left: Whether padding stands in front of a text.
+        library: The `tokenizers.Tokenizer`.
+        pad_id: Token id of padding.
+        pads_left: Whether padding precedes the text.
 
     Args:
-        pairs: Whether it is for pairs of texts.
+        config: Tokenization settings.
+        pairs: Whether it encodes pairs of texts.
     """
 
     def __init__(self, config: TextConfig, pairs: bool = False) -> None:
@@ -72,7 +78,7 @@ class TextTokenizer:
             self.library.enable_truncation(config.max_length, direction=side)
 
     def encode(self, texts: Sequence[Text]) -> list[Tokens]:
-        """The tokens of each text or pair, in order.
+        """Tokenizes each text or pair, in order.
 
         Raises:
             InputError: A text is not valid Unicode or has no tokens.
@@ -86,7 +92,7 @@ class TextTokenizer:
         try:
             encodings = self._checked.encode_batch(chunk, not self._plain)
         except (TypeError, UnicodeError):
-            _blame(chunk, start)
+            _check_unicode(chunk, start)
             raise
         for position, encoding in enumerate(encodings, start):
             if not encoding.ids and not self._plain:
@@ -95,7 +101,7 @@ class TextTokenizer:
             yield Tokens(ids, types if self._types else np.zeros_like(types))
 
     def prompt_length(self, prompt: str) -> int:
-        """Tokens at the start of a sentence that come from its prompt or precede it.
+        """Returns the number of leading tokens of a sentence up to the end of its prompt.
 
         Source: sentence-transformers, `Transformer._get_prompt_length`: the prompt alone, without
         a special token at its end.
@@ -109,7 +115,7 @@ class TextTokenizer:
 
 
 def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int, left: bool = False) -> IntArray:
-    """One int64 array [len(rows), length] of rows of different lengths, padded at one side."""
+    """Pads rows with `value` to `length`, on the right or the left: int64 [len(rows), length]."""
     padded = np.full((len(rows), length), value, np.int64)
     for target, row in zip(padded, rows, strict=True):
         target[length - len(row) if left else 0 :][: len(row)] = row
@@ -130,22 +136,22 @@ def _load(config: TextConfig) -> CheckedTokenizer:
             "own files."
         ) from error
     if config.lower_case:
-        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+        normalizer = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
     return checked
 
 
 def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
-    """What the files beside tokenizer.json say of its steps, as transformers does."""
-    own = tokenizer.normalizer
-    if config.normalizer and isinstance(own, normalizers.BertNormalizer):
+    """Applies normalizer options, prefix space and added tokens, as transformers does."""
+    normalizer = tokenizer.normalizer
+    if config.normalizer and isinstance(normalizer, normalizers.BertNormalizer):
         for name, value in config.normalizer.items():
-            setattr(own, name, value)
-        tokenizer.normalizer = own
-    first = tokenizer.pre_tokenizer
-    if config.prefix_space is not None and isinstance(first, pre_tokenizers.ByteLevel):
-        first.add_prefix_space = config.prefix_space
-        tokenizer.pre_tokenizer = first
+            setattr(normalizer, name, value)
+        tokenizer.normalizer = normalizer
+    pre_tokenizer = tokenizer.pre_tokenizer
+    if config.prefix_space is not None and isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):
+        pre_tokenizer.add_prefix_space = config.prefix_space
+        tokenizer.pre_tokenizer = pre_tokenizer
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     for token in config.added_tokens:
         if token["content"] not in known:
@@ -153,13 +159,17 @@ def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
 
 
 def _add_ends(ends: tuple[str, str], checked: CheckedTokenizer) -> None:
-    """Lets each text begin and end with tokens, as transformers' `add_eos_token` does."""
+    """Adds start and end tokens to each text, as transformers' `add_bos_token` and `add_eos_token`.
+
+    Args:
+        ends: Start and end token; "" for none. Does nothing if the tokenizer adds both already.
+    """
     tokenizer = checked.library
     ids = [tokenizer.token_to_id(token) if token else None for token in ends]
-    made = checked.encode("").ids
+    empty_ids = checked.encode("").ids
     missing = [
-        number is not None and made[place : place + 1 or None] != [number]
-        for number, place in zip(ids, (0, -1), strict=True)
+        token_id is not None and empty_ids[index : index + 1 or None] != [token_id]
+        for token_id, index in zip(ids, (0, -1), strict=True)
     ]
     if not any(missing):
         return
@@ -173,10 +183,10 @@ def _add_ends(ends: tuple[str, str], checked: CheckedTokenizer) -> None:
 
 
 def tokenizer_file(config: TextConfig) -> Path:
-    """The file that the tokenizer is read from: tokenizer.json, or the compiled model itself.
+    """Returns the file that holds the tokenizer: tokenizer.json or the compiled model.
 
     Raises:
-        ModelError: There is none.
+        ModelError: The folder has no tokenizer.json.
     """
     if config.tokenizer is not None:
         return config.source
@@ -190,14 +200,15 @@ def tokenizer_file(config: TextConfig) -> Path:
 
 
 def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
-    """The id for padding. It is masked, so any id of the vocabulary serves if none is named."""
+    """Returns the padding id; 0 if none is named, since padding is masked anyway."""
     named = tokenizer.token_to_id(pad_token) if pad_token else None
     if named is None and tokenizer.padding is not None:
         named = tokenizer.padding["pad_id"]
     return 0 if named is None else int(named)
 
 
-def _blame(texts: Sequence[Text], start: int) -> None:
+def _check_unicode(texts: Sequence[Text], start: int) -> None:
+    """Raises InputError for the first text that is not valid Unicode; `start` is its index."""
     for position, text in enumerate(texts, start):
         try:
             "".join(text).encode("utf-8")

@@ -1,4 +1,4 @@
-"""What the files beside tokenizer.json say of its steps, as transformers reads them."""
+"""Tokenizer settings in the files beside tokenizer.json, read as transformers reads them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from clrt.models.huggingface.json_values import as_object, token_text
 from clrt.models.huggingface.model_files import read_optional
 
 TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-"""Arguments of the tokenizers library's AddedToken."""
+"""Arguments of `tokenizers.AddedToken`."""
 
-# Tokenizers of transformers whose options override tokenizer.json.
+# Tokenizer classes of transformers whose options override tokenizer.json.
 _BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 _ROBERTA_LIKE = {"RobertaTokenizer"}
-# Those that pad at the left where no file says.
+# Tokenizer classes of transformers that pad on the left unless a file names a side.
 _PAD_LEFT = {"CodeLlamaTokenizer", "CohereTokenizer", "GemmaTokenizer", "LlamaTokenizer",
              "Siglip2Tokenizer", "XLNetTokenizer"}  # fmt: skip
 
 
 def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `TextConfig` that say how text becomes tokens.
+    """Returns the tokenizer fields of a `TextConfig` by name.
 
     Args:
-        folder: Holds the files.
-        tokenizer: Its tokenizer_config.json.
+        folder: Folder that holds the tokenizer's files.
+        tokenizer: Contents of its tokenizer_config.json.
 
     Raises:
         ModelError: A file is damaged.
@@ -65,7 +65,7 @@ def _side(folder: Path, tokenizer: Mapping[str, Any], key: str) -> str:
 
 
 def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
-    """What transformers' classes of that kind make of the normalizer, whatever its file says."""
+    """Returns the BERT normalizer options that class `kind` forces; {} if it forces none."""
     if kind not in _BERT_LIKE:
         return {}
     accents = tokenizer.get("strip_accents")
@@ -77,7 +77,10 @@ def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | Non
 
 
 def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
+    """Returns the added tokens of tokenizer_config.json and added_tokens.json, by id order.
+
+    Each is a dict of arguments of `tokenizers.AddedToken`.
+    """
     declared = as_object(tokenizer.get("added_tokens_decoder"))
     plain = read_optional(folder / "added_tokens.json")
     numbered = [(str(i), as_object(token)) for i, token in declared.items()]

@@ -1,4 +1,4 @@
-"""Arrays for programs that expect torch's tensors, and tensors where they were given."""
+"""Converts between arrays and torch tensors, without importing torch unless asked to."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
-    """Similarities: an ndarray that also has what programs do with torch's tensors.
+    """Similarities: an ndarray with the tensor methods that sentence-transformers' callers use.
 
-    torch's own functions take it, and give tensors.
+    torch's functions accept it and return tensors.
     """
 
     def __float__(self) -> float:
         return float(self.item())
 
     def cpu(self) -> SimilarityArray:
-        """Itself: it lies in the host's memory."""
+        """Returns itself; the array is in host memory."""
         return self
 
     detach = cpu
 
     def numpy(self) -> Array:
-        """The plain ndarray."""
+        """Returns the plain ndarray, a view."""
         return self.view(np.ndarray)
 
     @classmethod
@@ -45,15 +45,18 @@ class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def similarity_array(array: Array) -> SimilarityArray:
-    """The array as `SimilarityArray`, not copied."""
+    """Returns a view of the array as `SimilarityArray`."""
     return np.asarray(array).view(SimilarityArray)
 
 
 def as_array(given: Any) -> Array:
-    """Vectors as an array of floats: of an array, a tensor, or a list of either.
+    """Converts an array, a tensor or a list of either to an array of floats.
 
     Returns:
-        float64 where that was given, else float32.
+        float64 if `given` is a float64 ndarray, else float32.
+
+    Raises:
+        InputError: The elements are not numbers.
     """
     if is_tensor(given):
         return as_array(given.detach().cpu().float().numpy())
@@ -68,13 +71,13 @@ def as_array(given: Any) -> Array:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value is a torch tensor. Does not import torch."""
+    """Returns whether a value is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def to_tensor(array: Array) -> Any:
-    """The array as a torch tensor on the CPU.
+    """Copies the array to a torch tensor on the CPU.
 
     Raises:
         InputError: torch is not installed.
@@ -90,12 +93,13 @@ def to_tensor(array: Array) -> Any:
 
 
 def accepts_torch(function: F) -> F:
-    """Lets a function of arrays answer in tensors where an argument is one."""
+    """Decorates a function of arrays to return a tensor if an argument is one or a list of them."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        found = function(*args, **kwargs)
-        return to_tensor(found) if any(map(_holds_tensor, (*args, *kwargs.values()))) else found
+        result = function(*args, **kwargs)
+        has_tensor = any(map(_holds_tensor, (*args, *kwargs.values())))
+        return to_tensor(result) if has_tensor else result
 
     return wrapped  # type: ignore[return-value]
 
@@ -111,5 +115,5 @@ def _as_tensor(value: Any) -> Any:
 
 
 def rows_of(array: Array) -> Array:
-    """The array as rows: one vector is one row."""
+    """Returns a vector [size] as a matrix [1, size]; other arrays unchanged."""
     return array[None] if array.ndim == 1 else array

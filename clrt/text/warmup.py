@@ -1,4 +1,4 @@
-"""The text model of a folder or file, whichever class it is of."""
+"""Compiles the programs of a text model by one run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clrt.text.sparse_encoder import SparseEncoder
 
 
 def run_once(path: Path, **options: Any) -> None:
-    """Runs a text model on a short text, so that all its programs are compiled.
+    """Runs a text model on a short text, which compiles all its programs.
 
     Args:
-        path: A folder, an ONNX file or a compiled model.
-        options: Arguments of the class.
+        path: Model folder, ONNX file or compiled model.
+        options: Constructor arguments of the model's class.
 
     Raises:
-        ModelError, UnsupportedError: It is no text model.
+        ModelError, UnsupportedError: `path` is not a text model.
     """
     text = "The pooling needs programs too."
     kind = read_any_config(path).wanted

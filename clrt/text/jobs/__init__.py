@@ -1,1 +1,1 @@
-"""Files of texts to files of vectors, in parts that survive the death of the process."""
+"""Embedding jobs: files of texts to files of vectors, resumable after a crash."""

@@ -1,4 +1,4 @@
-"""The packages that jobs need and a plain install lacks."""
+"""Imports of the optional packages that jobs need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from clrt.errors import explain_missing_extra
 
 
 def need(module: str) -> Any:
-    """A module of a package that an extra of clrt brings.
+    """Imports a module of an optional package.
 
     Raises:
-        UnsupportedError: It is not installed.
+        UnsupportedError: It is not installed; the message names the extra that provides it.
     """
     with explain_missing_extra("A job"):
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The files that a job reads: found by patterns, told apart by what they were when it began."""
+"""Input files of a job: found by patterns, fingerprinted to detect changes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from clrt.util.files import expanded
 
 PARQUET = (".parquet", ".pq")
 JSON_LINES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-_TAIL_BYTES = 1 << 16
-_BLOCK_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 16  # Bytes at the end of a file that `InputFile.tail` hashes.
+_BLOCK_BYTES = 1 << 20  # Bytes per read while skipping the rest of a long line.
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file, and by what a change of it is known.
+    """Fingerprint of an input file.
 
     Attributes:
-        path: Its absolute path.
-        tail: A digest of its end, which in Parquet holds the schema.
+        path: Absolute path.
+        size: Size in bytes.
+        mtime_ns: Modification time in nanoseconds.
+        tail: Digest of the file's end, which in Parquet holds the schema.
     """
 
     path: str
@@ -36,7 +38,7 @@ class InputFile:
 
     @classmethod
     def of(cls, path: str) -> InputFile:
-        """The file as it is now.
+        """Fingerprints a file.
 
         Raises:
             InputError: It cannot be read.
@@ -52,29 +54,29 @@ class InputFile:
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a file is Parquet by its name; else it is JSON lines."""
+    """Returns whether a file is Parquet by its suffix; all other inputs are JSON lines."""
     return path.lower().endswith(PARQUET)
 
 
 def open_lines(path: str) -> BinaryIO:
-    """The bytes of a file of JSON lines, unpacked."""
+    """Opens a file of JSON lines for reading, decompressed if its name ends in .gz."""
     if path.lower().endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return open(path, "rb")
 
 
-def bounded_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Reads lines without holding more of one than is allowed.
+def bounded_lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Yields lines with bounded memory.
 
     Args:
-        most_bytes: Longest line in bytes; of a longer one the bytes beyond are skipped.
+        max_bytes: Maximum line length in bytes; the rest of a longer line is skipped.
 
-    Returns:
-        Each line, cut to `most_bytes + 1` bytes, and the bytes that it has.
+    Yields:
+        Each line, cut to `max_bytes + 1` bytes, and its full length in bytes.
     """
-    while line := stream.readline(most_bytes + 1):
+    while line := stream.readline(max_bytes + 1):
         size = len(line)
-        if size > most_bytes:
+        if size > max_bytes:
             rest = line
             while rest and not rest.endswith(b"\n"):
                 rest = stream.readline(_BLOCK_BYTES)
@@ -83,18 +85,19 @@ def bounded_lines(stream: BinaryIO, most_bytes: int) -> Iterator[tuple[bytes, in
 
 
 def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
-    """The absolute paths of the files that patterns name, in order and each once.
+    """Returns the absolute paths of all matching files, sorted, without duplicates.
 
-    A pattern is a file, a folder, or has `*`, `?`, `[…]` or `**` of file names. Of folders and
-    patterns only Parquet and JSON lines are taken, and nothing that a job wrote or that is hidden.
+    Folders and globs match Parquet and JSON lines only, except files below `output`; folders
+    also skip names that start with `_` or `.`.
 
     Args:
-        output: The folder that the job writes.
+        patterns: Files, folders, or globs with `*`, `?`, `[…]` or `**`.
+        output: Folder that the job writes.
 
     Raises:
-        InputError: A pattern names no such file.
+        InputError: A pattern matches no Parquet or JSON lines.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for pattern in patterns:
         path = str(expanded(pattern))
         if os.path.isfile(path):
@@ -103,25 +106,25 @@ def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:
                     f"'{pattern}' is neither Parquet nor JSON lines; its name must end in one of "
                     f"{', '.join(PARQUET + JSON_LINES)}."
                 )
-            found.add(os.path.abspath(path))
+            paths.add(os.path.abspath(path))
             continue
         inside = os.path.abspath(output) + os.sep
-        here = [
+        matches = [
             p
             for p in map(os.path.abspath, _matching(path))
             if _is_readable(p) and not p.startswith(inside)
         ]
-        if not here:
+        if not matches:
             raise InputError(
                 f"'{pattern}' names no Parquet or JSON lines; give a file, a folder or a pattern "
                 f"such as 'folder/*.parquet'."
             )
-        found.update(here)
-    return sorted(found)
+        paths.update(matches)
+    return sorted(paths)
 
 
 def _matching(path: str) -> Iterator[str]:
-    """The files in a folder and those below it, or those that a pattern matches."""
+    """Yields the files in a folder and its subfolders, or the files that a glob matches."""
     if not os.path.isdir(path):
         yield from filter(os.path.isfile, glob.glob(path, recursive=True))
         return

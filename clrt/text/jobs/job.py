@@ -1,13 +1,13 @@
-"""A job: which rows of which files become vectors, by which options, and how much is done.
+"""State of an embedding job: its inputs, options, work units and the units done.
 
-The output folder holds it, so that a second start goes on where the first one ended:
+The output folder stores the state, so that a restarted job resumes:
 
 - `_job.json`: options, files and units, written once;
 - `part-000000.parquet`, …: the vectors of each unit;
-- `_units/000000.json`, …: a record of each unit, written when its part is there;
-- `_errors.jsonl`: at the end, what is wrong with the rows that have no vector.
+- `_units/000000.json`, …: the status of each unit, written after its part file;
+- `_errors.jsonl`: the errors of rows without a vector, written at the end.
 
-Readers of a Parquet dataset pass over names that begin with `_`.
+Readers of Parquet datasets skip names that begin with `_`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from clrt.text.jobs.work_units import WorkUnit, split
 from clrt.util.files import atomic_write, parse_json
 
 VECTOR, FILE, ROW = "vector", "file", "row"
-# Texts are sorted by length within a part: one of 4,096 takes 3-5 % longer a text.
+# Default maximum rows per part file. Texts are sorted by length within a part: parts of 4,096
+# rows cost 3-5 % more time per text.
 ROWS_PER_PART = 16_384
 _FORMAT = 1
 _PLAN = "_job.json"
 _ERRORS = "_errors.jsonl"
+# Remedy at the end of error messages.
 _ANEW = "give another --output, or remove that folder to start anew"
 
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """What became of a unit.
+    """Status of a finished unit.
 
     Attributes:
-        vectors: How many its part has; without any there is no part.
-        errors: Objects with the keys "file", "row" (null for a file that cannot be read), "rows"
-            (how many; null where unknown) and "error".
+        vectors: Number of vectors in its part file; 0 if there is no part file.
+        errors: Objects with the keys "file", "row" (first row; null if the file cannot be read),
+            "rows" (number of rows; null if unknown) and "error" (message).
     """
 
     vectors: int
@@ -52,25 +54,26 @@ class UnitRecord:
 
     @property
     def left_out(self) -> int:
-        """Rows without a vector, as far as they could be counted."""
+        """Number of rows without a vector; errors of an unknown number of rows count as 0."""
         return sum(e["rows"] or 0 for e in self.errors)
 
     @property
     def rows(self) -> int:
-        """Rows that it tells of."""
+        """Number of rows processed, with and without a vector."""
         return self.vectors + self.left_out
 
 
 @dataclass(frozen=True)
 class EmbedJob:
-    """A job as `_job.json` has it.
+    """Contents of `_job.json`.
 
     Attributes:
-        folder: Where the output lies.
-        settings: What the vectors depend on: a digest of the model, and options by name.
-        kept: The types of the kept columns, as an Arrow schema in base64.
-        files: What is read.
-        units: Each makes one part, whose number is its place here.
+        folder: Output folder.
+        settings: Inputs of the result: the model's digest and the options by name. A resumed job
+            must have equal ones.
+        kept: Arrow schema of the columns copied to the output, serialized and in base64.
+        files: Fingerprints of the input files.
+        units: Work units; unit i writes part file i.
     """
 
     folder: Path
@@ -81,10 +84,10 @@ class EmbedJob:
 
     @classmethod
     def open(cls, folder: Path) -> EmbedJob:
-        """The job that a folder holds.
+        """Reads the job of an output folder.
 
         Raises:
-            InputError: It holds none, or that of another version of clrt.
+            InputError: `_job.json` is missing, damaged or of another version of clrt.
         """
         try:
             values = parse_json((folder / _PLAN).read_text("utf-8"))
@@ -104,56 +107,56 @@ class EmbedJob:
 
     def write(self) -> None:
         """Writes `_job.json`."""
-        places = {f.path: i for i, f in enumerate(self.files)}
+        file_index = {f.path: i for i, f in enumerate(self.files)}
         values = {
             "format": _FORMAT,
             "settings": self.settings,
             "kept": self.kept,
             "files": [astuple(f) for f in self.files],
-            "units": [[places[u.path], *astuple(u)[1:]] for u in self.units],
+            "units": [[file_index[u.path], *astuple(u)[1:]] for u in self.units],
         }
         with atomic_write(self.folder / _PLAN) as stream:
             stream.write(json.dumps(values).encode())
 
     @cached_property
     def kept_columns(self) -> Any:
-        """The Arrow schema of the kept columns."""
+        """The Arrow schema of the columns copied to the output."""
         arrow = need("pyarrow")
         return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(self.kept)))
 
     def part(self, index: int) -> Path:
-        """The file of a unit's vectors."""
+        """Returns the path of a unit's part file."""
         return self.folder / f"part-{index:06}.parquet"
 
     def record(self, index: int) -> UnitRecord | None:
-        """What became of a unit; None where it is to be done."""
+        """Reads a unit's status; None if the unit is not done."""
         try:
             values = parse_json(self._record_file(index).read_text("utf-8"))
-            found = UnitRecord(values["vectors"], tuple(values["errors"]))
+            status = UnitRecord(values["vectors"], tuple(values["errors"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return None if found.vectors and not self.part(index).is_file() else found
+        return None if status.vectors and not self.part(index).is_file() else status
 
     def finish_unit(self, index: int, record: UnitRecord) -> None:
-        """Records a unit whose part is there."""
+        """Writes the status of a unit; its part file must exist already."""
         with atomic_write(self._record_file(index)) as stream:
             stream.write(json.dumps(asdict(record)).encode())
 
     def records(self) -> Iterator[tuple[int, UnitRecord | None]]:
-        """What became of each unit so far."""
+        """Yields the index and status of each unit; the status is None if the unit is not done."""
         return ((i, self.record(i)) for i in range(len(self.units)))
 
     def write_errors(self) -> Path | None:
-        """Writes `_errors.jsonl`, of all units; its path, or None where there are none."""
+        """Writes `_errors.jsonl`; returns its path, or None if no unit has errors."""
         path = self.folder / _ERRORS
         errors = (e for _, record in self.records() if record for e in record.errors)
         with atomic_write(path) as stream:
             for error in errors:
                 stream.write(json.dumps(error, ensure_ascii=False).encode() + b"\n")
-            there = stream.tell() > 0
-        if not there:
+            has_errors = stream.tell() > 0
+        if not has_errors:
             path.unlink()
-        return path if there else None
+        return path if has_errors else None
 
     def _record_file(self, index: int) -> Path:
         return self.folder / "_units" / f"{index:06}.json"
@@ -167,17 +170,18 @@ def start_job(
     keep: Sequence[str] = (),
     rows_per_part: int = ROWS_PER_PART,
 ) -> EmbedJob:
-    """Begins a job, or takes up the one that `folder` holds.
+    """Starts a job, or resumes the one in `folder`.
 
     Args:
-        patterns: As `find_inputs` takes them.
-        folder: For the output; made where there is none.
-        column: The one that holds the texts.
-        keep: Columns to copy; without any, parts have the file and the row of each vector.
-        rows_per_part: The most that a part has.
+        patterns: Input files, as in `find_inputs`.
+        folder: Output folder; created if absent.
+        options: Model and encoding options.
+        column: Name of the text column.
+        keep: Columns to copy to the output; if empty, parts hold each vector's file and row.
+        rows_per_part: Maximum rows per part file.
 
     Raises:
-        InputError: Nothing can be read, or the job in the folder has other options or files.
+        InputError: No input can be read, or the job in the folder has other options or files.
     """
     if rows_per_part < 1:
         raise InputError(f"rows_per_part is {rows_per_part}; it is at least 1.")
@@ -213,8 +217,8 @@ def start_job(
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        begun = ("_units", f".{_PLAN}.")  # by a process that died before it wrote the job
-        if not all(entry.name.startswith(begun) for entry in folder.iterdir()):
+        leftovers = ("_units", f".{_PLAN}.")  # of a process that died before it wrote the job
+        if not all(entry.name.startswith(leftovers) for entry in folder.iterdir()):
             raise InputError(f"'{folder}' is not empty and holds no job; give another --output.")
         (folder / "_units").mkdir(exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How texts become vectors, and which texts cannot."""
+"""Encoding options of a job, the model's digest, and the check of texts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from clrt.text.sentence_encoder import SentenceEncoder
 _MODEL_SUFFIXES = frozenset(
     (".clrt", ".onnx", ".onnx_data", ".data", ".safetensors", ".json", ".txt", ".model")
 )
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20  # Bytes per read while hashing.
 
 
 @dataclass(frozen=True)
 class EmbedOptions:
-    """A model and the arguments of `SentenceEncoder` and of its `encode`, as values that pickle."""
+    """Model and arguments of `SentenceEncoder` and its `encode`, as picklable values.
+
+    Attributes:
+        limits: Maximum sizes of rows and files.
+    """
 
     model: str
     device: str | int | None = None
@@ -37,7 +41,7 @@ class EmbedOptions:
     limits: ReadLimits = LIMITS
 
     def make_encoder(self) -> SentenceEncoder:
-        """Loads the model.
+        """Loads the model into a new encoder.
 
         Raises:
             ClrtError: As `SentenceEncoder`.
@@ -47,7 +51,7 @@ class EmbedOptions:
         )
 
     def encode(self, encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[Any]:
-        """The vectors of texts, [n, dimension]."""
+        """Computes the vectors of texts, float32 [n, dimension]."""
         vectors: NDArray[np.float32] = encoder.encode(
             texts,
             batch_size=self.batch_size,
@@ -59,7 +63,7 @@ class EmbedOptions:
         return vectors
 
     def lasting(self) -> dict[str, Any]:
-        """What vectors depend on: neither where the model lies, nor the device and its batches."""
+        """Returns the options that change vectors: not paths, devices, batches or limits."""
         values = asdict(self)
         for name in ("model", "device", "batch_size", "limits"):
             del values[name]
@@ -67,7 +71,7 @@ class EmbedOptions:
 
 
 def text_problem(value: object) -> str:
-    """Why a value cannot be encoded, as the end of "the text …"; empty where it can."""
+    """Returns why a value cannot be encoded, as a phrase after its column; "" if it can."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -80,7 +84,7 @@ def text_problem(value: object) -> str:
 
 
 def model_digest(model: str) -> str:
-    """A digest of the files of a model: weights, configuration and tokenizer.
+    """Returns a digest of a model's files: weights, configuration and tokenizer.
 
     Raises:
         ModelError: A file cannot be read.
@@ -99,12 +103,16 @@ def model_digest(model: str) -> str:
 
 
 def _files(source: Path) -> list[Path]:
-    """A file, what lies beside it or above and belongs to it; or what a folder holds."""
+    """Returns the files of a model, sorted.
+
+    For a folder its files and those one level below; for an ONNX file also external data and the
+    JSON files beside it and one folder above; for a compiled model the file alone.
+    """
     if source.is_dir():
-        found = {p for pattern in ("*", "*/*") for p in source.glob(pattern)}
+        files = {p for pattern in ("*", "*/*") for p in source.glob(pattern)}
     elif source.suffix == ".clrt":
         return [source]
     else:
         beside = source.parent.glob(f"{source.name}*")
-        found = {*beside, *source.parent.glob("*.json"), *source.parent.parent.glob("*.json")}
-    return sorted(p for p in found if p.suffix in _MODEL_SUFFIXES and p.is_file())
+        files = {*beside, *source.parent.glob("*.json"), *source.parent.parent.glob("*.json")}
+    return sorted(p for p in files if p.suffix in _MODEL_SUFFIXES and p.is_file())

@@ -1,4 +1,4 @@
-"""Reads the rows of units: texts, the columns that are kept, and what is wrong with the rest."""
+"""Reads the rows of work units: texts, columns to copy, and errors of unreadable rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
 from clrt.text.jobs.options import text_problem
 from clrt.text.jobs.work_units import LIMITS, ReadLimits, WorkUnit, damage, one_line, parquet_file
 
-_SAMPLED_ROWS = 1000
+_SAMPLED_ROWS = 1000  # Lines of a JSON lines file that column types are inferred from.
 
 
 @dataclass
 class UnitRows:
-    """The rows of a unit.
+    """Rows of a work unit.
 
     Attributes:
-        texts: Those that can be encoded.
-        numbers: The number in its file of each text's row.
-        kept: The kept columns of these rows, as Arrow's arrays.
-        errors: For each row without a text its number, and what is wrong with it.
-        problem: Why there are no rows; empty where the unit was read.
+        texts: Valid texts, in file order.
+        numbers: Row number in the file of each text, from 0.
+        kept: Column name -> Arrow array of the values to copy, one per text.
+        errors: (row number, message) of each row without a valid text.
+        problem: Why the unit could not be read; "" if it was.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -37,12 +37,12 @@ class UnitRows:
 
 
 class RowReader:
-    """Reads units one after another; those that follow each other cost one pass over their file.
+    """Reads work units; consecutive units of a file share one pass over it.
 
     Args:
-        column: The one that holds the texts.
-        kept: An Arrow schema of the columns to keep.
-        limits: What a row may have.
+        column: Name of the text column.
+        kept: Arrow schema of the columns to copy.
+        limits: Maximum row size.
     """
 
     def __init__(self, column: str, kept: Any, limits: ReadLimits = LIMITS) -> None:
@@ -53,10 +53,10 @@ class RowReader:
         self._lines: tuple[str, Any] | None = None
 
     def read(self, unit: WorkUnit) -> UnitRows:
-        """The rows of a unit.
+        """Reads the rows of a unit; damage of the file is returned as `UnitRows.problem`.
 
         Raises:
-            InputError: The file is gone, or has lost rows.
+            InputError: The file cannot be opened, or has fewer rows than when the job began.
         """
         if unit.problem:
             return UnitRows(problem=unit.problem)
@@ -65,7 +65,9 @@ class RowReader:
             raw, columns = read(unit)
         except damage() as error:
             self._group = self._lines = None
-            if isinstance(error, OSError) and error.errno is not None:  # not of what is in the file
+            if (
+                isinstance(error, OSError) and error.errno is not None
+            ):  # An OS error, not damaged contents.
                 raise InputError(f"'{unit.path}' cannot be read: {error.strerror}.") from error
             return UnitRows(problem=f"'{unit.path}' is damaged: {one_line(error)}.")
         rows = UnitRows()
@@ -79,11 +81,11 @@ class RowReader:
                 rows.texts.append(value)
                 rows.numbers.append(number)
         good = [n - unit.first for n in rows.numbers]
-        self._keep(rows, {name: _taken(columns[name], good) for name in self._kept.names})
+        self._keep(rows, {name: _select(columns[name], good) for name in self._kept.names})
         return rows
 
     def _keep(self, rows: UnitRows, columns: Mapping[str, Any]) -> None:
-        """Gives the kept columns their types; a row with a value of another type is an error."""
+        """Converts the columns to copy to their types; rows with other values become errors."""
         bad: dict[int, str] = {}
         for column in self._kept:
             values = columns[column.name]
@@ -95,13 +97,13 @@ class RowReader:
             rows.errors.sort()
             rows.texts = [rows.texts[i] for i in good]
             rows.numbers = [rows.numbers[i] for i in good]
-            rows.kept = {name: _taken(array, good) for name, array in rows.kept.items()}
+            rows.kept = {name: _select(array, good) for name, array in rows.kept.items()}
 
     def _from_parquet(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
         arrow = need("pyarrow")
         if self._group is None or not self._group.comes_before(unit):
             self._group = _RowGroup(unit, [self._column, *self._kept.names])
-        table = self._group.take(unit)
+        table = self._group.read(unit)
         columns = {
             name: table.column(name).combine_chunks()
             if name in table.column_names
@@ -112,14 +114,14 @@ class RowReader:
         return enumerate(values, start=unit.first), columns
 
     def _texts(self, chunk: Any) -> Iterable[Any]:
-        """The texts of an Arrow array; those of a dictionary are decoded once and shared."""
+        """Decodes an Arrow array of strings; dictionary entries are decoded once and shared."""
         arrow = need("pyarrow")
         if arrow.types.is_dictionary(chunk.type):
             known = list(self._texts(chunk.dictionary))
             return (None if i is None else known[i] for i in chunk.indices.to_pylist())
         raw = chunk.cast(arrow.large_binary())
         sizes = need("pyarrow.compute").binary_length(raw).to_pylist()
-        # As bytes, since to_pylist raises at the first string that is not UTF-8.
+        # Cast to bytes, since to_pylist raises at the first string that is not UTF-8.
         return (
             self._too_long("text", size)
             if size is not None and size > self._limits.row_bytes
@@ -128,14 +130,14 @@ class RowReader:
         )
 
     def _object(self, line: bytes, size: int) -> dict[str, Any] | _Bad | None:
-        """The object of a line, if it is not too long."""
+        """Parses a line, unless its full `size` in bytes exceeds the limit."""
         if size > self._limits.row_bytes:
             return self._too_long("line", size)
         return parse_line(line)
 
     def _too_long(self, what: str, size: int) -> _Bad:
-        most = self._limits.row_bytes
-        return _Bad(f"the {what} has {size} bytes, more than {most}; raise --max-row-mb")
+        limit = self._limits.row_bytes
+        return _Bad(f"the {what} has {size} bytes, more than {limit}; raise --max-row-mb")
 
     def _from_lines(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
         if self._lines is None or self._lines[0] != unit.path:
@@ -160,32 +162,32 @@ class RowReader:
 
 
 class _RowGroup:
-    """A row group of Parquet, read forwards."""
+    """Forward-only reader of the rows of a Parquet row group."""
 
     def __init__(self, unit: WorkUnit, columns: Sequence[str]) -> None:
         self._key = unit.path, unit.section
-        # Texts of a dictionary stay in it: a few bytes may repeat a long one.
+        # Keeps dictionary encoding: a few bytes may repeat a long text.
         self._file = need("pyarrow.parquet").ParquetFile(unit.path, read_dictionary=[columns[0]])
-        there = [c for c in dict.fromkeys(columns) if c in self._file.schema_arrow.names]
+        present = [c for c in dict.fromkeys(columns) if c in self._file.schema_arrow.names]
         self._batches = self._file.iter_batches(
-            batch_size=unit.rows or 1, row_groups=[unit.section], columns=there
+            batch_size=unit.rows or 1, row_groups=[unit.section], columns=present
         )
         self._rest: Any = None
         self._at = 0
 
     def comes_before(self, unit: WorkUnit) -> bool:
-        """Whether the rows of a unit lie ahead."""
+        """Returns whether the unit is in this row group, at or after the current row."""
         return self._key == (unit.path, unit.section) and self._at <= unit.skip
 
-    def take(self, unit: WorkUnit) -> Any:
-        """The rows of a unit, as a table."""
+    def read(self, unit: WorkUnit) -> Any:
+        """Reads the rows of a unit as an Arrow table."""
         rows = unit.rows or 0
         while self._at < unit.skip:
             self._advance(min(rows, unit.skip - self._at))
         return self._advance(rows)
 
     def _advance(self, rows: int) -> Any:
-        """The next rows."""
+        """Reads the next rows as an Arrow table."""
         arrow = need("pyarrow")
         parts = [] if self._rest is None else [self._rest]
         while sum(map(len, parts)) < rows:
@@ -201,7 +203,7 @@ class _RowGroup:
 
 @dataclass(frozen=True)
 class _Bad:
-    """What stands in the place of a row that cannot be read."""
+    """Placeholder for a row that cannot be read."""
 
     reason: str
 
@@ -214,7 +216,11 @@ def _decoded(raw: bytes | None) -> str | _Bad | None:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | _Bad | None:
-    """The object of a line of JSON; None where the line is blank."""
+    """Parses a line of JSON lines.
+
+    Returns:
+        The object; None for a blank line; a `_Bad` for any other line.
+    """
     try:
         text = line.decode("utf-8-sig").strip()
         value = json.loads(text) if text else None
@@ -227,8 +233,8 @@ def parse_line(line: bytes) -> dict[str, Any] | _Bad | None:
     return value
 
 
-def _taken(values: Any, rows: Sequence[int]) -> Any:
-    """Some of an Arrow array's or a list's values."""
+def _select(values: Any, rows: Sequence[int]) -> Any:
+    """Returns the values at indices `rows` of an Arrow array or a list."""
     if isinstance(values, list):
         return [values[i] for i in rows]
     arrow = need("pyarrow")
@@ -236,7 +242,11 @@ def _taken(values: Any, rows: Sequence[int]) -> Any:
 
 
 def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
-    """Values as an Arrow array of a type, null where one does not fit, and where that is."""
+    """Converts values to an Arrow array of type `kind`.
+
+    Returns:
+        The array, with nulls for values that cannot be converted, and the indices of these values.
+    """
     arrow = need("pyarrow")
     try:
         return _converted(values, kind), []
@@ -249,16 +259,16 @@ def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
 
 
 def _converted(values: Any, kind: Any) -> Any:
-    """Values as an Arrow array of a type.
+    """Converts values to an Arrow array of type `kind`.
 
     Raises:
-        ArrowException, ValueError, OverflowError: One of them does not fit.
+        ArrowException, TypeError, ValueError, OverflowError: A value cannot be converted.
     """
     arrow = need("pyarrow")
     if isinstance(values, list):
         if kind == arrow.string():
             values = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
-        values = arrow.array(values)  # not of the type at once, which would make 2 of 2.5
+        values = arrow.array(values)  # Not `kind` at once: that would turn 2.5 into 2.
         types = arrow.types
         if not types.is_null(values.type) and (
             types.is_boolean(values.type) != types.is_boolean(kind)
@@ -269,31 +279,31 @@ def _converted(values: Any, kind: Any) -> Any:
 
 
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
-    """The Arrow schema of the kept columns: of the first file that says it.
+    """Infers the Arrow schema of the columns to copy; the first file with a typed column decides.
 
-    Parquet does. Of JSON lines the first values tell: whole numbers, numbers, flags or text; what
-    is mixed or nested is kept as JSON in a string.
+    Parquet stores types. For JSON lines the first rows of a file decide: int64, float64, bool or
+    string; mixed and nested values are copied as JSON strings.
 
     Raises:
-        InputError: No file has such a column.
+        InputError: No file has a column of `keep`.
     """
     arrow = need("pyarrow")
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for path in paths:
-        missing = [n for n in keep if found.get(n) in (None, arrow.null())]
+        missing = [n for n in keep if types.get(n) in (None, arrow.null())]
         if not missing:
             break
-        found |= _types_in(path, missing)
+        types |= _types_in(path, missing)
     for name in keep:
-        if name not in found:
+        if name not in types:
             raise InputError(f"No file has a column {name!r}; keep one that is there.")
     return arrow.schema(
-        [(n, arrow.string() if found[n] == arrow.null() else found[n]) for n in keep]
+        [(n, arrow.string() if types[n] == arrow.null() else types[n]) for n in keep]
     )
 
 
 def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """The types of those columns that a file has; nothing of one that is damaged."""
+    """Returns column name -> Arrow type for the columns a file has; {} if it is damaged."""
     try:
         if is_parquet(path):
             with parquet_file(path) as file:

@@ -1,4 +1,4 @@
-"""Makes the parts of a job."""
+"""Writes the part files of a job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from clrt.util.files import atomic_write
 
 
 class ShardWriter:
-    """Makes parts with a model that it loads once.
+    """Encodes work units and writes their part files, with a model that is loaded once.
 
     Args:
-        job: What to do.
-        options: The model, and how it is run.
+        job: The job.
+        options: Model and encoding options.
 
     Raises:
         ClrtError: As `SentenceEncoder`.
@@ -34,7 +34,7 @@ class ShardWriter:
         self._encoder = options.make_encoder()
 
     def make(self, index: int) -> UnitRecord:
-        """Makes a unit's part and its record, unless they are there."""
+        """Writes a unit's part file and status, unless it is done; returns the status."""
         done = self._job.record(index)
         if done is not None:
             return done
@@ -48,7 +48,7 @@ class ShardWriter:
         return record
 
     def close(self) -> None:
-        """Frees the device memory."""
+        """Releases the device memory."""
         self._encoder.close()
 
     def _write(self, index: int, unit: WorkUnit, rows: UnitRows, vectors: NDArray[Any]) -> None:
@@ -66,24 +66,24 @@ class ShardWriter:
 
 
 def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> Iterator[int]:
-    """Makes parts in this process; gives the rows of each once it is there.
+    """Writes part files in this process; yields the number of rows of each finished unit.
 
     Args:
-        pending: The units to do.
+        pending: Indices of the units to do.
 
     Raises:
         ClrtError: As `ShardWriter`.
     """
-    maker = ShardWriter(job, options)
+    writer = ShardWriter(job, options)
     try:
         for index in pending:
-            yield maker.make(index).rows
+            yield writer.make(index).rows
     finally:
-        maker.close()
+        writer.close()
 
 
 def _errors(unit: WorkUnit, rows: UnitRows) -> Iterator[dict[str, Any]]:
-    """What `UnitRecord.errors` holds of a unit."""
+    """Yields the objects of `UnitRecord.errors`."""
     if rows.problem:
         yield _error(unit, unit.first if unit.rows else None, unit.rows, rows.problem)
     for number, what in rows.errors:

@@ -1,4 +1,4 @@
-"""Splits files into units of work: rows that one part of the output is made of."""
+"""Splits input files into work units: consecutive rows that become one part file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 from clrt.text.jobs.extras import need
 from clrt.text.jobs.inputs import bounded_lines, is_parquet, open_lines
 
-# A part is made in memory, whatever its lines hold.
-_MOST_BYTES = 64 << 20
+# Maximum bytes of text per work unit: a unit is encoded in memory.
+_MAX_UNIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Successive rows of a file.
+    """Consecutive rows of a file.
 
     Attributes:
-        section: Where reading starts: a row group of Parquet; in JSON lines a byte.
-        skip: Rows of the row group that come before.
-        first: Number of the first row in the file, from 0.
-        rows: How many; None where that is unknown.
-        problem: Why none of them can be encoded; empty where they can.
+        path: Absolute path of the file.
+        section: Start of reading: index of the row group in Parquet, byte offset in JSON lines.
+        skip: Rows of the row group before the unit; 0 in JSON lines.
+        first: Number in the file of the first row, from 0.
+        rows: Number of rows; None if unknown.
+        problem: Why no row of the unit can be encoded; "" if rows can.
     """
 
     path: str
@@ -36,11 +37,11 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Maximum sizes of rows and files; a few compressed bytes may unpack to any size.
+    """Maximum sizes of rows and files; they bound the memory and time of compressed inputs.
 
     Attributes:
-        row_bytes: Longest line or text in bytes.
-        file_bytes: Largest file in bytes once it is unpacked.
+        row_bytes: Maximum bytes per line or text.
+        file_bytes: Maximum bytes per file, decompressed.
     """
 
     row_bytes: int = 16 << 20
@@ -51,27 +52,28 @@ LIMITS = ReadLimits()
 
 
 def split(path: str, column: str, rows: int, limits: ReadLimits = LIMITS) -> Iterator[WorkUnit]:
-    """The units of a file, in order. Of JSON lines the whole file is read, of Parquet its footer.
+    """Yields the units of a file, in order; reads all of JSON lines, but only Parquet's footer.
 
     Args:
-        column: The one that holds the texts.
-        rows: The most that a unit has.
+        column: Name of the text column.
+        rows: Maximum rows per unit.
+        limits: Maximum sizes; rows beyond `file_bytes` become one unit with a problem.
     """
     return (_split_parquet if is_parquet(path) else _split_lines)(path, column, rows, limits)
 
 
 def damage() -> tuple[type[Exception], ...]:
-    """What reading a damaged file raises."""
+    """Returns the exception classes that reading a damaged file raises."""
     return (need("pyarrow").ArrowException, OSError, EOFError, zlib.error)
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, without its line breaks and full stop."""
+    """Returns an error's message on one line without its full stop, else its class name."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def parquet_file(path: str) -> Any:
-    """An open `pyarrow.parquet.ParquetFile`."""
+    """Opens a `pyarrow.parquet.ParquetFile`."""
     return need("pyarrow.parquet").ParquetFile(path)
 
 
@@ -110,12 +112,12 @@ def _split_parquet(path: str, column: str, rows: int, limits: ReadLimits) -> Ite
 
 
 def _rows_that_fit(group: Any, column: str) -> int:
-    """Rows of a row group whose texts are no more than a part may hold, as they are on average."""
-    return max(1, int(group.num_rows) * _MOST_BYTES // max(_text_bytes(group, column), 1))
+    """Returns the rows of a row group that fit a unit, at the average text size; at least 1."""
+    return max(1, int(group.num_rows) * _MAX_UNIT_BYTES // max(_text_bytes(group, column), 1))
 
 
 def _text_bytes(group: Any, column: str) -> int:
-    """Bytes of the texts of a row group, unpacked."""
+    """Returns the uncompressed bytes of a text column in a row group."""
     chunks = map(group.column, range(group.num_columns))
     return sum(int(c.total_uncompressed_size) for c in chunks if c.path_in_schema == column)
 
@@ -128,7 +130,7 @@ def _too_large(path: str, row: int, limits: ReadLimits) -> str:
 
 
 def _column_problem(path: str, schema: Any, column: str) -> str:
-    """Why no row of a file has a text."""
+    """Returns why the text column cannot be read; "" if it can."""
     types = need("pyarrow").types
     if schema.names.count(column) != 1:
         there = ", ".join(map(repr, schema.names)) or "none"
@@ -147,7 +149,7 @@ def _split_lines(path: str, column: str, rows: int, limits: ReadLimits) -> Itera
     try:
         with open_lines(path) as stream:
             for line, size in bounded_lines(stream, limits.row_bytes):
-                if count and (count == rows or at + len(line) - start > _MOST_BYTES):
+                if count and (count == rows or at + len(line) - start > _MAX_UNIT_BYTES):
                     yield WorkUnit(path, start, 0, first, count)
                     start, first, count = at, first + count, 0
                 if at + size > limits.file_bytes:

@@ -36,7 +36,7 @@ import json, os, pathlib, signal, sys
 from clrt.text.jobs import job, shards
 from clrt.cli import embed, main
 
-METHODS = {"part": (shards.PartMaker, "_write"), "record": (job.EmbedJob, "finish_unit"),
+METHODS = {"part": (shards.ShardWriter, "_write"), "record": (job.EmbedJob, "finish_unit"),
            "job": (job.EmbedJob, "write"), "errors": (job.EmbedJob, "write_errors")}
 
 def die(*_):
