@@ -1,1 +1,1 @@
-"""clrt's vectors in other packages: LangChain, LlamaIndex, Chroma. Each module imports its own."""
+"""Embedding adapters for LangChain, LlamaIndex and Chroma, one module each."""

@@ -1,4 +1,4 @@
-"""A Chroma embedding function."""
+"""Chroma embedding function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from clrt.text import SentenceEncoder
 
 @register_embedding_function  # type: ignore[untyped-decorator, unused-ignore]
 class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
-    """An embedding function for Chroma's collections, which store how to make it anew.
+    """Embedding function for Chroma; collections store its configuration and rebuild it.
 
     Args:
-        model: A path or a name, as for `SentenceEncoder`.
-        normalize_embeddings: Vectors get unit length.
-        options: Arguments of `SentenceEncoder`, such as `device`: numbers, text, lists, dicts.
+        model: Path or name, as in `SentenceEncoder`.
+        normalize_embeddings: Whether to L2-normalize vectors.
+        options: Further arguments of `SentenceEncoder`, such as `device`; JSON values only.
+
+    Raises:
+        InputError: An option is not a JSON value.
     """
 
     def __init__(
@@ -37,29 +40,29 @@ class ClrtEmbeddingFunction(EmbeddingFunction[Documents]):  # type: ignore[misc]
         self.encoder = SentenceEncoder(model, **options)
 
     def __call__(self, input: Documents) -> Embeddings:
-        """The vectors of documents, with the model's prompt for those."""
+        """Computes the vectors of documents, with the model's document prompt."""
         return self._rows(self.encoder.encode_document, input)
 
     def embed_query(self, input: Documents) -> Embeddings:
-        """The vectors of queries, with the model's prompt for those."""
+        """Computes the vectors of queries, with the model's query prompt."""
         return self._rows(self.encoder.encode_query, input)
 
     @staticmethod
     def name() -> str:
-        """The name by which collections find this function again."""
+        """Returns the name that Chroma registers this function under."""
         return "clrt"
 
     def default_space(self) -> Space:
-        """The distance that fits these vectors."""
+        """Returns the default distance of collections: cosine."""
         return "cosine"
 
     def get_config(self) -> dict[str, Any]:
-        """What `build_from_config` makes this function of."""
+        """Returns the JSON configuration that `build_from_config` accepts."""
         return self._config
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> ClrtEmbeddingFunction:
-        """The function that `get_config` described."""
+        """Creates the function from a configuration that `get_config` returned."""
         normalize = config["normalize_embeddings"]
         return ClrtEmbeddingFunction(config["model"], normalize, **config["options"])
 

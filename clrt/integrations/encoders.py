@@ -1,4 +1,4 @@
-"""The encoder behind an adapter."""
+"""Encoders of the adapters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from clrt.text import SentenceEncoder
 
 
 def encoder_of(model: SentenceEncoder | str | Path, options: Mapping[str, Any]) -> SentenceEncoder:
-    """The encoder itself, or one made of a path or a name.
+    """Returns `model` if it is an encoder, else loads one.
 
     Args:
-        model: An encoder, or what `SentenceEncoder` takes.
-        options: Arguments of `SentenceEncoder`, for a path.
+        model: An encoder, or a path or name as in `SentenceEncoder`.
+        options: Further arguments of `SentenceEncoder`, for a path or name only.
 
     Raises:
-        InputError: Options are given for an encoder that is made already.
+        InputError: Both an encoder and options are given.
     """
     if not isinstance(model, SentenceEncoder):
         return SentenceEncoder(model, **options)

@@ -1,4 +1,4 @@
-"""A LangChain `Embeddings`."""
+"""LangChain embeddings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clrt.text import SentenceEncoder
 
 
 class ClrtEmbeddings(Embeddings):  # type: ignore[misc]
-    """Embeddings for LangChain's vector stores and retrievers.
+    """LangChain `Embeddings` for vector stores and retrievers.
 
     Args:
-        model: A `SentenceEncoder`, or what makes one: a path or a name.
+        model: A `SentenceEncoder`, or a path or name to load one.
         batch_size: Texts per run.
-        normalize_embeddings: Vectors get unit length.
-        options: Arguments of `SentenceEncoder`, such as `device`.
+        normalize_embeddings: Whether to L2-normalize vectors.
+        options: Further arguments of `SentenceEncoder`, such as `device`, for a path or name only.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class ClrtEmbeddings(Embeddings):  # type: ignore[misc]
         }
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """The vectors of documents, with the model's prompt for those."""
-        found: list[list[float]] = self.encoder.encode_document(texts, **self._call).tolist()
-        return found
+        """Computes the vectors of documents, with the model's document prompt."""
+        vectors: list[list[float]] = self.encoder.encode_document(texts, **self._call).tolist()
+        return vectors
 
     def embed_query(self, text: str) -> list[float]:
-        """The vector of a query, with the model's prompt for those."""
-        found: list[float] = self.encoder.encode_query(text, **self._call).tolist()
-        return found
+        """Computes the vector of a query, with the model's query prompt."""
+        vector: list[float] = self.encoder.encode_query(text, **self._call).tolist()
+        return vector

@@ -1,4 +1,4 @@
-"""A LlamaIndex embedding."""
+"""LlamaIndex embedding model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from clrt.text import SentenceEncoder
 
 
 class ClrtEmbedding(BaseEmbedding):  # type: ignore[misc]
-    """An embedding for LlamaIndex's `Settings.embed_model` and indices.
+    """Embedding model for LlamaIndex's `Settings.embed_model` and indices.
 
     Args:
-        model: A `SentenceEncoder`, or what makes one: a path or a name.
-        normalize_embeddings: Vectors get unit length.
-        encoder_options: Arguments of `SentenceEncoder`, such as `device`.
-        fields: Those of LlamaIndex, such as `embed_batch_size`.
+        model: A `SentenceEncoder`, or a path or name to load one.
+        normalize_embeddings: Whether to L2-normalize vectors.
+        encoder_options: Further arguments of `SentenceEncoder`, such as `device`, for a path or
+            name only.
+        fields: Fields of LlamaIndex's `BaseEmbedding`, such as `embed_batch_size`.
     """
 
     normalize_embeddings: bool = Field(default=False, description="Give vectors unit length.")
@@ -41,12 +42,12 @@ class ClrtEmbedding(BaseEmbedding):  # type: ignore[misc]
 
     @classmethod
     def class_name(cls) -> str:
-        """The name that LlamaIndex stores."""
+        """Returns the class name that LlamaIndex serializes."""
         return "ClrtEmbedding"
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        found: list[float] = self._encoder.encode_query(query, **self._options()).tolist()
-        return found
+        vector: list[float] = self._encoder.encode_query(query, **self._options()).tolist()
+        return vector
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
@@ -55,10 +56,10 @@ class ClrtEmbedding(BaseEmbedding):  # type: ignore[misc]
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        found: list[list[float]] = self._encoder.encode_document(
+        vectors: list[list[float]] = self._encoder.encode_document(
             texts, batch_size=self.embed_batch_size, **self._options()
         ).tolist()
-        return found
+        return vectors
 
     async def _aget_text_embedding(self, text: str) -> list[float]:
         return await asyncio.to_thread(self._get_text_embedding, text)

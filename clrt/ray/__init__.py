@@ -1,4 +1,4 @@
-"""Models in Ray: classes for `Dataset.map_batches`, and jobs of `clrt embed` on a cluster.
+"""Inference in Ray: classes for `Dataset.map_batches`, and embedding jobs on a cluster.
 
 ds.map_batches(clrt.ray.Embed, fn_constructor_args=("all-MiniLM-L6-v2",), concurrency=4)
 """

@@ -1,4 +1,4 @@
-"""Jobs of `clrt embed` on a cluster."""
+"""Embedding jobs on a Ray cluster (`clrt embed --ray`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from clrt.text.jobs.options import EmbedOptions, model_digest
 from clrt.text.jobs.shards import ShardWriter
 from clrt.util.env_vars import whole_number
 
-_MOST_BLOCKS = 5000
-_PATIENCE_S = 10
+_MAX_BLOCKS = 5000  # Blocks of the Ray dataset of units.
+_CONNECT_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
 class ActorShare:
-    """What of a machine each actor takes, and how many actors that makes."""
+    """Resources per actor, and number of actors.
+
+    Attributes:
+        cpus: CPU cores per actor.
+        gpus: GPUs per actor.
+        actors: Maximum number of actors in the cluster.
+    """
 
     cpus: float
     gpus: float
@@ -31,44 +37,52 @@ class ActorShare:
 
 
 class PartActor:
-    """Makes parts of the job that lies in a folder."""
+    """Ray actor that writes part files of a job.
+
+    Args:
+        folder: The job's output folder.
+        options: Model and encoding options.
+
+    Raises:
+        InputError: The model differs from the one the job began with.
+    """
 
     def __init__(self, folder: str, options: EmbedOptions) -> None:
         job = EmbedJob.open(Path(folder))
         if model_digest(options.model) != job.settings["model"]:
             raise InputError(f"'{options.model}' is another model here than where the job began.")
         device = device_for_actor(options.device)
-        self._maker = ShardWriter(job, replace(options, device=device))
+        self._writer = ShardWriter(job, replace(options, device=device))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Makes the parts that a batch numbers; gives the rows of each."""
-        return {"rows": [self._maker.make(int(i)).rows for i in batch["unit"]]}
+        """Does the units of column "unit"; returns the number of rows of each as "rows"."""
+        return {"rows": [self._writer.make(int(i)).rows for i in batch["unit"]]}
 
 
 def make_parts_on_ray(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], address: str
 ) -> Iterator[int]:
-    """Makes parts on a cluster; gives the rows of each once it is there, in any order.
+    """Writes part files on a cluster; yields the number of rows of each finished unit, unordered.
 
-    Ray Data hands units to one actor for each GPU or machine. The units of a machine that dies go
-    to the others. This process holds numbers of units, no rows.
+    Ray Data runs one actor per GPU, or per machine without one, and reassigns the units of a
+    machine that fails. This process holds indices of units, no rows.
 
     Args:
-        pending: The units to do.
-        address: Of the cluster, as `ray.init` takes it: "auto", "local" or host:port.
+        pending: Indices of the units to do.
+        address: Cluster address of `ray.init`: "auto", "local" or host:port.
 
     Raises:
-        DeviceError: There is no cluster, or it fails.
-        ClrtError: As `ShardWriter`, of an actor.
+        DeviceError: No cluster answers, or it fails.
+        ClrtError: An actor raised it, as `ShardWriter`.
     """
     ray, data = need("ray"), need("ray.data")
     _connect(ray, address)
     data.DataContext.get_current().enable_progress_bars = False
     share = share_of(ray.nodes(), options.device)
     units = data.from_items(
-        [{"unit": i} for i in pending], override_num_blocks=min(len(pending), _MOST_BLOCKS)
+        [{"unit": i} for i in pending], override_num_blocks=min(len(pending), _MAX_BLOCKS)
     )
-    made = units.map_batches(
+    results = units.map_batches(
         PartActor,
         fn_constructor_args=(str(job.folder.absolute()), options),
         batch_size=1,
@@ -77,25 +91,25 @@ def make_parts_on_ray(
         concurrency=(1, share.actors),
     )
     try:
-        for row in made.iter_rows():
+        for row in results.iter_rows():
             yield int(row["rows"])
     except ray.exceptions.RayError as error:
         raise _cause(error) from error
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Joins a cluster, unless this process has.
+    """Connects to a cluster, unless this process is connected already.
 
     Raises:
-        DeviceError: There is none.
+        DeviceError: No cluster answers.
     """
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # Errors are raised as well.
     try:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         number = whole_number(port, 65535)
-        if colon and number is not None:  # Ray itself would try for minutes
-            socket.create_connection((host.strip("[]"), number), _PATIENCE_S).close()
-        # A cluster that lives as long as the command needs no dashboard, whose processes take time.
+        if colon and number is not None:  # Fail early: Ray itself retries for minutes.
+            socket.create_connection((host.strip("[]"), number), _CONNECT_TIMEOUT_S).close()
+        # A cluster started for this command needs no dashboard; its processes slow the start.
         alone = {"include_dashboard": False} if address == "local" else {}
         ray.init(
             address=address,
@@ -112,14 +126,14 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorShare:
-    """One actor for each GPU, else one for each machine, whose cores a CPU device uses all.
+    """Plans one actor per GPU of the cluster; without GPUs, one per machine with all its cores.
 
     Args:
-        nodes: As `ray.nodes()` gives them.
-        device: What the user asks for; "cpu" leaves GPUs alone.
+        nodes: Result of `ray.nodes()`.
+        device: The requested device; "cpu" ignores GPUs.
 
     Raises:
-        DeviceError: No machine has a CPU to give.
+        DeviceError: The cluster has neither GPU nor CPU resources.
     """
     alive = [n["Resources"] for n in nodes if n["Alive"]]
     gpus = 0 if device == "cpu" else sum(int(r.get("GPU", 0)) for r in alive)
@@ -132,12 +146,12 @@ def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> Ac
 
 
 def _cause(error: BaseException) -> ClrtError:
-    """The error of clrt that ended an actor, or one that says what Ray says."""
+    """Returns the ClrtError that ended an actor, else a DeviceError with Ray's message."""
     seen: BaseException | None = error
     while seen is not None:
-        for found in (seen, getattr(seen, "cause", None)):
-            if isinstance(found, ClrtError):
-                return found
+        for candidate in (seen, getattr(seen, "cause", None)):
+            if isinstance(candidate, ClrtError):
+                return candidate
         seen = seen.__cause__ or seen.__context__
-    said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    return DeviceError(f"The Ray job failed: {said} Start it again to go on where it ended.")
+    message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return DeviceError(f"The Ray job failed: {message} Start it again to go on where it ended.")

@@ -1,4 +1,4 @@
-"""Texts to vectors in `Dataset.map_batches`."""
+"""Text embeddings in Ray's `Dataset.map_batches`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ Batch = Mapping[str, NDArray[Any]]
 
 
 class Embed:
-    """Adds the vectors of a column of texts to batches.
+    """Callable class for `Dataset.map_batches` that adds the vectors of a text column.
 
-    For `Dataset.map_batches`: each actor loads the model once and keeps it. A row whose text is
-    null or no string gets a vector of NaN, and what is wrong with it in a column of its own.
+    Each actor loads the model once. A row whose text is null or not a string gets a vector of NaN
+    and an error message.
 
     Args:
         model: As in `clrt.SentenceEncoder`; each machine must have it.
-        column: The column of texts.
-        output: The column for vectors, float32 [rows, dimension].
-        error: The column for what is wrong with a row, "" where nothing is. None makes such a row
-            an error of the job.
-        device: As in `clrt.load`. None takes what Ray gives the actor: a GPU, or a share of one, if
-            `map_batches` has `num_gpus`, else the CPU.
-        pooling: As in `clrt.SentenceEncoder`, like `max_length`.
-        batch_size: As in `clrt.SentenceEncoder.encode`, like all that follow.
+        column: Name of the text column.
+        output: Name of the added vector column, float32 [rows, dimension].
+        error: Name of the added column of error messages, "" for valid rows. None raises
+            InputError for an invalid row instead.
+        device: As in `clrt.load`. None uses the GPU that Ray assigned to the actor by `num_gpus` of
+            `map_batches`, else the CPU.
+        pooling, max_length: As in `clrt.SentenceEncoder`.
+        batch_size, normalize_embeddings, truncate_dim, prompt: As in
+            `clrt.SentenceEncoder.encode`.
 
     Raises:
         ClrtError: As `clrt.SentenceEncoder`.
@@ -66,13 +67,13 @@ class Embed:
         self._encoder = self._options.make_encoder()
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """A batch with the column of vectors.
+        """Returns the batch with the vector and error columns added.
 
         Args:
-            batch: Arrays by column, as `map_batches` gives them by default.
+            batch: Column name -> array, the default batch format of `map_batches`.
 
         Raises:
-            InputError: There is no column of texts, or a row has none and no column is to say so.
+            InputError: The text column is missing, or a row is invalid and `error` is None.
         """
         values = column_of(batch, self._column)
         problems = [text_problem(v) for v in values]
@@ -83,23 +84,23 @@ class Embed:
                 f"{self._column!r} {problems[row]} in row {row} of a batch; filter such rows out, "
                 "or name a column by error= for what is wrong with them."
             )
-        found = self._options.encode(self._encoder, [str(values[i]) for i in good])
-        vectors = found
+        encoded = self._options.encode(self._encoder, [str(values[i]) for i in good])
+        vectors = encoded
         if len(good) < len(values):
-            vectors = np.full((len(values), found.shape[1]), np.nan, found.dtype)
-            vectors[good] = found
+            vectors = np.full((len(values), encoded.shape[1]), np.nan, encoded.dtype)
+            vectors[good] = encoded
         result = {**batch, self._output: vectors}
         if self._error is not None:
-            said = [f"{self._column!r} {p}" if p else "" for p in problems]
-            result[self._error] = np.array(said, object)
+            messages = [f"{self._column!r} {p}" if p else "" for p in problems]
+            result[self._error] = np.array(messages, object)
         return result
 
 
 def column_of(batch: object, name: str) -> NDArray[Any]:
-    """A column of a batch.
+    """Returns a column of a batch.
 
     Raises:
-        InputError: There is none, or the batch is no dict of arrays.
+        InputError: The column is missing, or the batch is not a dict of arrays.
     """
     if not isinstance(batch, Mapping):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Any model in `Dataset.map_batches`."""
+"""Inference of any model in Ray's `Dataset.map_batches`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from clrt.runtime.model.model import load
 
 
 class Predict:
-    """Adds the outputs of a model to batches.
+    """Callable class for `Dataset.map_batches` that adds the outputs of a model.
 
-    For `Dataset.map_batches`: each actor loads the model once and keeps it. The first dim of inputs
-    and outputs is that of rows. Where the model fixes it, a batch is cut to it and filled up.
+    Each actor loads the model once. The first dim of inputs and outputs is the batch dim; if the
+    model fixes its size, batches are split into chunks of that size and the last chunk is padded.
 
     Args:
         source: As in `clrt.load`; each machine must have the file.
-        inputs: The column of each input, by its name. None takes columns of the inputs' names.
-        outputs: The column for each output that is wanted, by its name. None takes all, under their
-            names.
+        inputs: Model input -> column name. None reads columns named like the inputs.
+        outputs: Model output -> name of the added column. None adds all outputs under their names.
         device: As in `clrt.ray.Embed`.
-        options: More arguments of `clrt.load`.
+        options: Further arguments of `clrt.load`.
 
     Raises:
         ClrtError: As `clrt.load`.
@@ -61,14 +60,14 @@ class Predict:
         self._rows = _fixed_rows(specs[name].shape for name in self._columns)
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """A batch with the columns of the outputs.
+        """Returns the batch with the output columns added.
 
         Args:
-            batch: Arrays by column, as `map_batches` gives them by default.
+            batch: Column name -> array, the default batch format of `map_batches`.
 
         Raises:
-            InputError: A column is missing or does not fit its input; an output has not a row for
-                each row.
+            InputError: A column is missing or does not fit its input, or the first dim of an output
+                is not the batch size.
         """
         feeds = {
             name: _array(batch, column, self._dtypes[name])
@@ -76,11 +75,11 @@ class Predict:
         }
         count = len(next(iter(feeds.values())))
         step = self._rows or max(count, 1)
-        parts = [self._run(feeds, start, step) for start in range(0, count, step)]
+        chunks = [self._run(feeds, start, step) for start in range(0, count, step)]
         columns = {
-            column: np.concatenate([p[name] for p in parts])[:count]
+            column: np.concatenate([c[name] for c in chunks])[:count]
             for name, column in self._outputs.items()
-            if parts
+            if chunks
         }
         return {**batch, **columns}
 
@@ -91,18 +90,22 @@ class Predict:
         missing = step - len(next(iter(rows.values())))
         if missing:
             rows = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in rows.items()}
-        found = self._model.run(rows, outputs=list(self._outputs))
-        for name, array in found.items():
+        results = self._model.run(rows, outputs=list(self._outputs))
+        for name, array in results.items():
             if np.ndim(array) == 0 or len(array) != step:
                 raise InputError(
                     f"Output {name!r} has shape {list(np.shape(array))} for {step} rows; leave it "
                     "out by outputs=, since its first dim is not that of rows."
                 )
-        return found
+        return results
 
 
 def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
-    """The first dim of the inputs, where the model fixes it."""
+    """Returns the batch size that the model fixes; None if it is dynamic.
+
+    Raises:
+        InputError: Inputs fix different batch sizes.
+    """
     fixed = {shape[0] for shape in shapes if shape and isinstance(shape[0], int)}
     if len(fixed) > 1:
         raise InputError(
@@ -113,9 +116,12 @@ def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
 
 
 def _array(batch: Batch, column: str, wanted: np.dtype[Any]) -> NDArray[Any]:
-    """A column as an input takes it; Ray has whole numbers and floats of 64 bits."""
+    """Returns a column in the input's dtype, from Ray's 64-bit integers and floats.
+
+    Arrays that cannot be cast safely are returned unchanged; `Model.run` reports them.
+    """
     values = column_of(batch, column)
-    if wanted.kind in "OTU":  # text
+    if wanted.kind in "OTU":  # Strings.
         return values
     if values.dtype == object:
         try:
@@ -125,5 +131,5 @@ def _array(batch: Batch, column: str, wanted: np.dtype[Any]) -> NDArray[Any]:
                 f"The rows of column {column!r} have no common shape ({error}); pad them."
             ) from error
     if values.dtype == wanted or not np.can_cast(values.dtype, wanted, "same_kind"):
-        return values  # `run` says what is wrong
+        return values
     return values.astype(wanted)

@@ -1,4 +1,4 @@
-"""The device of an actor: the one that Ray's resources give it."""
+"""Chooses an actor's OpenCL device by the resources that Ray assigned to it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from clrt.util.env_vars import whole_number
 
 
 def device_for_actor(device: str | int | None = None) -> str | int | None:
-    """What `clrt.load` takes for the device that this process shall use.
+    """Returns the `device` argument of `clrt.load` for this process.
 
-    A device that is asked for is taken, then CLRT_DEVICE. Otherwise a worker of Ray uses the GPU
-    that Ray gave it, or a share of, and the CPU if it gave none. Outside of Ray nothing is chosen.
+    An explicit device and CLRT_DEVICE take precedence. Otherwise a Ray worker uses the GPU that Ray
+    assigned to it, else the CPU. Outside of Ray workers the result is None, `clrt.load`'s default.
 
     Args:
         device: As in `clrt.load`.
 
     Raises:
-        DeviceError: OpenCL has no such GPU.
+        DeviceError: The assigned GPU is not an OpenCL device, or it is unknown which one.
     """
     if device is not None or env_vars.DEVICE.get() != env_vars.DEVICE.default:
         return device
@@ -32,17 +32,17 @@ def device_for_actor(device: str | int | None = None) -> str | int | None:
 
 
 def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
-    """The OpenCL device of the first GPU of some that Ray numbers.
+    """Returns the OpenCL device of the first GPU that Ray assigned.
 
-    Ray hides all others by CUDA_VISIBLE_DEVICES or the like. Where the driver follows, as NVIDIA's
-    and AMD's do, OpenCL shows as many as were granted, and the first is the one. Where it does not,
-    it shows all in their order, which Ray's number is a place in.
+    Ray hides other GPUs by CUDA_VISIBLE_DEVICES or its like. Drivers that honour it (NVIDIA, AMD)
+    list only the assigned GPUs, so the first one is used. Other drivers list all GPUs, and Ray's
+    number is an index into the list.
 
     Args:
         granted: Ray's ids: numbers, or names of GPUs and of their slices.
 
     Raises:
-        DeviceError: OpenCL has no GPU, or the id says none.
+        DeviceError: OpenCL has no GPU, or the id identifies none.
     """
     first = choose_device("gpu")
     there = [
@@ -60,7 +60,7 @@ def choose_gpu(granted: Sequence[str]) -> DeviceInfo:
 
 
 def _granted_gpus() -> list[str] | None:
-    """The ids of the GPUs that Ray gave this worker; None outside of Ray's workers."""
+    """Returns Ray's ids of the GPUs assigned to this worker; None outside of Ray workers."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None

@@ -1,9 +1,9 @@
-"""In the place of sentence-transformers: its names for running models, on clrt.
+"""Drop-in replacement of sentence-transformers for inference.
 
-    from clrt.sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder, util
+from clrt.sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder, util
 
-`install()` puts it under that package's name for programs that cannot be edited, and so does
-`python -m clrt.sentence_transformers PROGRAM …`. What trains models is not there.
+For programs that cannot be edited, `install()` registers it as `sentence_transformers`, and so
+does `python -m clrt.sentence_transformers PROGRAM …`. Training is not supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clrt.text.quantize import quantize_embeddings
 from clrt.text.sentence_transformers_compat import device_name
 from clrt.text.similarity import SIMILARITIES, Similarity, similarity_name
 
-__version__ = "6.2.0"  # the release whose results these are
+__version__ = "6.2.0"  # The sentence-transformers release that results match.
 
 __all__ = [
     "CrossEncoder",
@@ -38,7 +38,7 @@ _MODULES = ("cross_encoder", "quantization", "sparse_encoder", "util")
 
 
 class SimilarityFunction(Enum):
-    """The similarities of vectors, by name."""
+    """Names of similarity functions."""
 
     COSINE = "cosine"
     DOT_PRODUCT = "dot"
@@ -48,43 +48,43 @@ class SimilarityFunction(Enum):
 
     @staticmethod
     def to_similarity_fn(name: object) -> Similarity:
-        """The similarity of all pairs of two sets."""
+        """Returns the similarity function of all pairs of two sets of vectors."""
         return SIMILARITIES[similarity_name(name)][0]
 
     @staticmethod
     def to_similarity_pairwise_fn(name: object) -> Similarity:
-        """The similarity of vectors in the same place."""
+        """Returns the similarity function of vectors at equal indices."""
         return SIMILARITIES[similarity_name(name)][1]
 
     @staticmethod
     def possible_values() -> list[str]:
-        """The names."""
+        """Returns the names."""
         return list(SIMILARITIES)
 
 
 class SentenceTransformer(SentenceEncoder):
-    """`SentenceEncoder` by the name that programs use and look for, with what they do to models."""
+    """`SentenceEncoder` under sentence-transformers' name, with more methods of that class."""
 
     def to(self, device: Any) -> SentenceTransformer:
-        """Itself, if it runs on that device.
+        """Returns itself; a model cannot be moved.
 
         Raises:
-            InputError: It runs on another one.
+            InputError: The model runs on another device.
         """
         self._request(1, "", None, None, None, device)
         return self
 
     def eval(self) -> SentenceTransformer:
-        """Itself: models of clrt do not train."""
+        """Returns itself; there is no training mode."""
         return self
 
     def start_multi_process_pool(
         self, target_devices: Sequence[Any] | None = None
     ) -> dict[str, Any]:
-        """A pool for `encode` and `encode_multi_process`: the device that the model has.
+        """Returns a placeholder pool for `encode` and `encode_multi_process`; starts no process.
 
         Raises:
-            InputError: Several devices are asked for.
+            InputError: `target_devices` names several devices.
         """
         asked = {str(device_name(device)) for device in target_devices or ()}
         if len(asked) > 1:
@@ -96,15 +96,15 @@ class SentenceTransformer(SentenceEncoder):
 
     @staticmethod
     def stop_multi_process_pool(pool: dict[str, Any]) -> None:
-        """Ends a pool, which holds nothing."""
+        """Does nothing; a pool holds no process."""
 
     def encode_multi_process(self, sentences: Any, pool: Any, *args: Any, **options: Any) -> Any:
-        """`encode`: one process keeps the device busy."""
+        """Calls `encode` in this process, which keeps the device busy; `pool` is ignored."""
         return self.encode(sentences, *args, pool=pool, **options)
 
 
 def install() -> None:
-    """Puts this package under the name `sentence_transformers`, for what is imported later.
+    """Registers this package as `sentence_transformers` for later imports.
 
     Raises:
         ClrtError: sentence-transformers itself is imported already.

@@ -1,4 +1,7 @@
-"""`python -m clrt.sentence_transformers PROGRAM …` or `-m MODULE …`: runs it on clrt."""
+"""Runs a program that uses sentence-transformers on clrt.
+
+`python -m clrt.sentence_transformers PROGRAM …` or `… -m MODULE …`
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from clrt.sentence_transformers import install
 
 
 def main(arguments: list[str]) -> None:
-    """Runs a program that imports sentence_transformers.
+    """Runs a program after `install()`.
 
     Args:
-        arguments: A file or "-m" and a module, then the program's own arguments.
+        arguments: A file, or "-m" and a module, then the program's own arguments.
     """
     if not arguments or arguments == ["-m"]:
         raise SystemExit("usage: python -m clrt.sentence_transformers (PROGRAM | -m MODULE) …")

@@ -1,4 +1,4 @@
-"""Cross-encoders, by sentence-transformers' name for the module."""
+"""Module `sentence_transformers.cross_encoder`."""
 
 from clrt.text.cross_encoder import CrossEncoder
 

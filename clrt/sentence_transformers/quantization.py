@@ -1,4 +1,4 @@
-"""Vectors in fewer bits, by sentence-transformers' name for the module."""
+"""Module `sentence_transformers.quantization`."""
 
 from clrt.text.quantize import quantize_embeddings
 

@@ -1,4 +1,4 @@
-"""Sparse encoders, by sentence-transformers' name for the module."""
+"""Module `sentence_transformers.sparse_encoder`."""
 
 from clrt.text.sparse_encoder import SparseEncoder
 

@@ -1,4 +1,4 @@
-"""What sentence-transformers' `util` has for vectors."""
+"""Vector functions of `sentence_transformers.util`."""
 
 from clrt.text.search import (
     community_detection,
