@@ -1,1 +1,1 @@
-"""Matrix products, and what is made of them."""
+"""Matrix products, and ops on matrices such as Det and Inverse."""

@@ -34,10 +34,11 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Subscripts:
-    """An equation with its ellipses written out: axis k from the right of one is "...k".
+    """An einsum equation with expanded ellipses: axis k of an ellipsis, from the right, is "...k".
 
     Attributes:
-        terms: A label for each axis of each operand.
+        terms: Labels of each operand's axes.
+        output: Labels of the output's axes.
     """
 
     terms: tuple[Labels, ...]
@@ -45,11 +46,11 @@ class Subscripts:
 
     @property
     def is_view(self) -> bool:
-        """Whether there is one operand, and nothing to sum up."""
+        """Whether the equation only permutes axes or takes diagonals of one operand."""
         return len(self.terms) == 1 and set(self.terms[0]) == set(self.output)
 
     def equation(self) -> str:
-        """The equation in letters."""
+        """Returns the explicit equation with a letter for each label."""
         labels = dict.fromkeys(label for term in self.terms for label in term)
         letters = dict(zip(labels, ascii_letters, strict=False))
         left, right = (
@@ -66,7 +67,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Axes in another order, diagonals: views by strides."""
+    """Emits the strided copy of a transposition or diagonal."""
     x, y, op = node.arg(0), node.output, node.op
     assert isinstance(op, Einsum)
     if not count(y.dims):
@@ -83,9 +84,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Einsum(Op):
-    """NumPy's einsum: any operands, repeated labels (diagonals), ellipses, an implicit output.
+    """NumPy's einsum, with any number of operands, diagonals, ellipses and implicit output.
 
-    The kernel takes diagonals; the rest is transpositions, sums and matrix products.
+    The kernel computes diagonals; planning decomposes the rest into Transpose, ReduceSum, Mul and
+    MatMul.
 
     Numerics: float32 and float16 accumulate in float32; integers wrap.
     Source: ONNX Einsum, opset 12.
@@ -97,10 +99,10 @@ class Einsum(Op):
     variants = (Variant("view", _emit, _reject),)
 
     def subscripts(self, ranks: Sequence[int]) -> Subscripts:
-        """The labels of each axis.
+        """Parses the equation for operands of the given ranks.
 
         Raises:
-            ShapeError: The equation is damaged or does not fit the operands' ranks.
+            ShapeError: The equation is malformed or does not fit the operands' ranks.
         """
         text = "".join(self.equation.split())
         left, arrow, right = text.partition("->")
@@ -133,7 +135,7 @@ class Einsum(Op):
         return ShapeError(f"Einsum: the equation '{self.equation}' {what}.")
 
     def sizes(self, subscripts: Subscripts, shapes: Sequence[Shape]) -> dict[str, Dim]:
-        """The dim of each label; axes of one element broadcast.
+        """Returns the dim of each label; axes of size 1 broadcast.
 
         Raises:
             ShapeError: Two axes of one label differ.
@@ -174,7 +176,7 @@ class Einsum(Op):
 
 @register_decomposition(Einsum, audience=DecompositionStage.PLANNING)
 def _in_products(node: Node, make: Builder) -> list[Value] | None:
-    """Products, where the rank of each operand is known; a diagonal is an Einsum of its own."""
+    """Decomposes an Einsum of known ranks into matrix products; diagonals stay Einsum nodes."""
     op = node.op
     assert isinstance(op, Einsum)
     operands = [v for v in node.inputs if v is not None]
@@ -185,23 +187,24 @@ def _in_products(node: Node, make: Builder) -> list[Value] | None:
     first = subscripts.terms[0]
     if subscripts.is_view and len(set(first)) < len(first):
         return None
-    products = _Products(op.sizes(subscripts, shapes), subscripts.output, make)
+    products = _ProductBuilder(op.sizes(subscripts, shapes), subscripts.output, make)
     return [products.value(operands, subscripts.terms)]
 
 
 @dataclass(frozen=True)
 class _Term:
-    """An operand with a label of its own on each axis."""
+    """An operand or intermediate product; the labels of its axes are distinct."""
 
     value: Value
     labels: Labels
 
 
-class _Products:
-    """What an equation says: transpositions, sums, and a product for each further operand.
+class _ProductBuilder:
+    """Builds the nodes of an equation: transpositions, sums, and a product per further operand.
 
-    Operands are multiplied from left to right, each sum as early as it can be taken. Labels of a
-    pair: in both operands and needed later (batch), in one (rows, columns), summed up.
+    Operands are multiplied from left to right, and each sum is taken as early as possible. A label
+    of a pair of operands is a batch label (in both, and needed later), a row or column label (in
+    one), or is summed.
     """
 
     def __init__(self, sizes: dict[str, Dim], output: Labels, make: Builder) -> None:
@@ -211,7 +214,7 @@ class _Products:
         self._add = make.add
 
     def value(self, inputs: list[Value], labels_of: tuple[Labels, ...]) -> Value:
-        """The result."""
+        """Adds the nodes and returns the result of the equation."""
         terms = [self._distinct(v, labels) for v, labels in zip(inputs, labels_of, strict=True)]
         left, *others = [self._without_ones(t) for t in terms]
         while others:
@@ -223,7 +226,7 @@ class _Products:
         return self._arrange(self._sum(left, set(self._output)), self._output).value
 
     def _multiply(self, left: _Term, right: _Term, later: Collection[str]) -> _Term:
-        """The product; labels that both have and nothing needs later may be left to sum up."""
+        """Multiplies two terms; a shared label that is not needed later may remain to be summed."""
         rows, columns = (
             self._ordered(set(a.labels) - set(b.labels)) for a, b in ((left, right), (right, left))
         )
@@ -249,25 +252,25 @@ class _Products:
         return _Term(product, order)
 
     def _ordered(self, labels: Collection[str]) -> Labels:
-        """Labels by their place in the output; those that are not in it first."""
-        places = {x: k for k, x in enumerate(self._output)}
-        return tuple(sorted(labels, key=lambda x: (places.get(x, -1), x)))
+        """Sorts labels by their position in the output; labels absent from it come first."""
+        positions = {x: k for k, x in enumerate(self._output)}
+        return tuple(sorted(labels, key=lambda x: (positions.get(x, -1), x)))
 
     def _grouped(self, term: _Term, *groups: Labels) -> Value:
-        """A value with an axis for each group of its labels; none make an axis of one element."""
+        """Merges the axes of each group of labels; an empty group becomes an axis of size 1."""
         value = self._arrange(term, tuple(x for group in groups for x in group)).value
         return value if all(len(g) == 1 for g in groups) else self._view(value, *groups)
 
     def _distinct(self, value: Value, labels: Labels) -> _Term:
-        """An operand with the diagonals of its repeated labels."""
-        kept = tuple(dict.fromkeys(labels))
-        if len(kept) < len(labels):
-            equation = Subscripts((labels,), kept).equation()
+        """Takes the diagonal of each repeated label of an operand."""
+        distinct = tuple(dict.fromkeys(labels))
+        if len(distinct) < len(labels):
+            equation = Subscripts((labels,), distinct).equation()
             value = self._add(Einsum(equation), value)
-        return _Term(value, kept)
+        return _Term(value, distinct)
 
     def _without_ones(self, term: _Term) -> _Term:
-        """An operand without the axes that broadcast."""
+        """Removes the axes of size 1 that broadcast against other operands."""
         assert term.value.shape is not None
         pairs = zip(term.labels, term.value.shape, strict=True)
         kept = tuple(

@@ -1,4 +1,4 @@
-"""FusedMatMul: a matrix product with an elementwise program behind it, as one kernel."""
+"""FusedMatMul: a matrix product with an elementwise epilogue in the same kernel."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class FusedMatMul(MatrixProduct, EpilogueOp):
-    """The program `steps` over A B (operand 0) and the extras (1, 2, …); the last step is stored.
+    """The epilogue `steps` over A B (operand 0) and the extras (1, 2, …).
 
-    B may be stored in float16 or bfloat16 where A is float32: a constant that is made small.
+    B may be float16 or bfloat16 if A is float32: a constant of the model in half precision.
     The extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which
-    have a kernel.
+    shapes the kernels support. The output is the result of the last step.
 
     Attributes:
         trans_a: Swap the last two axes of A.
         trans_b: Swap the last two axes of B.
-        a_dtype: Of 16 bits, to which kernels for many rows may round A: what A is in the model.
+        a_dtype: 16-bit dtype of A in the model, to which kernels for many rows may round A; None
+            if they must not.
 
     Source: clrt.
     """
@@ -41,7 +42,7 @@ class FusedMatMul(MatrixProduct, EpilogueOp):
     narrow = HALVES
     half_storage_inputs = (1,)
     num_fixed_inputs = 2
-    # An element is read, computed and stored by one work-item; A and B are read by many.
+    # One work-item reads an element of an extra and stores the result; many read one of A or B.
     inplace_inputs = tuple(range(2, 64))
 
     def transposed(self) -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""Products that share launches with the normalisation behind them, and with the product before."""
+"""Launch fusion of a matrix product with the normalization of its rows, and a preceding product."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from clrt.ops.norm.layer_normalization import Normalization, row_norm
 
 
 def product_making(value: Value, makers: ProducerMap) -> Node | None:
-    """The product that makes a value, if one does."""
+    """Returns the matrix product that produces a value; None if another node does."""
     node = makers.get(value)
     return node if node is not None and isinstance(node.op, MatrixProduct) else None
 
 
 def takes_norm(node: Node | None) -> bool:
-    """Whether a product can normalise its rows itself (`row_regions`)."""
+    """Returns whether a product can normalize the rows of A itself (`norm_gemm_fusion`)."""
     if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
         return False
     a, b = node.arg(0), node.arg(1)
@@ -37,9 +37,10 @@ def takes_norm(node: Node | None) -> bool:
 
 
 def normalised_product(norm: Node, makers: ProducerMap) -> Node | None:
-    """The product whose rows a node normalises, if it does.
+    """Returns the product whose rows the node `norm` normalizes.
 
-    None where those that read the rows do that: of few rows it then takes no launch.
+    Returns None if there is none, or if all readers can normalize the rows themselves
+    (`takes_norm`): for few rows that saves the launch.
     """
     if not isinstance(norm.op, Normalization):
         return None
@@ -49,39 +50,41 @@ def normalised_product(norm: Node, makers: ProducerMap) -> Node | None:
 
 
 def gemm_cpu_product(node: Node, caps: DeviceCaps) -> GemmProblem:
-    """A node as a product of the kernel gemm_cpu.
+    """Lowers a matrix product node to a GEMM of the kernel gemm_cpu.
 
     Raises:
-        UnsupportedError: It runs by another kernel.
+        UnsupportedError: The node runs by another kernel.
     """
     assert isinstance(node.op, MatrixProduct)
     runs_as("gemm_cpu", node.op.variants, node, caps)
     return lower_product(node)
 
 
-def split_product(made: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
-    """A product and its normalisation, for a launch before it that makes its A.
+def split_product(node: Node, norm: Node, ctx: Lowering) -> ChainedGemm:
+    """Returns a product and its normalization as a GEMM fused into the launch that computes A.
 
     Raises:
-        UnsupportedError: They cannot be split.
+        UnsupportedError: The product cannot be split over the work-groups of that launch.
     """
-    assert isinstance(made.op, MatrixProduct)
-    if made.op.transposed()[0]:
-        raise UnsupportedError(f"{made} transposes what it reads")
-    product, rows = _with_rows(made, norm, ctx.caps)
+    assert isinstance(node.op, MatrixProduct)
+    if node.op.transposed()[0]:
+        raise UnsupportedError(f"{node} transposes what it reads")
+    product, rows = _with_rows(node, norm, ctx.caps)
     return ChainedGemm.of(product, rows, ctx)
 
 
-def _with_rows(made: Node, norm: Node, caps: DeviceCaps) -> tuple[GemmProblem, RowNorm]:
-    rows, product = row_norm(norm, caps), gemm_cpu_product(made, caps)
-    if len(made.arg(1).dims) == 1:
-        raise UnsupportedError(f"{made} has no rows")
+def _with_rows(node: Node, norm: Node, caps: DeviceCaps) -> tuple[GemmProblem, RowNorm]:
+    rows, product = row_norm(norm, caps), gemm_cpu_product(node, caps)
+    if len(node.arg(1).dims) == 1:
+        raise UnsupportedError(f"{node} has no rows")
     return product, rows
 
 
 def _match_one(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    made = normalised_product(node, makers)
-    return None if made is None else FusionMatch((made, node), _with_rows(made, node, ctx.caps))
+    product = normalised_product(node, makers)
+    if product is None:
+        return None
+    return FusionMatch((product, node), _with_rows(product, node, ctx.caps))
 
 
 def _emit_one(match: FusionMatch, ctx: Lowering) -> RegionLaunches:

@@ -1,4 +1,4 @@
-"""Constants in blocks of GGUF's types, for the ops that read them."""
+"""Weights in quantized GGUF blocks: their checks, and their packing for CPU and GPU kernels."""
 
 from __future__ import annotations
 
@@ -23,62 +23,69 @@ from clrt.kernels.quantized_rows_gpu import PackedQuantizedRows, pack_fields, st
 
 
 def quantised_type(name: str, op: IrOp) -> BlockType:
-    """The type of a name.
+    """Returns the block type of a name such as "Q4_K".
 
     Raises:
-        ShapeError: There is no quantised type of that name.
+        ShapeError: GGUF has no quantized type of that name.
     """
-    found = BLOCK_TYPES_BY_NAME.get(name)
-    if found is None or found.coding is None:
+    block_type = BLOCK_TYPES_BY_NAME.get(name)
+    if block_type is None or block_type.coding is None:
         raise ShapeError(f"{op.name}: '{name}' is no quantised type of GGUF.")
-    return found
+    return block_type
 
 
 def coding_of(block_type: BlockType) -> BlockEncoding:
-    """How elements of a quantised type are coded."""
+    """Returns the element encoding of a quantized block type."""
     assert block_type.coding is not None
     return block_type.coding
 
 
-def check_rows(op: IrOp, found: BlockType, raw: TensorType, n: int, k: int) -> None:
-    """Checks a constant uint8 `[N, bytes of a row]`.
+def check_rows(op: IrOp, block_type: BlockType, raw: TensorType, n: int, k: int) -> None:
+    """Checks that `raw` is a constant uint8 `[n, bytes of k elements]`.
 
     Raises:
-        ShapeError: It is none.
+        ShapeError: It has another dtype or shape, or `k` is not a multiple of the block size.
     """
-    if min(k, n) < 1 or k % found.elements:
+    if min(k, n) < 1 or k % block_type.elements:
         raise ShapeError(
-            f"{op.name}: K {k}, N {n}; expected K in whole blocks of {found.elements}."
+            f"{op.name}: K {k}, N {n}; expected K in whole blocks of {block_type.elements}."
         )
-    wanted = (n, found.row_bytes(k))
+    wanted = (n, block_type.row_bytes(k))
     if raw.dtype is not DType.UINT8 or raw.known_elements is None or raw.shape != wanted:
         raise ShapeError(f"{op.name}: B is {raw}; expected a constant uint8 {list(wanted)}.")
 
 
 def dot_weights(type_: str, n: int, k: int, raw: Value) -> QuantizedPanels:
-    """Rows as the kernels of 8-bit dot products read them."""
-    found = BLOCK_TYPES_BY_NAME[type_]
-    coding = coding_of(found)
+    """Packs quantized rows for the 8-bit dot product kernels of CPUs.
+
+    Args:
+        type_: Name of the block type.
+        n: Number of rows.
+        k: Elements per row.
+        raw: Constant uint8 `[n, bytes of a row]`.
+    """
+    block_type = BLOCK_TYPES_BY_NAME[type_]
+    coding = coding_of(block_type)
     bits = 4 if coding.bits <= 4 else 8
 
     def rows(array: Array, first: int, end: int) -> DecodedRows:
-        return found.levels(array[first:end])
+        return block_type.levels(array[first:end])
 
     sizes = (n, k, bits, coding.block, coding.zero)
-    return QuantizedPanels(*sizes, found.has_minima, False, raw, type_, rows, found)
+    return QuantizedPanels(*sizes, block_type.has_minima, False, raw, type_, rows, block_type)
 
 
 def level_rows(type_: str, n: int, k: int, raw: Value) -> PackedQuantizedRows:
-    """Rows as the kernels of GPUs read them: nothing is rounded."""
-    found = BLOCK_TYPES_BY_NAME[type_]
-    coding, minima = coding_of(found), found.has_minima
+    """Packs quantized rows for GPU kernels without rounding; arguments as `dot_weights`."""
+    block_type = BLOCK_TYPES_BY_NAME[type_]
+    coding, minima = coding_of(block_type), block_type.has_minima
     (bits, high), whole = stored_bits(coding.bits), type_ in SCALE_OFFSETS
     scale_bytes = 1 if whole else 2 if type_ in HALF_SCALES else 4
     dtype = {1: np.int8, 2: np.float16, 4: np.float32}[scale_bytes]
 
     def parts(array: Array, first: int, end: int) -> Iterator[Array]:
         rows = array[first:end]
-        levels, halves = found.whole_levels(rows) if whole else (found.levels(rows), [])
+        levels, halves = block_type.whole_levels(rows) if whole else (block_type.levels(rows), [])
         yield pack_fields(levels.levels & np.uint8((1 << bits) - 1), bits)
         if high:
             yield pack_fields(levels.levels >> np.uint8(bits), high)
@@ -87,6 +94,6 @@ def level_rows(type_: str, n: int, k: int, raw: Value) -> PackedQuantizedRows:
             yield numbers.astype(dtype)
         yield from halves
 
-    shared = found.elements // coding.block if whole else 1
+    shared = block_type.elements // coding.block if whole else 1
     sizes = (n, k, coding.block, bits, high, coding.zero, minima, scale_bytes, shared)
-    return PackedQuantizedRows(raw, type_, *sizes, parts, found)
+    return PackedQuantizedRows(raw, type_, *sizes, parts, block_type)

@@ -1,4 +1,4 @@
-"""MatMul, and what all matrix products share: shapes, reference, lowering."""
+"""MatMul, and the base class, shape rule, reference and lowering of all matrix products."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ def _lowered(emit: gemm_variants.EmitProduct) -> Emit:
 
 @dataclass(frozen=True)
 class MatrixProduct(Op):
-    """Base of the ops that are one product of (stacks of) matrices and an elementwise program.
+    """Base class of ops that compute a (batched) matrix product and an elementwise epilogue.
 
     Class attributes:
-        narrow: What B may be stored in where A is float32.
+        narrow: Dtypes that B may have if A is float32, besides float32.
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
     variants = (gemm_variants.unit_variant(_lowered), *gemm_variants.variants(_lowered))
 
     def transposed(self) -> tuple[bool, bool]:
-        """Whether the last two axes of A and of B are swapped."""
+        """Returns for A and for B whether the last two axes are swapped."""
         return False, False
 
     def rounds_a(self) -> DType | None:
-        """What kernels may round A to; None where they may not."""
+        """Returns the dtype to which kernels may round A; None if they must not."""
         return None
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
-        """The steps over the product (operand 0) and the inputs behind A and B (1, 2, …)."""
+        """Returns the epilogue: steps over the product (operand 0) and the `extras` (1, 2, …)."""
         return ()
 
     def extras(self, node: Node) -> list[Value]:
-        """The inputs that the program reads."""
+        """Returns the inputs that the epilogue reads."""
         return []
 
     def product_type(self, inputs: Types) -> TensorType:
-        """The type of the product before the program.
+        """Returns the type of the product before the epilogue.
 
         Raises:
-            ShapeError: A and B do not fit.
+            ShapeError: The shapes or dtypes of A and B do not fit each other.
         """
         a, b = need(inputs, 0, self), need(inputs, 1, self)
         if a.dtype is not b.dtype and not (a.dtype is DType.FLOAT32 and b.dtype in self.narrow):
@@ -81,7 +81,7 @@ class MatrixProduct(Op):
 def product_shape(
     a: TensorType, b: TensorType, op: Op, trans_a: bool = False, trans_b: bool = False
 ) -> Shape | None:
-    """The shape of a product with NumPy's rules.
+    """Returns the shape of a product by the rules of NumPy's matmul; None if a rank is unknown.
 
     Raises:
         ShapeError: A rank is 0, the inner dims differ, or the others do not broadcast.
@@ -106,7 +106,7 @@ def _swap(shape: Shape, swap: bool) -> Shape:
 
 
 def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -> Array:
-    """The product, accumulated in float64 for floats; the dtype is kept."""
+    """Multiplies by NumPy, in float64 for floats; the result has the dtype of A."""
     left = a.swapaxes(-1, -2) if trans_a and a.ndim > 1 else a
     right = b.swapaxes(-1, -2) if trans_b and b.ndim > 1 else b
     if a.dtype.kind == "f":
@@ -120,10 +120,14 @@ def make_epilogue(
     product: DType,
     operands: Sequence[EpilogueOperand],
 ) -> Epilogue:
-    """The epilogue that computes `steps`.
+    """Renders `steps` as kernel code.
+
+    Args:
+        product: Dtype of the product, operand 0.
+        operands: Further operands of the steps.
 
     Raises:
-        UnsupportedError: A step has no kernel.
+        UnsupportedError: Kernels do not support a step.
     """
     dtypes = [product, *(o.value.dtype for o in operands)]
     program = render(steps, dtypes)
@@ -137,10 +141,10 @@ def make_epilogue(
 
 
 def lower_product(node: Node) -> GemmProblem:
-    """A node as a product.
+    """Lowers a matrix product node of static shapes to a GEMM.
 
     Raises:
-        UnsupportedError: It is none.
+        UnsupportedError: Kernels support neither the epilogue nor its operands.
     """
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, MatrixProduct)
@@ -182,7 +186,7 @@ def _swapped(dims: tuple[int, ...], swap: bool) -> tuple[int, int]:
 
 
 def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) -> tuple[int, ...]:
-    """Strides over the batch axes and the matrix; 0 where an axis of one element repeats."""
+    """Returns strides over the batch axes and the matrix; 0 for axes of size 1 that repeat."""
     strides = broadcast_strides(dims, (*batch, *dims[-2:]))
     rows, columns = strides[-2:]
     return (*strides[:-2], columns, rows) if swap else strides
@@ -191,10 +195,15 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 def epilogue_operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
 ) -> EpilogueOperand:
-    """An operand of the epilogue seen over the batch axes, rows and columns `full`.
+    """Broadcasts an operand of the epilogue to the product.
+
+    Args:
+        y: Output of the node.
+        full: Batch axes, rows and columns of the product.
+        missing: Whether `y` lacks the axis of rows, and that of columns (a vector as A or B).
 
     Raises:
-        UnsupportedError: It does not broadcast to them.
+        UnsupportedError: The operand does not broadcast to `full`.
     """
     dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
     target = _pad(symbolic_shape(y), y, missing)
@@ -206,7 +215,7 @@ def epilogue_operand(
         raise UnsupportedError(
             f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
         )
-    # The symbolic shapes decide where they can, so that every input shape takes one kernel.
+    # Symbolic shapes decide if they can, so that all input shapes share one kernel.
     if provably_equal(symbolic[-1], 1):
         per_column = False
     elif provably_equal(symbolic[-1], target[-1]):
@@ -218,7 +227,7 @@ def epilogue_operand(
 
 
 def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
-    """A shape with the axes that the product of a vector leaves out."""
+    """Pads a shape to the rank of `y` and inserts size 1 for the axes that `y` lacks."""
     padded: list[Dim] = [*(1,) * (len(y.dims) - len(shape)), *shape]
     no_rows, no_columns = missing
     if no_columns:
@@ -230,7 +239,7 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
 
 @register
 class MatMul(MatrixProduct):
-    """NumPy's matmul: vectors, matrices, and stacks of matrices that broadcast.
+    """NumPy's matmul: a product of vectors, matrices, or stacks of matrices that broadcast.
 
     Numerics: float32 and float16 accumulate in float32, float64 in float64, integers wrap.
     Source: ONNX MatMul, opset 1 to 13.

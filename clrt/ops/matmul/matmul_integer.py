@@ -1,4 +1,4 @@
-"""MatMulInteger: a product of 8-bit integers around their zero points."""
+"""MatMulInteger: a matrix product of 8-bit integers with zero points."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from clrt.ops.registry import register
 BYTES = (DType.INT8, DType.UINT8)
 
 
-def _walk(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
-    """How zero points lie over a stack of matrices: one, one per row, or one per column.
+def _zero_indexing(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
+    """Returns how zero points index a stack of matrices: one in all, one per row or per column.
 
     Raises:
-        UnsupportedError: They have another shape.
+        UnsupportedError: The zero points have another shape.
     """
     dims = value.dims
     if zero is None or prod(zero.dims) == 1:
@@ -51,18 +51,19 @@ def _walk(value: Value, zero: Value | None, *, per_row: bool) -> ScaleIndexing:
 
 
 def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
-    """The product over A and B as they are in `to`; B is left to the caller."""
+    """Emits A - zero points in dtype `to`, and returns the GEMM that reads it; B is unchanged."""
     zero = node.input(2)
     product = replace(lower_product(node), dtype=to)
-    walk = _walk(node.arg(0), zero, per_row=True)
-    launches, a = gemm_integer.difference(node.arg(0), zero, walk, to, ctx)
+    indexing = _zero_indexing(node.arg(0), zero, per_row=True)
+    launches, a = gemm_integer.difference(node.arg(0), zero, indexing, to, ctx)
     return launches, replace(product, a=replace(product.a, buffer=a))
 
 
 def _with_b(node: Node, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
+    """Emits B - zero points in the GEMM's dtype, and returns the GEMM that reads it."""
     zero = node.input(3)
-    walk = _walk(node.arg(1), zero, per_row=False)
-    launches, b = gemm_integer.difference(node.arg(1), zero, walk, product.dtype, ctx)
+    indexing = _zero_indexing(node.arg(1), zero, per_row=False)
+    launches, b = gemm_integer.difference(node.arg(1), zero, indexing, product.dtype, ctx)
     return launches, replace(product, b=replace(product.b, buffer=b))
 
 
@@ -71,13 +72,13 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     launches, product = _lower(node, ctx, DType.FLOAT32)
     b, zero = node.arg(1), node.input(3)
-    walk = _walk(b, zero, per_row=False)
-    found = gemm_integer.constant_panels(b, zero, walk, product, ctx)
-    if found is not None:
-        view, kind = found
+    indexing = _zero_indexing(b, zero, per_row=False)
+    panels = gemm_integer.constant_panels(b, zero, indexing, product, ctx)
+    if panels is not None:
+        view, kind = panels
         return [*launches, *gemm_integer.emit_cpu(replace(product, b=view), ctx, kind)]
-    made, product = _with_b(node, product, ctx)
-    return [*launches, *made, *gemm_integer.emit_cpu(product, ctx)]
+    b_launches, product = _with_b(node, product, ctx)
+    return [*launches, *b_launches, *gemm_integer.emit_cpu(product, ctx)]
 
 
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
@@ -87,7 +88,7 @@ def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `_emit_bytes` does not hold: in C it is for simulators only."""
+    """Returns why `_emit_bytes` does not apply; its C fallback is for simulators only."""
     if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
         return f"needs {VNNI_INT8}"
     b, a_zero, b_zeros = node.arg(1), node.input(2), node.input(3)
@@ -104,18 +105,18 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
     launches, product = _lower(node, ctx, DType.INT16)
-    made, product = _with_b(node, product, ctx)
-    return [*launches, *made, *gemm_integer.emit_any(product, ctx)]
+    b_launches, product = _with_b(node, product, ctx)
+    return [*launches, *b_launches, *gemm_integer.emit_any(product, ctx)]
 
 
 @register
 class MatMulInteger(MatrixProduct):
     """(A - zero points of A) times (B - zero points of B), in int32.
 
-    Zero points are one number, or one per row of A (`[M]`, `[…, M, 1]`) and one per column of B
+    Zero points are scalars, or one per row of A (`[M]`, `[…, M, 1]`) and one per column of B
     (`[N]`, `[…, 1, N]`).
 
-    Numerics: exact; sums past 32 bits wrap. Source: ONNX MatMulInteger, opset 10.
+    Numerics: exact; sums wrap at 32 bits. Source: ONNX MatMulInteger, opset 10.
     """
 
     accuracy = Accuracy.EXACT

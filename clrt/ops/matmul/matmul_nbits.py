@@ -1,4 +1,4 @@
-"""MatMulNBits: a product with weights of few bits, in blocks with a scale each."""
+"""MatMulNBits: a matrix product with 2, 4 or 8-bit weights, quantized by blocks of K."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
 DOT_BLOCK = 32
-"""Places of K that kernels of 8-bit dot products take at once."""
+"""Elements of K in a block of the 8-bit dot product kernels."""
 
 
 def unpack_levels(packed: Array, bits: int) -> Array:
-    """Bytes `[…, bytes]` as elements of so many bits `[…, count]`, low-order bits first."""
+    """Unpacks bytes `[…, bytes]` to `bits`-bit codes, uint8 `[…, bytes * 8 / bits]`.
+
+    The low-order bits of a byte come first.
+    """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
     return np.asarray(parts.reshape(*packed.shape[:-1], -1))
@@ -64,7 +67,7 @@ def _exact(reject: RejectReason) -> RejectReason:
 
 
 def levels_product(node: Node) -> GemmProblem:
-    """A node as a product of the kernel of 8-bit dot products."""
+    """Lowers a MatMulNBits node to a GEMM whose B is packed for the 8-bit dot product kernel."""
     op, scales, zero = node.op, node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits) and scales.numbers is not None
     numbers = None if zero is None else zero.numbers
@@ -99,7 +102,7 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    """B as the kernels of GPUs read it."""
+    """Emits the GPU kernel, with the codes, scales and minima of B packed by rows."""
     op, raw, scales, zero = node.op, node.arg(1), node.arg(2), node.input(3)
     assert isinstance(op, MatMulNBits)
     dtype = np.float16 if zero is None and scales.dtype is DType.FLOAT16 else np.float32
@@ -154,21 +157,21 @@ def _product(node: Node) -> GemmProblem:
 @register
 @dataclass(frozen=True)
 class MatMulNBits(MatrixProduct, EpilogueOp):
-    """A times weights of `bits` bits: (level - zero point) * scale, with one of each per block.
+    """A times B^T with `bits`-bit weights (code - zero point) * scale, quantized by blocks of K.
 
-    Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, a byte holding 8 / bits levels along
-    K, the first one low; scales `[N, blocks]`; optionally zero points, of the scales' shape in A's
-    dtype or packed as B is along the blocks `[N, ceil(blocks * bits / 8)]` (left out they are the
-    middle level); g_idx, which the importer expands; bias `[N]`; then the extras of `steps`. B to
-    the zero points are constants.
+    Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, where a byte holds 8 / bits codes
+    along K, the first in the low-order bits; scales `[N, blocks]`; optionally zero points, either
+    in A's dtype with the shape of the scales or packed like B along the blocks
+    `[N, ceil(blocks * bits / 8)]` (default: 2^(bits - 1)); g_idx, which the importer expands; bias
+    `[N]`; then the extras of `steps`. B, scales and zero points are constants.
 
     Attributes:
-        accuracy_level: 4 allows A to be rounded to 8 bits, by blocks of K.
-        a_bits: clrt's: 8 where it is; see QuantizedMatMul.
-        steps: clrt's: a program over the product with its bias (operand 0) and the extras (1, …),
-            as that of FusedMatMul.
+        accuracy_level: 4 allows kernels to round A to 8 bits, by blocks of K.
+        a_bits: clrt-specific: 8 if A is rounded to 8 bits, else 0; see QuantizedMatMul.
+        steps: clrt-specific: epilogue over the biased product (operand 0) and the extras (1, …),
+            as in FusedMatMul.
 
-    Numerics: as MatMul, but for what accuracy_level allows.
+    Numerics: as MatMul, except for the rounding of A if `a_bits` is 8.
     Source: com.microsoft MatMulNBits 1.
     """
 
@@ -220,17 +223,17 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
 
     @property
     def middle(self) -> int:
-        """The zero point where none is given."""
+        """Default zero point."""
         return 1 << (self.bits - 1)
 
     @property
     def blocks(self) -> int:
-        """Blocks along K."""
+        """Number of quantization blocks along K."""
         return ceil_div(self.K, self.block_size)
 
     @property
     def lines(self) -> int:
-        """Bytes of a column."""
+        """Bytes of the packed codes of one of the N rows of B."""
         return self.blocks * self.block_size * self.bits // 8
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
@@ -281,11 +284,11 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return 2 * prod(int(d) for d in a) * self.N
 
     def levels(self, packed: Array, count: int) -> Array:
-        """Bytes `[N, bytes]` as levels `[N, count]`."""
+        """Unpacks `N` rows of bytes to codes uint8 `[N, count]`."""
         return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
 
     def packed(self, levels: Array) -> Array:
-        """Levels `[N, K]` as B; those past K are 0."""
+        """Packs codes uint8 `[N, K]` as input B; the padding behind K is 0."""
         padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
         padded[:, : self.K] = levels
         parts = padded.reshape(self.N, -1, 8 // self.bits)
@@ -294,7 +297,7 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return np.asarray(lines.reshape(self.N, self.blocks, -1))
 
     def packed_zeros(self, zeros: Array) -> Array:
-        """Zero points uint8 `[N, blocks]` as the input, several to a byte."""
+        """Packs zero points uint8 `[N, blocks]` as the input, 8 / bits to a byte."""
         per_byte = 8 // self.bits
         padded = np.zeros((self.N, round_up(self.blocks, per_byte)), np.uint8)
         padded[:, : self.blocks] = zeros
@@ -303,16 +306,16 @@ class MatMulNBits(MatrixProduct, EpilogueOp):
         return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
 
     def by_dots(self, numbers: Array) -> Array:
-        """Numbers by block, as one for each DOT_BLOCK places of K."""
+        """Repeats per-block values `[N, blocks]` to one per `DOT_BLOCK` elements of K."""
         repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
         return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
 
     def scales(self, scales: Array, rows: slice = slice(None)) -> Array:
-        """Scales as float32 `[N, blocks]`, or rows of them."""
+        """Returns the scales of the selected rows as float32 `[rows, blocks]`."""
         return scales.reshape(self.N, self.blocks)[rows].astype(np.float32)
 
     def zero_points(self, zero: Array, rows: slice = slice(None)) -> Array:
-        """Zero points as float32 `[N, blocks]`, or rows of them."""
+        """Returns the zero points of the selected rows as float32 `[rows, blocks]`."""
         if zero.dtype != np.uint8:
             return self.scales(zero, rows)
         packed = zero.reshape(self.N, -1)[rows]

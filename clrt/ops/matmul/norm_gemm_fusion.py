@@ -1,8 +1,8 @@
-"""Products that share a launch with the norm of the rows that they read, and with each other.
+"""Launch fusion of matrix products with the RMSNormalization of A, and of pairs of products.
 
-So are the projections of a decoder: RMSNormalization before Q, K and V, and before gate and up, of
-which the second's epilogue reads the first. Where rows are few, each work-group normalises them
-itself.
+It serves the projections of a decoder: RMSNormalization before the QKV product, and before gate
+and up, where the epilogue of one reads the other's result. For few rows each work-group
+normalizes them itself.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 
 @dataclass(frozen=True)
 class _SharedLaunch:
-    """What shares a launch.
+    """The operations of one launch.
 
     Attributes:
-        product: Of the rows as the norm gives them.
-        norm: The node that makes these; None where none shares the launch.
-        second: The product of the same rows that the epilogue of the first reads, if it shares it.
+        product: GEMM of the normalized rows.
+        norm: Node that normalizes the rows; None if it is not part of the launch.
+        second: Node and GEMM of the same rows whose result the epilogue of `product` reads; None
+            if there is none in the launch.
     """
 
     product: GemmProblem
@@ -58,23 +59,23 @@ class _SharedLaunch:
 
 
 def _product(node: Node, ctx: Lowering) -> GemmProblem | None:
-    """A product that a launch may share, of one of two kernels; None for other nodes.
+    """Returns the GEMM of a node, by gemm_levels_cpu or gemm_cpu; None if it cannot be fused.
 
     Raises:
-        UnsupportedError: It runs by another kernel.
+        UnsupportedError: The node runs by another kernel.
     """
     if not isinstance(node.op, MatrixProduct):
         return None
     if node not in ctx.memo:
         try:
-            ctx.memo[node] = _found_product(node, ctx)
+            ctx.memo[node] = _lower_fusible(node, ctx)
         except UnsupportedError as error:
             ctx.memo[node] = error
-    found = ctx.memo[node]
-    if isinstance(found, UnsupportedError):
-        raise found
-    assert found is None or isinstance(found, GemmProblem)
-    return found
+    product = ctx.memo[node]
+    if isinstance(product, UnsupportedError):
+        raise product
+    assert product is None or isinstance(product, GemmProblem)
+    return product
 
 
 _LEVELS: dict[type[Op], Callable[[Node], GemmProblem]] = {
@@ -83,7 +84,7 @@ _LEVELS: dict[type[Op], Callable[[Node], GemmProblem]] = {
 }
 
 
-def _found_product(node: Node, ctx: Lowering) -> GemmProblem | None:
+def _lower_fusible(node: Node, ctx: Lowering) -> GemmProblem | None:
     assert isinstance(node.op, MatrixProduct)
     levels_product = _LEVELS.get(type(node.op))
     if levels_product is not None:
@@ -93,30 +94,30 @@ def _found_product(node: Node, ctx: Lowering) -> GemmProblem | None:
 
 
 def _second(node: Node, makers: ProducerMap) -> Node | None:
-    """The product of the same rows that the epilogue of a node reads, if one does."""
+    """Returns the product of the same A that the epilogue of a node reads; None if none."""
     if not isinstance(node.op, MatrixProduct):
         return None
     for extra in node.op.extras(node):
-        made = makers.get(extra)
-        if made is not None and type(made.op) is type(node.op) and made.arg(0) is node.arg(0):
-            return made
+        other = makers.get(extra)
+        if other is not None and type(other.op) is type(node.op) and other.arg(0) is node.arg(0):
+            return other
     return None
 
 
 def norm_of(nodes: tuple[Node, ...], makers: ProducerMap, ctx: Lowering) -> Node | None:
-    """The norm of the rows that products read, if nothing else reads it.
+    """Returns the RMSNormalization that produces A of the products `nodes`; None if there is none.
 
     Raises:
-        UnsupportedError: Others read it, or it is none of the rows of a matrix.
+        UnsupportedError: Other nodes read its output, too, or it does not normalize matrix rows.
     """
     rows = nodes[0].arg(0)
-    made = makers.get(rows)
-    if made is None or not isinstance(made.op, RMSNormalization):
+    norm = makers.get(rows)
+    if norm is None or not isinstance(norm.op, RMSNormalization):
         return None
-    row_norm(made, ctx.caps)
+    row_norm(norm, ctx.caps)
     if not makers.is_only_read_by(nodes, rows):
-        raise UnsupportedError(f"other nodes read {made}, too")
-    return made
+        raise UnsupportedError(f"other nodes read {norm}, too")
+    return norm
 
 
 def _match_normed(
@@ -132,13 +133,16 @@ def _match_normed(
 def _match_narrow(
     node: Node, makers: ProducerMap, ctx: Lowering
 ) -> FusionMatch | FusionMiss | None:
-    """Weights of 16 bits are half as long on their way: there the tile of many rows would wait."""
+    """Matches a product with 16-bit weights, for the kernel of few rows.
+
+    With half the bytes of float32 to read, the tile for many rows would be the bottleneck.
+    """
     product = _product(node, ctx)
     if product is None or product.levels is not None or product.right is product.dtype:
         return None
     for reader in makers.readers[node.output]:
-        joined = reader is not None and isinstance(reader.op, MatrixProduct)
-        if joined or (reader is not None and normalised_product(reader, makers) is node):
+        is_product = reader is not None and isinstance(reader.op, MatrixProduct)
+        if is_product or (reader is not None and normalised_product(reader, makers) is node):
             return FusionMiss(f"it may share a launch with {reader}")
     kib = node.arg(1).nbytes / 1024
     if kib < ctx.thresholds(SmallMThresholds).narrow_kib:
@@ -163,10 +167,10 @@ def _match_both(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch |
 
 
 def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | None:
-    """A product with the second one that its epilogue reads.
+    """Returns a product with the second one that its epilogue reads; None if there is none.
 
     Raises:
-        UnsupportedError: They are not of one form, or others read the second one.
+        UnsupportedError: Their weights differ in layout, or other nodes read the second product.
     """
     product = _product(node, ctx)
     second = None if product is None else _second(node, makers)
@@ -183,12 +187,12 @@ def _gated(node: Node, makers: ProducerMap, ctx: Lowering) -> _SharedLaunch | No
 
 
 def _form(product: GemmProblem) -> object:
-    """How the elements of B lie."""
+    """Returns a comparable key of the layout of B."""
     return product.b_defines if product.levels is None else product.levels.defines
 
 
 def _in_tile(shared: _SharedLaunch) -> GemmProblem:
-    """The product, reading the second one where the launch has it."""
+    """Returns the GEMM that reads the second product from its tile, and A before the norm."""
     product = shared.product
     if shared.second is not None:
         value = shared.second[0].output
@@ -205,17 +209,18 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     if norm is not None:
         assert isinstance(norm.op, RMSNormalization)
         normed = RmsNormPrologue(norm.arg(1), norm.op.epsilon)
-    joined = _in_tile(shared)
-    if joined.levels is not None:
+    fused = _in_tile(shared)
+    if fused.levels is not None:
         more = None if second is None else second.levels
-        return RegionLaunches(emit_levels_cpu(joined, ctx, normed, more))
-    few, apart = emit_few_rows(joined, ctx, normed, second), _apart(shared, ctx)
-    taken, left = (few, apart) if shared.product.m <= MOST_ROWS else (apart, few)
-    return RegionLaunches(taken, tuple(x.kernel for x in left))
+        return RegionLaunches(emit_levels_cpu(fused, ctx, normed, more))
+    few, separate = emit_few_rows(fused, ctx, normed, second), _separate(shared, ctx)
+    # The kernels of the other path are compiled, too: a new number of rows must not compile.
+    launches, others = (few, separate) if shared.product.m <= MOST_ROWS else (separate, few)
+    return RegionLaunches(launches, tuple(x.kernel for x in others))
 
 
-def _apart(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
-    """The launches of the nodes on their own, for more rows."""
+def _separate(shared: _SharedLaunch, ctx: Lowering) -> list[Launch]:
+    """Emits separate launches for the nodes, the faster path for many rows."""
     launches: list[Launch] = []
     if shared.norm is not None:
         assert isinstance(shared.norm.op, Op)

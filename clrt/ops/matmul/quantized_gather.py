@@ -1,4 +1,4 @@
-"""QuantizedGather: rows of a quantised matrix, such as embeddings, as floats."""
+"""QuantizedGather: gathers and dequantizes rows of a quantized matrix, such as embeddings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _emit_exact(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _rounds(wanted: bool) -> RejectReason:
-    """Why a variant does not hold that rounds scales, or does not."""
+    """Returns the reject function of a variant that rounds scales (`wanted`) or does not."""
 
     def reject(node: Node, caps: DeviceCaps) -> str | None:
         op = node.op
@@ -62,12 +62,15 @@ def _rounds(wanted: bool) -> RejectReason:
 @register
 @dataclass(frozen=True)
 class QuantizedGather(Op):
-    """float32 `[…, K]`: rows of a constant uint8 `[N, bytes of a row]` by integer indices `[…]`.
+    """Gathers rows of a quantized matrix and dequantizes them.
+
+    Inputs: integer indices `[…]`; a constant uint8 `[N, bytes of a row]` of GGUF blocks. Output:
+    float32 `[…, K]`.
 
     Attributes:
-        type: Name of the type of its blocks.
-        exact: 1 where scales and minima are taken as they are; 0 where they are rounded to float16.
-            Either is as they lie for products on the device (QuantizedMatMul).
+        type: Name of the GGUF block type.
+        exact: 0: scales and minima are rounded to float16; 1: they are not. Both match the packed
+            form that QuantizedMatMul reads on the device, so that weights can be shared.
 
     Source: llama.cpp's get_rows.
     """
@@ -98,11 +101,11 @@ class QuantizedGather(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         indices, raw = inputs
         assert indices is not None and raw is not None
-        places = check_indices(indices, (self.N,), self.name, 0)
+        row_numbers = check_indices(indices, (self.N,), self.name, 0)
         shape = (*indices.shape, self.K)
-        if not places.size:
+        if not row_numbers.size:
             return (np.zeros(shape, np.float32),)
-        rows = np.ascontiguousarray(raw[places.reshape(-1)])
-        found = quantised_type(self.type, self)
-        values = found.dequantise(rows) if self.exact else in_half(found.levels(rows))
+        rows = np.ascontiguousarray(raw[row_numbers.reshape(-1)])
+        block_type = quantised_type(self.type, self)
+        values = block_type.dequantise(rows) if self.exact else in_half(block_type.levels(rows))
         return (values.reshape(shape),)

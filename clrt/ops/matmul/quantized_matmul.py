@@ -1,4 +1,4 @@
-"""QuantizedMatMul: a product with weights of few bits, as llama.cpp's files have them."""
+"""QuantizedMatMul: a matrix product with weights in quantized blocks of GGUF."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from clrt.ops.registry import register
 from clrt.util.math import round_up
 
 ROUNDED_BITS = 8
-"""Of A, where the kernels of 8-bit dot products round it."""
+"""Value of `a_bits` if kernels round A for 8-bit dot products."""
 
 
 def _product(node: Node, b: MatrixOperand) -> GemmProblem:
-    """The product, but for how its B lies."""
+    """Lowers a QuantizedMatMul node to a GEMM with the operand `b` for B."""
     op, a, y = node.op, node.arg(0), node.output
     assert isinstance(op, QuantizedMatMul)
     rows = a.dims[:-1] or (1,)
@@ -58,14 +58,14 @@ def _product(node: Node, b: MatrixOperand) -> GemmProblem:
 
 
 def _unread(node: Node) -> MatrixOperand:
-    """B, for kernels that read it in another form."""
+    """Returns a placeholder operand B for kernels that read a packed form instead."""
     op = node.op
     assert isinstance(op, QuantizedMatMul)
     return MatrixOperand(BufferArg(node.arg(1)), (*(0 for _ in node.arg(0).dims[:-2]), op.N, 1))
 
 
 def levels_product(node: Node) -> GemmProblem:
-    """A node as a product of the kernel of 8-bit dot products."""
+    """Lowers a node to a GEMM whose B is packed for the 8-bit dot product kernel."""
     op, raw = node.op, node.arg(1)
     assert isinstance(op, QuantizedMatMul)
     levels = dot_weights(op.type, op.N, op.K, raw)
@@ -84,7 +84,11 @@ def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_floats(emit: gemm_variants.EmitProduct, in_panels: bool) -> Emit:
-    """The launches of a kernel of float products, for which B is dequantised at load."""
+    """Returns an emit function for a float GEMM kernel whose B is dequantized at load.
+
+    Args:
+        in_panels: B is packed in panels of columns.
+    """
 
     def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
         op, raw = node.op, node.arg(1)
@@ -119,17 +123,17 @@ def _bits(node: Node, wanted: int) -> str | None:
 @register
 @dataclass(frozen=True)
 class QuantizedMatMul(MatrixProduct, EpilogueOp):
-    """A times the transpose of quantised rows, and the program `steps` over the product.
+    """A times B^T with quantized rows of B, and the epilogue `steps` over the product.
 
-    Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` whose blocks are of a type
-    of GGUF; then the extras of `steps`, as those of FusedMatMul. Output: `[…, N]`.
+    Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` of GGUF blocks; then the
+    extras of `steps`, as in FusedMatMul. Output: float32 `[…, N]`.
 
     Attributes:
-        type: Name of the block type.
-        a_bits: 8 where rows of A are rounded to 8 bits by blocks of K, with a scale each, and
-            scales and minima of B to float16; 0 where both are taken as they are.
+        type: Name of the GGUF block type.
+        a_bits: 8: rows of A are rounded to 8 bits with a scale per block of K, and the scales and
+            minima of B to float16; 0: nothing is rounded.
 
-    Numerics: float32; with 8 bits whole numbers are multiplied and summed by block.
+    Numerics: float32; if `a_bits` is 8, integers are multiplied and summed by block.
     Source: llama.cpp's mul_mat.
     """
 
@@ -161,10 +165,10 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
 
     @property
     def block_type(self) -> BlockType:
-        """The type of B's blocks.
+        """Block type of B.
 
         Raises:
-            ShapeError: There is no quantised type of that name.
+            ShapeError: GGUF has no quantized type named `type`.
         """
         return quantised_type(self.type, self)
 
@@ -195,7 +199,11 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
         return 2 * prod(int(d) for d in a) * self.N
 
     def dequantised(self, raw: Value, width: int | None) -> PackedWeight:
-        """B as float32: in panels of `panel_width` columns, or `[N, K]` where None."""
+        """Returns B dequantized to float32.
+
+        Args:
+            width: Columns of a panel; None for the plain layout `[N, K]`.
+        """
         found, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
         if width is None:
             nbytes = 4 * self.N * self.K

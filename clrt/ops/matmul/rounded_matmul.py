@@ -1,4 +1,4 @@
-"""RoundedMatMul: a product of numbers rounded to a scale with weights of 8 bits."""
+"""RoundedMatMul: a matrix product of A, quantized by a constant scale, with 8-bit weights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from clrt.ops.registry import register
 
 BYTES = (DType.INT8, DType.UINT8)
 MOST_DEPTH = 1 << 15
-"""Of K: products of numbers below 256 are summed in 32 bits."""
-_MOST_LEVELS = 256
+"""Maximum K: products of 8-bit integers are summed in 32 bits."""
+# Number of integers that 8 bits represent, the maximum span of the quantized values of A.
+_MAX_LEVELS = 256
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -59,17 +60,20 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class RoundedMatMul(MatrixProduct, EpilogueOp):
-    """A as multiples of `scale`, times B, and the program `steps` over the product.
+    """A, rounded to multiples of `scale`, times dequantized B, and the epilogue `steps`.
 
-    Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; float32 scales `[N]` and zero
-    points `[N]` of B's dtype, constants; then the extras of `steps`, as those of FusedMatMul.
-    Output: `[…, N]`.
+    Inputs: A float32 `[…, K]`; B, a constant int8 or uint8 `[K, N]`; constant float32 scales `[N]`
+    and zero points `[N]` of B's dtype; then the extras of `steps`, as in FusedMatMul. Output:
+    float32 `[…, N]`.
 
     Attributes:
-        trans_b: B is `[N, K]`.
-        scale, low, high: Elements of A are rounded as RoundToScale does it.
+        trans_b: 1 if B is `[N, K]`.
+        scale: Step of the rounding of A.
+        low: Minimum of A / scale, to which smaller quotients are clamped (as RoundToScale does).
+        high: Maximum of A / scale.
+        steps: Epilogue over the product (operand 0) and the extras (1, 2, …).
 
-    Numerics: whole numbers are multiplied and summed exactly, and then scaled in float32.
+    Numerics: integers are multiplied and summed exactly, then scaled in float32.
     Source: clrt.
     """
 
@@ -94,10 +98,10 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
         return [v for v in node.inputs[4:] if v is not None]
 
     def matrix(self, inputs: Types) -> tuple[int, int]:
-        """K and N.
+        """Returns K and N.
 
         Raises:
-            ShapeError: B, its scales or zero points, or the levels of A do not fit.
+            ShapeError: B, its scales or zero points do not fit, or the range of A exceeds 8 bits.
         """
         b, scales, zeros = (need(inputs, i, self) for i in (1, 2, 3))
         if b.dtype not in BYTES or b.rank != 2 or not b.is_static:
@@ -111,7 +115,7 @@ class RoundedMatMul(MatrixProduct, EpilogueOp):
             raise ShapeError(
                 f"{self.name}: scales {scales} and zero points {zeros} do not fit B {b}."
             )
-        if not -_MOST_LEVELS < self.low <= self.high < self.low + _MOST_LEVELS:
+        if not -_MAX_LEVELS < self.low <= self.high < self.low + _MAX_LEVELS:
             raise ShapeError(f"{self.name}: levels {self.low} to {self.high} are not of 8 bits.")
         return k, n
 

@@ -1,4 +1,4 @@
-"""RoutedMatMul: each row times the matrix of the expert that it goes to."""
+"""RoutedMatMul: the matrix product of a mixture of experts, each row with its expert's matrix."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _slots(node: Node) -> int:
 
 
 def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
-    """Why slots are not computed each on its own: experts have several, which share weights."""
+    """Returns why slots are not computed one by one: experts have several that share weights."""
     experts = node.arg(1).dims[0]
     return None if _slots(node) <= experts else f"for up to {experts} slots"
 
@@ -88,14 +88,14 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class RoutedMatMul(Op):
-    """y[s] = W[experts[s]] x[s / each], for each slot s: a token and an expert that it goes to.
+    """y[s] = W[experts[s]] x[s / each] for each slot s, a pair of a token and one of its experts.
 
-    Inputs: x `[slots / each, K]` and W `[E, N, K]`, float32, float16 or bfloat16, which need not be
-    one dtype; experts `[tokens, used]`, whose elements are the slots. Output: `[slots, N]` in x's
-    dtype. Only weights of experts that some token goes to are read.
+    Inputs: x `[slots / each, K]` and W `[E, N, K]`, float32, float16 or bfloat16, not necessarily
+    of one dtype; experts `[tokens, used]`, the expert of each slot. Output: `[slots, N]` in x's
+    dtype. Only the weights of experts with a token are read.
 
     Attributes:
-        each: Slots of a row of x: `used` where x has tokens, 1 where it has slots.
+        each: Slots per row of x: `used` if the rows of x are tokens, 1 if they are slots.
 
     Numerics: sums are float32.
     Source: clrt; Shazeer et al., Outrageously Large Neural Networks (2017) for mixtures of experts.

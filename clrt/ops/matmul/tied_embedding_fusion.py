@@ -1,6 +1,7 @@
-"""Rows of a table that is the weight of a product, too, as the embeddings of many models are.
+"""Launch fusion of a Gather whose table is also the weight of a product (tied embeddings).
 
-They are read where the product reads them, so that the table lies on the device once.
+The Gather reads rows from the packed panels of the product, so that the device holds the table
+once.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from clrt.ops.movement.common import index_t
 from clrt.ops.movement.gather import Gather
 from clrt.util.math import ceil_div
 
-_ELEMS = 256  # to a work-item
+_ELEMS = 256  # elements per work-item
 
 
 def _match(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    """A Gather of rows of a constant that is B, transposed, of a product."""
+    """Matches a Gather of rows of a constant that is the transposed B of a product."""
     if not isinstance(node.op, Gather) or not node.arg(0).is_constant:
         return None
     table = node.arg(0)
