@@ -75,9 +75,8 @@ def _pci(device: cl.Device, extensions: list[str]) -> str:
         if not bus or not slot:
             return ""
         device_function = int.from_bytes(slot, "little")  # 5 bits of device, 3 of function
-        bus_number = int.from_bytes(bus, "little")
-        address = int.from_bytes(domain, "little"), bus_number, device_function >> 3
-        return _address(*address, device_function & 7)
+        domain_number, bus_number = (int.from_bytes(b, "little") for b in (domain, bus))
+        return _address(domain_number, bus_number, device_function >> 3, device_function & 7)
     if "cl_amd_device_attribute_query" in extensions:
         topology = device_bytes(device, _TOPOLOGY_AMD, 24)
         if topology and int.from_bytes(topology[:4], "little") == _PCIE_AMD:
