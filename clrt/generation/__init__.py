@@ -1,6 +1,6 @@
-"""Text from language models.
+"""Text generation by language models.
 
-`TextGenerator` is what users touch. A request becomes a `GenerationState`; the `Scheduler` runs
-several together on the `DecoderEngine`, which has a decoder on a device and its cache. Options,
-chat templates, text of tokens, stops and constraints know no device and no graph.
+`TextGenerator` is the user's class. A request becomes a `GenerationState`; the `Scheduler` batches
+several on the `DecoderEngine`, which holds a decoder on a device and its KV cache. Options, chat
+templates, detokenization, stop strings and constraints depend on neither device nor graph.
 """

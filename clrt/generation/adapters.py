@@ -1,4 +1,4 @@
-"""Adapters as users name them."""
+"""LoRA adapters as arguments of users."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from clrt.util.files import expanded
 
 AdapterPath: TypeAlias = "str | Path"
 Adapters: TypeAlias = "AdapterPath | Sequence[AdapterPath | tuple[AdapterPath, float]]"
-"""LoRA adapters of a model: a path, or several, each with how much of it counts."""
+"""LoRA adapters of a model: a path, or several, each optionally paired with its factor."""
 
 
 def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
-    """The paths of adapters, and how much of each counts.
+    """Returns the paths of adapters, each with its factor (default 1).
 
     Raises:
-        InputError: It is none of what `Adapters` says.
+        InputError: `adapters` is not of the type `Adapters`.
     """
     if isinstance(adapters, str | Path):
         adapters = [adapters]

@@ -1,4 +1,4 @@
-"""Answers as they come, while an event loop goes on."""
+"""Async streams of generated text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from clrt.generation.streaming import Finish, PieceReader
 
 
 class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
-    """The pieces of one answer, from `TextGenerator.astream`, while the event loop goes on.
+    """Text chunks of one generation, from `TextGenerator.astream`, without blocking the event loop.
 
     Args:
-        workers: One thread, which drives the scheduler for all such streams.
+        workers: Executor with one thread, which runs the scheduler for all async streams.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
         self._workers = workers
 
     async def __anext__(self) -> str:
-        """The next piece.
+        """Returns the next text chunk.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         while not (piece := self._next()):
             if self._has_ended():
@@ -49,7 +49,7 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
             raise
 
     async def aclose(self) -> None:
-        """Ends the text where it is; `result` has it as far as it came."""
+        """Ends generation now; `result` has the text so far."""
         self._close()
 
     async def __aenter__(self) -> AsyncGeneratedStream:
@@ -59,10 +59,10 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
         await self.aclose()
 
     async def finish(self) -> GeneratedText:
-        """The whole answer, once it is there.
+        """Returns the complete result once generation has ended.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         async for _ in self:
             pass
@@ -70,10 +70,10 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
 
     @property
     def result(self) -> GeneratedText:
-        """The answer, behind its last piece.
+        """Result of the generation, after its last chunk.
 
         Raises:
-            InputError: It goes on.
+            InputError: Generation is still running.
         """
         if self._result is None:
             raise InputError("The text goes on; read its pieces, or await `finish`.")
@@ -81,10 +81,10 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
 
 
 async def finish_all(streams: Sequence[AsyncGeneratedStream]) -> list[GeneratedText]:
-    """The whole answers; where one fails, or the task is cancelled, all end.
+    """Returns the results of all streams; ends all if one fails or the task is cancelled.
 
     Raises:
-        ClrtError: What went wrong.
+        ClrtError: A generation failed.
     """
     try:
         return list(await asyncio.gather(*(stream.finish() for stream in streams)))
@@ -94,10 +94,10 @@ async def finish_all(streams: Sequence[AsyncGeneratedStream]) -> list[GeneratedT
 
 
 async def search_all(searches: Sequence[BeamSearch]) -> list[GeneratedText]:
-    """What beam searches find, one search after the other; the same holds.
+    """Runs beam searches one after the other and returns their texts; cancellation ends them.
 
     Raises:
-        ClrtError: What went wrong.
+        ClrtError: A search failed.
     """
     found: list[GeneratedText] = []
     for search in searches:

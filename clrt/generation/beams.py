@@ -1,4 +1,4 @@
-"""Beam search: of all texts that it looks at the likeliest."""
+"""Beam search for the most likely texts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from clrt.ir.op import Array
 
 @dataclass(eq=False)
 class Beam:
-    """A text under way.
+    """A partial or finished text of a beam search.
 
     Attributes:
-        tokens: Behind the prompt.
-        score: The sum of their log-probabilities, as rules change them.
-        logprobs: Of each.
-        sequence: Where they are run; None where that is still to be made.
+        tokens: Generated tokens, without the prompt.
+        score: Sum of the tokens' log-probabilities, as changed by the rules.
+        logprobs: Log-probability per token, unchanged by rules.
+        sequence: Sequence in the KV cache; None if not opened yet.
     """
 
     tokens: list[int]
@@ -44,17 +44,17 @@ class Beam:
 
 @dataclass(eq=False)
 class BeamSearch:
-    """A search for the likeliest texts behind a prompt.
+    """A beam search for the most likely continuations of a prompt.
 
-    A text counts with the sum of its log-probabilities, divided by its number of tokens to the
-    power `length_penalty`; only texts that have ended, by a token or by their number of tokens, are
-    results. Rules of `Sampling` change the log-probabilities that are summed.
+    The score of a text is the sum of its log-probabilities divided by its number of tokens to the
+    power `length_penalty`. Only finished texts, by an end token or the length limit, are results.
+    Rules of `Sampling` change the summed log-probabilities.
 
     Attributes:
-        prompt: Tokens; with a source those that texts begin with.
-        source: What the encoder reads; None for a decoder alone.
-        calls: Calls of tools that texts may have; None for none.
-        cancelled: Set to true it ends the search.
+        prompt: Prompt tokens; with `source` the decoder's start tokens.
+        source: Encoder input; None for a decoder-only model.
+        calls: Format and tools of tool calls to parse; None for none.
+        cancelled: Setting it to True stops the search.
 
     Source: transformers' `_beam_search`.
     """
@@ -85,22 +85,21 @@ class BeamSearch:
         sampling: Sampling,
         calls: ExpectedCalls | None = None,
     ) -> BeamSearch:
-        """A search for a prompt.
+        """Creates a search for the tokens of a prompt.
 
         Raises:
-            InputError: It is too long.
+            InputError: The prompt is too long.
         """
         prompt, source = model.begin(tokens)
         return cls(scheduler, model, prompt, sampling, source, calls)
 
     def run(self) -> list[GeneratedText]:
-        """The likeliest texts, as many as `num_return_sequences`.
+        """Returns the `num_return_sequences` most likely texts, best first.
 
         Raises:
-            InputError: The prompt is longer than the context.
-            OutOfMemoryError: The cache has no room for all beams.
+            InputError: The prompt is longer than the context, or the rules ban all tokens.
+            OutOfMemoryError: The cache cannot hold all beams.
             CancelledError: The search was cancelled.
-            InputError: The rules leave no token.
         """
         started = time.perf_counter()
         self._beams = [Beam([], 0.0, ())]
@@ -110,7 +109,7 @@ class BeamSearch:
         return [self._result(beam, *spent) for _, beam in found]
 
     def _search(self) -> float:
-        """Looks until the search is over; when the first tokens were there."""
+        """Runs the search to its end; returns the time of the first tokens, by `perf_counter`."""
         first = 0.0
         try:
             while self._beams:
@@ -124,8 +123,10 @@ class BeamSearch:
         return first
 
     def _logits(self, engine: DecoderEngine) -> list[NDArray[np.float32]]:
-        """The logits behind each beam. A beam goes on where its parent's tokens are, or in a copy:
-        of full pages both have the same.
+        """Returns the next-token logits of each beam.
+
+        A beam continues its parent's sequence if no other beam does, else a new one that shares the
+        parent's full pages.
         """
         kept = {b.sequence for b in self._beams}
         for sequence in [s for s in self._open if s not in kept]:
@@ -135,7 +136,7 @@ class BeamSearch:
             if beam.sequence is None:
                 beam.sequence = open_text(engine, [*self.prompt, *beam.tokens], self.source)
                 self._open.append(beam.sequence)
-        # Of a source, the start of the text is no part.
+        # The decoder's start tokens do not count as computed prompt tokens.
         before = engine.computed + (0 if self.source is None else len(self.prompt))
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
         rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
@@ -147,10 +148,11 @@ class BeamSearch:
         return [b.sequence for b in self._beams if b.sequence is not None]
 
     def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:
-        """The beams of the next step; none once the search is over.
+        """Selects the beams of the next step; none once the search is over.
 
         Args:
-            length: Of texts with one more token.
+            logits: Next-token logits of each beam, float32 `[vocabulary]`.
+            length: Number of tokens of a text including the next one.
         """
         count, ends, most = self.sampling.num_beams, self.model.ends, self._limit
         candidates = self._candidates(logits, max(2, 1 + len(ends)) * count)
@@ -182,7 +184,7 @@ class BeamSearch:
         return float(score / length**self.sampling.length_penalty)
 
     def _is_over(self, best: float, length: int) -> bool:
-        """Whether running texts, of which the best has that score, cannot become results."""
+        """Whether no running beam, the best with score `best`, can still become a result."""
         options = self.sampling
         if len(self._finished) < options.num_beams:
             return False
@@ -195,7 +197,9 @@ class BeamSearch:
     def _candidates(
         self, logits: Sequence[NDArray[np.float32]], most: int
     ) -> list[tuple[float, int, int, float]]:
-        """Score, beam, token and the token's log-probability of the best texts, best first."""
+        """Returns score, beam index, token and token log-probability of the `most` best candidates,
+        best first.
+        """
         found = []
         for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
             finite = np.nan_to_num(row, nan=-np.inf, neginf=-np.inf)
@@ -206,7 +210,7 @@ class BeamSearch:
         return sorted(found, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
     def _following(self, beam: Beam, parent: Beam) -> Beam:
-        """The beam in its parent's sequence, unless another one is."""
+        """Moves the parent's sequence to `beam`, unless another child already has it."""
         sequence, parent.sequence = parent.sequence, None
         if sequence is not None:
             sequence.tokens.append(beam.tokens[-1])
@@ -232,7 +236,7 @@ class BeamSearch:
 
 
 def _best(scores: NDArray[np.float64], most: int) -> list[tuple[int, float]]:
-    """The tokens with the highest scores above -inf, best first, each with its score."""
+    """Returns the tokens with the `most` highest scores above -inf, best first, with the scores."""
     count = min(most, len(scores))
     found = np.argpartition(-scores, count - 1)[:count]
     order = found[np.lexsort((found, -scores[found]))]

@@ -1,4 +1,4 @@
-"""Caches of prompts in files, so that they are computed once for several processes."""
+"""Files of prompt caches: keys and values that several processes can reuse."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from clrt.util.files import atomic_write
 
 _FORMAT = "clrt-cache"
 _ANGLES = "angles"
-# What the metadata says of the content in front of the first page.
+# Metadata for each content id before the first page.
 _STARTS: dict[int, dict[str, str]] = {NOTHING: {}, LONG: {_ANGLES: "long"}}
 
 
 def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, int]:
-    """The pages that are full of a prompt's tokens, `[pages, elements]`, and what they begin with
-    (`KvSequence.start`).
+    """Computes the full pages of a prompt.
 
-    It is for calls of `scheduler.exclusive`.
+    For use within `scheduler.exclusive`.
+
+    Returns:
+        The pages, `[pages, elements]`, and the content id before the first (`KvSequence.start`).
 
     Raises:
-        InputError: It fills none, or is longer than the context.
-        OutOfMemoryError: The cache has no room.
+        InputError: The prompt does not fill a page, or is longer than the context.
+        OutOfMemoryError: The prompt does not fit into the cache.
     """
     count = len(tokens) // PAGE_TOKENS
     if not count:
@@ -55,10 +57,10 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
 def write_cache(
     path: Path, fingerprint: str, tokens: Sequence[int], pages: Array, start: int = NOTHING
 ) -> int:
-    """Writes pages and their tokens; how many tokens these are.
+    """Writes pages and their tokens to a file; returns the number of tokens.
 
     Args:
-        start: What `compute_pages` says that the pages begin with.
+        start: Content id before the first page, from `compute_pages`.
 
     Raises:
         InputError: The file cannot be written.
@@ -74,13 +76,13 @@ def write_cache(
 
 
 def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array, int]:
-    """Tokens and pages of a file, and what the pages begin with (`KvSequence.start`).
+    """Reads tokens, pages and the content id before the first page (`KvSequence.start`).
 
     Args:
-        like: `[0, elements]`: pages of the model.
+        like: Array `[0, elements]` with the model's page size and dtype.
 
     Raises:
-        ModelError: It is damaged, or of another model, or no such file.
+        ModelError: The file is missing, damaged or from another model.
     """
     header = read_header(path)
     if header.metadata.get("format") != _FORMAT:

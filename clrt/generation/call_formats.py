@@ -1,4 +1,4 @@
-"""How chat templates write calls of tools: the format that a model was trained on."""
+"""Tool call formats of known models, and their detection by the chat template."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clrt.errors import InputError, ModelError
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.tool_calls import CallFormat, CallReader, ExpectedCalls
 
-#: What may come first in an answer is last.
+#: Ordered: a format whose start may occur at the start of another's answer comes last.
 FORMATS = (
     CallFormat("<tool_call>", "</tool_call>"),  # Hermes, Qwen, SmolLM 3, Granite 4
     CallFormat("<tool_calls>", "</tool_calls>"),
@@ -39,12 +39,12 @@ _USER = {"role": "user", "content": _ASKED}
 
 
 def find_format(template: ChatTemplate) -> CallFormat | None:
-    """The format of calls that a chat template itself writes, or else tells the model of.
+    """Detects the format in which a chat template writes tool calls, or else mentions them.
 
-    It writes a call as a message of an assistant, and that is read in each format.
+    Renders a call as an assistant message and parses it with each format.
 
     Returns:
-        None where it is none of `FORMATS`.
+        None if it is none of `FORMATS`.
     """
     for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
         written = _written(template, arguments)
@@ -55,9 +55,10 @@ def find_format(template: ChatTemplate) -> CallFormat | None:
 
 
 def _written(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
-    """A chat with a call: what lies behind the question, and behind the start of the answer.
+    """Renders a chat with a call; None if the template rejects it.
 
-    None where the template does not take it.
+    Returns:
+        The text after the question, and the text after the start of the assistant message.
     """
     call = {"name": _NAME, "arguments": arguments}
     calls = [{"id": "call00001", "type": "function", "function": call}]
@@ -71,15 +72,20 @@ def _written(template: ChatTemplate, arguments: object) -> tuple[str, str] | Non
 
 
 def _same(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Returns the length of the common prefix of two strings."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _reads(one: CallFormat, behind: str, answer: str) -> bool:
-    """Whether a format finds the call, and nothing else."""
+    """Whether a format parses exactly the rendered call.
+
+    Args:
+        behind: Rendered text after the question.
+        answer: Rendered text after the start of the assistant message.
+    """
     text = behind if one.start in behind else answer
-    if not one.end:  # the template ends a turn in its own way
+    if not one.end:  # drops the template's own end of turn
         text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
     reader = CallReader(ExpectedCalls.of(one, [_TOOL]))
     reader.push(text)
@@ -88,7 +94,7 @@ def _reads(one: CallFormat, behind: str, answer: str) -> bool:
 
 
 def with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message whose calls have their arguments as JSON texts."""
+    """Returns a copy of a message whose tool calls have their arguments as JSON strings."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message

@@ -1,4 +1,4 @@
-"""A chat with a language model, turn by turn."""
+"""A multi-turn chat with a language model."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MOST_BYTES = 256 << 20
 
 
 class Chat:
-    """A chat: its messages, and what its turns have in common. `TextGenerator.chat` makes it.
+    """A chat: its messages and the options of its turns. Created by `TextGenerator.chat`.
 
-    A turn runs only what is new: the cache has the rest, as long as there is room for it. One turn
-    runs at a time.
+    A turn runs only new tokens, as long as the cache holds the earlier ones. One turn runs at a
+    time.
 
     Attributes:
-        messages: All so far, `{"role": …, "content": …}`; they may be changed between turns.
+        messages: All messages so far, `{"role": …, "content": …}`; may be changed between turns.
 
     Args:
-        generator: The model.
-        system: The first message, of role "system"; None for none.
-        request: The options of all turns.
+        generator: Generator with the model.
+        system: System message; None for none.
+        request: Options of all turns.
     """
 
     def __init__(
@@ -51,24 +51,25 @@ class Chat:
         self._generator = generator
         self._request = request
         self._lock = RLock()
-        # The call that begins the turn under way, and its stream.
+        # The call that starts the current turn, and the turn's stream.
         self._turn: tuple[ActiveCall, ref[GeneratedStream] | None] | None = None
-        # What was rendered and generated, and its tokens.
+        # Text rendered and generated so far, and its tokens.
         self._text, self._tokens = "", list[int]()
 
     def __repr__(self) -> str:
         return f"<clrt.Chat of {len(self.messages)} messages with {self._generator!r}>"
 
     def send(self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> GeneratedText:
-        """The answer to a message; both are added to `messages`.
+        """Sends a message and returns the answer; both are added to `messages`.
 
         Args:
-            message: A text of the user, or a message, such as the result of a tool; or several.
+            message: Text of the user, or a message such as the result of a tool; or several
+                messages.
 
         Raises:
-            InputError: The chat has no room in the context, the message is none, or another turn
-                is under way.
-            OutOfMemoryError: The cache has no room.
+            InputError: The chat is longer than the context, the message is invalid, or another turn
+                is running.
+            OutOfMemoryError: The text does not fit into the cache.
         """
         with self.stream(message) as pieces:
             return pieces.result
@@ -76,7 +77,7 @@ class Chat:
     def stream(
         self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> GeneratedStream:
-        """The same, piece by piece. The answer is added where the pieces end, or are closed.
+        """Sends a message and streams the answer, which is added once the stream ends or is closed.
 
         Raises:
             ClrtError: As `send`.
@@ -100,7 +101,7 @@ class Chat:
             call.end()
 
     def _is_under_way(self) -> bool:
-        """Whether a turn is: its stream is being made, or is there and open."""
+        """Whether a turn is running: its stream is being created, or is open."""
         if self._turn is None:
             return False
         call, made = self._turn
@@ -110,12 +111,12 @@ class Chat:
         return stream is not None and stream.is_open
 
     def reset(self) -> None:
-        """Begins anew, with the system's message alone."""
+        """Restarts the chat with the system message only."""
         self.messages = list(self._start)
         self._text, self._tokens = "", []
 
     def save(self, path: str | Path) -> None:
-        """Writes the messages as JSON.
+        """Writes the messages to a JSON file.
 
         Raises:
             InputError: The file cannot be written, or a message is not JSON.
@@ -128,10 +129,10 @@ class Chat:
             stream.write(text.encode("utf-8"))
 
     def load(self, path: str | Path) -> None:
-        """Takes the messages of a file in place of its own.
+        """Replaces the messages by those of a file of `save`.
 
         Raises:
-            InputError: The file holds no messages.
+            InputError: The file does not hold messages.
         """
         file = expanded(path)
         try:
@@ -145,7 +146,7 @@ class Chat:
         self._text, self._tokens = "", []
 
     def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
-        """What is done at the end of a turn."""
+        """Returns the callback for the end of a turn, which records its messages and tokens."""
 
         def end(answer: GenerationState, result: GeneratedText | None) -> None:
             if result is not None:
@@ -155,12 +156,12 @@ class Chat:
         return end
 
     def _note(self, text: str, answer: GenerationState, result: GeneratedText) -> None:
-        """Notes the tokens of a turn, if they are those of its text."""
+        """Records the tokens of a turn for the next prompt, if they spell exactly its text."""
         made = list(result.tokens)
         ended = bool(made) and made[-1] in answer.ends
         if ended:
             made.pop()
-        # A stop text is in the tokens and not in the text, and so is what is not yet certain.
+        # Tokens include a stop string, and text that was still uncertain, which the text does not.
         spelled = ended or result.finish_reason in ("length", "constraint")
         special = _added(self._generator._model, special=True)
         includes = self._request.sampling.include_stop
@@ -168,10 +169,10 @@ class Chat:
             self._text, self._tokens = text + result.text, [*answer.prompt, *made]
 
     def _continued(self, text: str) -> list[int]:
-        """The tokens of a chat that goes on where the last turn ended; none where it does not.
+        """Returns the tokens of a prompt that continues the last turn; [] if it does not.
 
-        An answer's tokens may be others than those of its text, and are what the cache has. Where a
-        token that stands for a text of its own follows, both are the same to the model.
+        Generated tokens may differ from the tokenization of their text, and are the ones in the
+        cache. This is equivalent if an added token follows, because tokenization splits there.
         """
         if not self._tokens or not text.startswith(self._text):
             return []
@@ -183,7 +184,7 @@ class Chat:
 
 
 def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of a turn."""
+    """Returns the messages of a turn."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if isinstance(given, Mapping):
@@ -192,6 +193,6 @@ def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
 
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
-    """The tokens that stand for a text of their own."""
+    """Returns the texts of the added tokens by id, or only of the special ones."""
     found = model.tokenizer.get_added_tokens_decoder()
     return {k: token.content for k, token in found.items() if token.special or not special}

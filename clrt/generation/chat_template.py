@@ -1,4 +1,4 @@
-"""Messages of a chat to the text that a model was trained on."""
+"""Renders chat messages by a model's chat template."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TOO_MUCH = (
 class ChatTemplate:
     """A chat template in Jinja, rendered as transformers renders it.
 
-    A template is not trusted: it runs in a sandbox, and its text and work have bounds; see
+    A template is not trusted: it runs in a sandbox with bounds on its work and output; see
     `clrt.generation.sandbox`.
 
     Args:
-        source: The template.
-        special_tokens: Texts that it may use by name, such as `bos_token`.
-        origin: What messages call it.
+        source: Source of the template.
+        special_tokens: Texts of special tokens by variable name, such as `bos_token`.
+        origin: Subject of error messages.
         for_tools: Another template for chats with tools; None for the same.
 
     Raises:
-        ModelError: It is no template, or too long.
+        ModelError: The source is not a template, or too long.
         UnsupportedError: Jinja is not installed.
     """
 
@@ -66,18 +66,18 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, folder: Path, name: str | None = None) -> ChatTemplate:
-        """The chat template of a model folder, with its special tokens.
+        """Reads the chat template of a model folder, with its special tokens.
 
-        `chat_template.jinja` and `additional_chat_templates/*.jinja` come first, then
-        `chat_template` of tokenizer_config.json, which may be a list of named ones.
+        `chat_template.jinja` and `additional_chat_templates/*.jinja` override `chat_template` of
+        tokenizer_config.json, which may be a list of named ones.
 
         Args:
-            name: Which of several. None takes "default", and "tool_use", if there is one, for
-                chats with tools.
+            name: Name of one of several templates. None selects "default", and "tool_use", if it
+                exists, for chats with tools.
 
         Raises:
             ModelError: There is none, or a file is damaged.
-            InputError: There is none of that name.
+            InputError: There is none with that name.
             UnsupportedError: Jinja is not installed.
         """
         sources = _sources(folder)
@@ -106,17 +106,17 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The text of a chat.
+        """Renders a chat as prompt text.
 
         Args:
-            messages: As `plain_messages` takes them.
+            messages: Messages accepted by `plain_messages`.
             tools: JSON schemas of functions that the model may call.
-            add_generation_prompt: Whether the text ends with the start of an answer.
-            variables: What the template may use besides, such as `enable_thinking=False`.
+            add_generation_prompt: Whether the text ends with the start of an assistant message.
+            variables: Further variables of the template, such as `enable_thinking=False`.
 
         Raises:
-            InputError: The messages are none, or the template does not take them.
-            ModelError: The template asks for too much, or for what the sandbox forbids.
+            InputError: The messages are invalid, or the template rejects them.
+            ModelError: The template exceeds its budget, or is stopped by the sandbox.
         """
         if tools is not None and self._for_tools is not None:
             return self._for_tools.render(messages, tools, add_generation_prompt, **variables)
@@ -138,7 +138,7 @@ class ChatTemplate:
             raise ModelError(
                 f"{self._origin} does what no chat template may: {_saying(error)}."
             ) from error
-        except Exception as error:  # of any kind: the template is a program
+        except Exception as error:  # any type: the template is a program
             if type(error) is sandbox.TemplateError:
                 raise InputError(
                     f"{self._origin} does not take these messages: {_saying(error)}."
@@ -159,7 +159,7 @@ def has_template(folder: Path) -> bool:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """The texts of special tokens by name, `bos_token` and the like, as a folder says.
+    """Reads the texts of special tokens from a model folder, by name such as `bos_token`.
 
     Raises:
         ModelError: A file is damaged.
@@ -176,7 +176,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _sources(folder: Path) -> dict[str, tuple[str, str]]:
-    """Templates by name: source and what messages call it."""
+    """Reads the templates of a folder; returns source and subject of error messages by name."""
     files = {"default": folder / "chat_template.jinja"}
     more = sorted(path_in(folder, "additional_chat_templates").glob("*.jinja"))
     files |= {file.stem: file for file in more}
@@ -198,12 +198,12 @@ def _sources(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _saying(error: Exception) -> str:
-    """What an error says, as a part of a sentence."""
+    """Returns the text of an error as part of a sentence, shortened."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:_LONGEST_SAYING].removesuffix(".")
 
 
 def _line(error: Exception) -> int:
-    """The line of the template that an error is from; 0 where that is not known."""
+    """Returns the template line that raised an error; 0 if unknown."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((f.lineno or 0 for f in reversed(frames) if f.filename == "<template>"), 0)

@@ -1,4 +1,4 @@
-"""Language models as compiled files: the optimised graph, and what else texts take."""
+"""Compiled files of language models: the optimized graph, tokenizer, options and template."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ from clrt.plan.weight_forms import packed_weights
 from clrt.runtime.model.model import Model, load
 
 _EXTRA = "generation"
-# What of a decoder is not in the graph.
+# Fields of a decoder's configuration that the graph does not hold.
 _SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
 MOST_CONTEXT = 1 << 24
-"""The most places of a text that may be asked for."""
+"""Maximum context that may be requested, in tokens."""
 _ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
 
 def is_compiled_language_model(path: Path) -> bool:
-    """Whether a compiled file is of a language model.
+    """Whether a compiled file holds a language model.
 
     Raises:
-        ModelError: It is damaged, or no compiled model.
+        ModelError: The file is damaged, or not a compiled model.
     """
     return _EXTRA in read_extras(path)
 
 
 def write_language_model(model: LanguageModel, path: Path, cache: str, producer: str) -> None:
-    """Writes a language model; its weights lie as the device of the process wants them.
+    """Writes a language model, with its weights packed for the process's device.
 
     Args:
-        cache: How its cache holds numbers.
+        cache: Dtype of the KV cache, a key of `CACHES`.
+        producer: Name of the writing program.
 
     Raises:
         InputError: The file cannot be written.
@@ -79,12 +80,13 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
 def write_decoder(
     graph: Graph, name: str, extras: Mapping[str, Any], path: Path, producer: str
 ) -> None:
-    """Writes the graph of a decoder; its weights lie as the device of the process wants them.
+    """Writes the graph of a decoder, with its weights packed for the process's device.
 
     Args:
-        graph: As `clrt.models.decoders.graph` builds it.
-        name: Of what the file has besides.
-        extras: This.
+        graph: Graph of `clrt.models.decoders.graph`.
+        name: Key of the extras in the file.
+        extras: Further JSON data of the file.
+        producer: Name of the writing program.
 
     Raises:
         InputError: The file cannot be written.
@@ -97,18 +99,18 @@ def write_decoder(
 
 
 def sizes_of(decoder: DecoderConfig) -> dict[str, int]:
-    """What `decoder_of` makes an encoder of, or its decoder."""
+    """Returns the sizes of an encoder or its decoder, from which `decoder_of` recreates it."""
     return {name: getattr(decoder, name) for name in _ENCODER_SIZES}
 
 
 def decoder_of(
     path: Path, told: object, family: str, encoder: DecoderConfig | None = None
 ) -> DecoderConfig:
-    """An encoder or a decoder by its sizes.
+    """Creates the configuration of an encoder or a decoder from its sizes.
 
     Args:
-        path: The file that has them.
-        told: As `sizes_of` gives it, perhaps damaged.
+        path: File that the sizes come from.
+        told: Result of `sizes_of`, read from the file and not yet checked.
 
     Raises:
         ModelError: The file is damaged.
@@ -127,11 +129,11 @@ def decoder_of(
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads what `write_language_model` wrote, but for the graph, which `load` maps.
+    """Reads a file of `write_language_model`, without the graph, which `load` maps.
 
     Raises:
-        ModelError: The file is damaged, or is no language model.
-        InputError: The file has another context or cache than asked for.
+        ModelError: The file is damaged, or not a language model.
+        InputError: The context is too large, or the file has a cache of another dtype.
     """
     with explain_missing_extra("Text generation"):
         from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
@@ -165,7 +167,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
     encoder = _encoder(path, found, context)
-    # A graph is there already.
+    # The graph was built before: fields that only its construction needs stay at defaults.
     sizes |= {"long_beyond": long_beyond}
     decoder = DecoderConfig(**sizes, intermediate=0, context=most, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
@@ -191,7 +193,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
 
 
 def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
-    """The encoder that a file tells of; None where it has none.
+    """Reads the encoder's configuration from the extras of a file; None if it has no encoder.
 
     Raises:
         ModelError: The file is damaged.
@@ -203,7 +205,12 @@ def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decod
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a step's inputs, with one slab of one page."""
+    """Returns the shapes of a step's inputs, for a cache of one slab with one page.
+
+    Args:
+        tokens: Number of input tokens.
+        rows: Number of output rows.
+    """
     sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
     sizes |= dict.fromkeys((f"pages{s}" for s in range(1, MAX_SLABS)), 0)
     sizes |= {"history": 1, "biases": 1, "batch": 1, "places": 1}
@@ -215,13 +222,13 @@ def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ..
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> int:
-    """The size of a dim such as `places`, or `2*places`."""
+    """Evaluates a dim such as `places` or `2*places`."""
     factor, _, name = dim.rpartition("*")
     return int(factor or 1) * sizes[name]
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:
-    """The options that differ from those of clrt."""
+    """Returns the options that differ from the defaults, by name."""
     usual = replace(Sampling())
     pairs = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
     return {n: v for n, v in pairs.items() if v != getattr(usual, n)}

@@ -1,4 +1,4 @@
-"""Text that keeps to a JSON schema, a regular expression or a grammar, token by token."""
+"""Constrained decoding by a JSON schema, a regular expression or a grammar (llguidance)."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LONGEST_SAYING = 500
-# The line of a report that says what is wrong; others show where.
+# Line of an llguidance report with the reason; other lines show the position.
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
 
 # llguidance recurses once per rule or subschema while it compiles, up to 4 KB each. These bounds
-# leave ten times of that on the stack that it gets, and some seconds for the slowest rules.
+# leave a tenfold margin on its stack, and take some seconds for the slowest rules.
 _MAX_CHARS = {"regex": 1 << 16, "grammar": 1 << 20, "json_schema": 1 << 20}
 _MAX_RULES, _MAX_SUBSCHEMAS, _MAX_PATTERNS = 4000, 5000, 128
 _STACK_BYTES = 256 << 20
 
 
 class WrittenTokenizer(Protocol):
-    """What is needed of a `tokenizers.Tokenizer`."""
+    """Methods used of a `tokenizers.Tokenizer`."""
 
     def to_str(self) -> str:
-        """The tokenizer as tokenizer.json has it."""
+        """Returns the tokenizer in the format of tokenizer.json."""
 
 
 class ConstraintTokens:
-    """The tokens that constraints choose among. To make one takes up to a second, so keep it.
+    """Vocabulary of constraints. Creating it takes up to a second, so reuse it.
 
     Attributes:
-        size: Tokens that a mask tells of.
-        eos: Ids that end a text.
+        size: Number of tokens in a mask.
+        eos: Token ids that end a text.
 
     Args:
-        tokenizer: A `tokenizers.Tokenizer` whose tokens are bytes: of kind ByteLevel or
+        tokenizer: A `tokenizers.Tokenizer` whose tokens are bytes, with decoder ByteLevel or
             ByteFallback.
-        eos: Ids that end a text, at least one.
-        size: Logits of the model, which may be more than there are tokens; None for as many.
+        eos: Token ids that end a text, at least one.
+        size: Number of the model's logits, at least the number of tokens; None for the same.
 
     Raises:
-        InputError: An id is no token, or there are fewer logits than tokens.
-        UnsupportedError: llguidance is not installed, or it knows no bytes of such tokens.
+        InputError: An id is invalid, or there are fewer logits than tokens.
+        UnsupportedError: llguidance is not installed, or does not support the tokenizer.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class ConstraintTokens:
 
 
 class Constraint:
-    """A rule that a text keeps to, and how far the text has come.
+    """A constraint on a text, and its state after the tokens accepted so far.
 
-    Give one of the three. Patterns match the whole text.
+    Takes exactly one of the three kinds of rules. Patterns match the whole text.
 
     Args:
-        tokens: The tokens to choose among.
-        json_schema: A JSON schema: a mapping, its text, or a class of pydantic.
-        regex: A regular expression, as Rust's crate regex writes it.
-        grammar: A grammar, as Lark or GBNF writes it.
+        tokens: Vocabulary.
+        json_schema: A JSON schema: a mapping, its text, or a pydantic model class.
+        regex: A regular expression in the syntax of Rust's crate regex.
+        grammar: A grammar in Lark or GBNF syntax.
 
     Raises:
-        InputError: None or several are given, or it is not valid.
+        InputError: None or several rules are given, or the rule is not valid.
         UnsupportedError: llguidance is not installed.
     """
 
@@ -132,22 +132,23 @@ class Constraint:
 
     @property
     def is_met(self) -> bool:
-        """Whether the text may end here."""
+        """Whether the text may end after the tokens so far."""
         return self._ended or self._matcher.is_accepting()
 
     @property
     def is_done(self) -> bool:
-        """Whether the text ends here: it has, or nothing may follow."""
+        """Whether the text has ended, or no token may follow."""
         return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
 
     def allowed(self) -> NDArray[np.uint32]:
-        """The tokens that may come next, a bit each: [ceil(tokens.size / 32)], read-only.
+        """Returns a bit mask of the allowed next tokens, uint32 `[ceil(tokens.size / 32)]`,
+        read-only.
 
-        Token t is bit `t % 32` of word `t // 32`. Tokens that end the text are allowed where it
-        may end. Once the text is done no others are.
+        Token t is bit `t % 32` of word `t // 32`. End tokens are allowed where the text may end;
+        after the end no others are.
 
         Raises:
-            InputError: The rule takes too much work at this place.
+            InputError: The rule takes too much work in this state.
         """
         words = (self.tokens.size + 31) // 32
         if self._ended:
@@ -158,13 +159,13 @@ class Constraint:
         self._check()
         found = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
-        return found[:words]  # the library has one more where the last one is full
+        return found[:words]  # the library returns one word more if the last word is full
 
     def accept(self, token: int) -> None:
-        """Goes on with a token. After the end only tokens that end the text follow.
+        """Advances the state by a token. After the end only end tokens are accepted.
 
         Raises:
-            InputError: It is not allowed here, and nothing has changed; or the rule takes too
+            InputError: The token is not allowed, and the state is unchanged; or the rule takes too
                 much work.
         """
         if token in self.tokens.eos and self.is_met:
@@ -177,9 +178,9 @@ class Constraint:
         raise InputError(f"Token {token} does not keep to the {self._kind}.")
 
     def forced(self) -> list[int]:
-        """Tokens that must come next, as many as are certain; they are not yet accepted.
+        """Returns the tokens that must follow, as far as they are certain, without accepting them.
 
-        They are those that the tokenizer makes of the text that must follow.
+        They are the tokenizer's tokens for the text that must follow.
 
         Raises:
             InputError: The rule takes too much work.
@@ -190,7 +191,7 @@ class Constraint:
         return list(self._matcher.compute_ff_tokens())
 
     def copy(self) -> Constraint:
-        """The same rule at the same place, which goes on by itself."""
+        """Returns an independent copy of the constraint with its state."""
         made = object.__new__(Constraint)
         made.__dict__.update(self.__dict__)
         made._matcher = self._matcher.deep_copy()
@@ -207,7 +208,7 @@ class Constraint:
 
 
 def _check_size(kind: str, rule: str) -> None:
-    """Refuses what llguidance would recurse into too deep, or take too long for.
+    """Checks that a rule is small enough for llguidance's recursion depth and time.
 
     Raises:
         InputError: The text is too long, or has too many rules, subschemas or patterns.
@@ -217,8 +218,8 @@ def _check_size(kind: str, rule: str) -> None:
             f"The {kind} has {len(rule)} characters; the most is {_MAX_CHARS[kind]}, so split it."
         )
     if kind == "grammar":
-        rules = rule.replace("::", ":").count(":")  # each rule has one, so it is no fewer
-        most = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # of a schema in it
+        rules = rule.replace("::", ":").count(":")  # an upper bound: each rule has one or more
+        most = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # embedded schema
         if rules > most:
             raise InputError(
                 f"The grammar has {rules} colons, one or more for each rule; the most is {most}, "
@@ -249,10 +250,10 @@ def _check_size(kind: str, rule: str) -> None:
 
 
 def _on_deep_stack(call: Callable[[], T]) -> T:
-    """Calls llguidance on a deep stack, whatever that of the caller is.
+    """Calls llguidance in a thread with a large stack.
 
     Raises:
-        InputError: There is no memory for such a stack.
+        InputError: The stack cannot be allocated.
         ValueError: The rule is not valid.
     """
     try:
@@ -260,16 +261,16 @@ def _on_deep_stack(call: Callable[[], T]) -> T:
     except RuntimeError as error:
         raise InputError(f"A constraint needs a stack of {_STACK_BYTES} bytes: {error}.") from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
+        if type(error).__name__ != "PanicException":  # pyo3's class, which no module exports
             raise
         raise ValueError(str(error)) from error
 
 
 def _schema_text(value: object) -> str:
-    """A JSON schema as text.
+    """Returns a JSON schema as text.
 
     Raises:
-        InputError: It is none.
+        InputError: It is not a JSON schema.
     """
     maker = getattr(value, "model_json_schema", None)
     schema: Any = maker() if callable(maker) else value
@@ -284,7 +285,7 @@ def _schema_text(value: object) -> str:
 
 
 def _saying(text: str) -> str:
-    """What a report of llguidance says, as a part of a sentence."""
+    """Returns the reason in an llguidance report, as part of a sentence."""
     report = text.partition("\n<state>")[0]
     found = _REASON.search(report)
     first = found[1] if found else report.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Tokens to text while they come, one by one."""
+"""Streaming detokenization: text from tokens that arrive one by one."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from clrt.generation.token_decoders import decoding_steps
 
 
 class TokenNames(Protocol):
-    """What is needed of a `tokenizers.Tokenizer`."""
+    """Attributes and methods used of a `tokenizers.Tokenizer`."""
 
     @property
     def decoder(self) -> Any:
-        """Its decoder; None without one."""
+        """Decoder; None without one."""
 
     def id_to_token(self, id: int) -> str | None:
-        """A token as the vocabulary writes it; None for an id that it does not have."""
+        """Returns a token as the vocabulary writes it; None for an unknown id."""
 
     def get_added_tokens_decoder(self) -> Any:
-        """The added tokens by id."""
+        """Returns the added tokens by id."""
 
 
 class TextStream:
-    """The text of tokens that come one by one.
+    """Converts a stream of tokens to text.
 
-    What `push` and `finish` give, one after the other, is `tokenizer.decode` of all tokens. Each
-    call takes the time of its token: no text is decoded twice. A character whose bytes are not yet
-    complete is kept back. So are tokens of bytes (`<0xE2>`) until another token follows, since
-    one that is not valid makes U+FFFD of all of them.
+    The concatenated results of `push` and `finish` equal `tokenizer.decode` of all tokens. No text
+    is decoded twice, so the time per token is constant. An incomplete UTF-8 character is buffered;
+    so are byte tokens (`<0xE2>`) until another token follows, since one invalid byte turns the
+    whole run into U+FFFD.
 
     Args:
         tokenizer: A `tokenizers.Tokenizer`.
         skip_special_tokens: Whether special tokens have no text.
-        kept: Special tokens that have text all the same.
+        kept: Special tokens that have text anyway.
 
     Raises:
-        UnsupportedError: The tokenizer's decoder gives no text token by token.
+        UnsupportedError: The tokenizer's decoder does not allow streaming.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class TextStream:
         self._skipped = {token.content for token in added if token.special} - set(kept)
 
     def anew(self) -> TextStream:
-        """One with the same options, before its first token."""
+        """Returns a new stream with the same options, before its first token."""
         made = copy(self)
         made._steps = decoding_steps(self._state)
         return made
 
     def push(self, token_id: int) -> str:
-        """The text that is certain with one more token. An id without a token has no text."""
+        """Adds a token and returns the text that is now certain. An unknown id has no text."""
         token = self._token(token_id)
         if token is None or token in self._skipped:
             return ""
         return self._through([token])
 
     def finish(self) -> str:
-        """The rest of the text. An incomplete character is U+FFFD."""
+        """Returns the rest of the text. An incomplete character becomes U+FFFD."""
         found = []
         for k, step in enumerate(self._steps):
             found.append(self._through(step.finish(), k + 1))

@@ -1,4 +1,4 @@
-"""Guesses by a draft model: a smaller one, with its own cache, writes ahead of the texts."""
+"""Draft tokens by a draft model: a smaller model with its own cache."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ from clrt.generation.speculation_policy import StepTimeModel
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.files import expanded
 
-# A text's prompt is read once that takes no more than this share of the time since it was asked
-# for: so an answer that is short is not late by it.
+# The draft model reads a prompt once that takes at most this fraction of the time since the
+# request: so it does not delay short answers noticeably.
 _READING_SHARE = 0.1
-# Guesses cost nothing before so many steps are known: of few each may have been disturbed.
+# Draft tokens count as free until this many steps are measured: few samples may be disturbed.
 _FIRST_STEPS = 6
-# What reading a token takes grows by so much at most: the machine may have been busy.
+# Maximum growth factor of the measured time per read token: the machine may have been busy.
 _READING_GROWTH = 1.25
 
 
 @dataclass(eq=False)
 class _DraftedText:
-    """Where the draft model is in a text.
+    """State of the draft model for one generation.
 
     Attributes:
-        sampler: Draws as the text's own does, by the same seed: so both agree more often.
-        wanted: How many guesses are wanted this time.
-        guesses: Those that there are.
+        answer: The generation.
+        sequence: Its sequence in the draft model's cache.
+        sampler: Sampler with the generation's options and seed, so that both models agree more
+            often.
+        wanted: Number of draft tokens wanted in this step.
+        guesses: Draft tokens of this step so far.
     """
 
     answer: GenerationState
@@ -47,12 +50,12 @@ class _DraftedText:
 
 
 class DraftModel:
-    """A draft model, which keeps step with the texts that it writes ahead of.
+    """A draft model, with a sequence for each generation that it drafts for.
 
     Args:
-        engine: Of the draft model.
-        vocabulary: How many tokens the draft model has logits of.
-        known: How many tokens the model has that texts are of.
+        engine: Engine of the draft model.
+        vocabulary: Number of logits of the draft model.
+        known: Number of logits of the target model.
     """
 
     def __init__(self, engine: DecoderEngine, vocabulary: int, known: int) -> None:
@@ -62,23 +65,23 @@ class DraftModel:
         self._texts: dict[GenerationState, _DraftedText] = {}
         self._without: set[GenerationState] = set()
         self._costs, self._steps = StepTimeModel(), 0
-        # Seconds per token of steps that read, without the first one, which compiles.
+        # Seconds per token of prompt-reading steps, without the first one, which compiles.
         self._has_read, self._read_s = False, 0.0
 
     def follows(self, answer: GenerationState) -> bool:
-        """Whether it can guess for a text: its tokens and their number are within the model, and
-        the cache had room so far.
+        """Whether it can draft for a generation: the tokens and their number fit the draft model,
+        and its cache has not run out of memory for it.
         """
         return answer not in self._without
 
     def guess_s(self, texts: int) -> float:
-        """Seconds that a guess takes where so many texts have theirs together; 0 at first."""
+        """Returns the predicted seconds per draft token if `texts` run together; 0 until known."""
         return self._costs.of(texts) / texts if self._steps >= _FIRST_STEPS else 0.0
 
     def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:
-        """Tokens that may follow texts, for each at most as many as wanted.
+        """Returns draft tokens for generations, for each at most the wanted number.
 
-        A text whose prompt is still to be read gets none this time, and perhaps later.
+        A generation whose prompt the draft model has yet to read may get none this time.
 
         Raises:
             ClrtError: A run failed.
@@ -96,23 +99,26 @@ class DraftModel:
         return {text.answer: text.guesses for text in texts if text.guesses}
 
     def forget(self, answer: GenerationState) -> None:
-        """Frees what a text has here."""
+        """Frees the state of a generation."""
         self._without.discard(answer)
         text = self._texts.pop(answer, None)
         if text is not None:
             self.engine.close(text.sequence)
 
     def reset(self) -> None:
-        """Frees what all texts have here, whatever an exception has left of it."""
+        """Frees the state of all generations; works after an exception at any point."""
         self._texts, self._without = {}, set()
         self.engine.begin_anew()
 
     def close(self) -> None:
-        """Frees the device's memory."""
+        """Frees the device memory."""
         self.engine.close_model()
 
     def _followed(self, answer: GenerationState, wanted: int) -> _DraftedText | None:
-        """A text with all of its tokens, and no guesses; None where it cannot be followed."""
+        """Returns the state of a generation, updated to all of its tokens, without draft tokens.
+
+        None if the tokens do not fit the draft model.
+        """
         text = self._texts.get(answer)
         known = 0 if text is None else text.sequence.known
         more = answer.text_from(known)
@@ -130,13 +136,13 @@ class DraftModel:
         return text
 
     def _is_time(self, text: _DraftedText) -> bool:
-        """Whether what is to be read of a text is little beside what it took so far."""
+        """Whether reading the pending tokens takes little time relative to the generation's age."""
         left = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s
         return left < PAGE_TOKENS or left * self._read_s <= _READING_SHARE * so_far_s
 
     def _step(self, texts: Sequence[_DraftedText]) -> None:
-        """A further guess for texts. A prompt that a step has no room for is left for the next."""
+        """Adds one draft token per text; prompts beyond the step limit wait for the next step."""
         parts: list[ScheduledSequence] = []
         taking: list[_DraftedText] = []
         room = CHUNK
@@ -162,7 +168,7 @@ class DraftModel:
                 text.wanted = 0
 
     def _note(self, tokens: int, rows: int, seconds: float) -> None:
-        """Notes what a step took."""
+        """Records the time of a step with `tokens` input tokens and `rows` draft tokens."""
         if tokens == rows:
             self._costs.note(rows, seconds)
             self._steps += 1
@@ -173,7 +179,7 @@ class DraftModel:
             self._has_read = True
 
     def _goes_on(self, text: _DraftedText) -> bool:
-        """Whether another guess is wanted, and possible."""
+        """Whether another draft token is wanted, and possible."""
         ended = bool(text.guesses) and text.guesses[-1] in text.answer.ends
         has_room = len(text.sequence.tokens) < self.engine.context
         followed = text.answer in self._texts
@@ -183,16 +189,16 @@ class DraftModel:
 def open_drafter(
     source: str | Path, model: LanguageModel, cache: str, **options: Any
 ) -> DraftModel:
-    """A draft model on a device.
+    """Opens a draft model on a device.
 
     Args:
-        source, cache: As `read_language_model`.
-        model: That texts are of.
-        options: Of `DecoderEngine`.
+        source, cache: As in `read_language_model`.
+        model: The target model.
+        options: Options of `DecoderEngine`.
 
     Raises:
-        InputError: Its tokens are not the model's.
-        UnsupportedError: One of both has an encoder.
+        InputError: The two vocabularies differ.
+        UnsupportedError: One of the models has an encoder.
         ClrtError: As `read_language_model` and `clrt.load`.
     """
     if not isinstance(source, str | Path):
@@ -207,12 +213,12 @@ def open_drafter(
 
 
 def check_same_tokens(model: LanguageModel, draft: LanguageModel) -> None:
-    """Checks that a draft model has the tokens of the model.
+    """Checks that a draft model has the same vocabulary as the model.
 
-    Models of one family pad their logits differently: that is no difference.
+    Numbers of logits may differ: models of a family pad them differently.
 
     Raises:
-        InputError: It has not.
+        InputError: A token differs.
     """
     ours, theirs = (_by_id(m) for m in (model, draft))
     wrong = next(

@@ -1,4 +1,4 @@
-"""What encoders read: sources, their place in a cache, and the inputs of a batch of them."""
+"""Inputs of encoders: checks, batches, and their pages in the cross-attention cache."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from clrt.ops.attention.page_layout import PAGE_TOKENS
 from clrt.util.math import ceil_div
 
 Given: TypeAlias = "Sequence[int] | Array"
-"""Tokens; or frames, float32 `[frames, features]`."""
+"""Encoder input: tokens, or frames float32 `[frames, features]`."""
 
-# Places of a batch, padding included, unless one source alone has more.
+# Maximum number of positions of a batch, with padding, unless it holds one input only.
 _MOST_PLACES = 4096
-# Sources of one batch have at most this share of the longest one as padding, or so many places.
+# Maximum padding of an input in a batch: a fraction of the longest input, or a number of positions.
 _PADDING, _FEW = 0.25, 16
 NOWHERE = -1
-"""The row of a source that nothing is kept of."""
+"""Row of an input that is not cached."""
 
 
 @dataclass(eq=False)
 class EncoderInput:
-    """What an encoder reads, and the pages with what cross-attention sees of it.
+    """An encoder input, and the pages with its keys and values for cross-attention.
 
     Attributes:
         given: int32 `[tokens]`, or float32 `[frames, features]`.
-        places: How many states it has.
-        key: Tells sources apart.
-        row: Of the table.
-        users: Sequences, and others, that need it.
-        pages: Where its states are.
-        content: What the last page holds (`KvPagePool.fill`); texts of another source have other
-            keys and values though their tokens be the same.
-        done: Whether the states are there.
+        places: Number of encoder output positions.
+        key: Digest of the input.
+        row: Row of the page table.
+        users: Reference count: sequences, and calls of `DecoderEngine.read`.
+        pages: Pages with its keys and values.
+        content: Content id of the last page (`KvPagePool.register`); texts with another encoder
+            input have other keys and values even for the same tokens.
+        done: Whether it is encoded.
     """
 
     given: Array
@@ -54,21 +54,21 @@ class EncoderInput:
 
     @property
     def left(self) -> int:
-        """How many places have yet to be computed."""
+        """Number of positions yet to be encoded."""
         return 0 if self.done else self.places
 
     @property
     def parts(self) -> list[tuple[bytes, int]]:
-        """What each of its pages holds (`KvPagePool.fill`)."""
+        """Content of each page, as `KvPagePool.register` takes it."""
         return [(self.key, index) for index in range(ceil_div(self.places, PAGE_TOKENS))]
 
     def forget(self) -> None:
-        """The cache begins anew."""
+        """Marks the input as not encoded, after the cache was emptied."""
         self.pages, self.content, self.done = [], NOTHING, False
 
 
 class CheckedSource(NamedTuple):
-    """A source as the encoder takes it, how many places it has, and what tells it apart."""
+    """A checked encoder input: array, number of encoder positions, and digest."""
 
     given: Array
     places: int
@@ -76,11 +76,10 @@ class CheckedSource(NamedTuple):
 
 
 def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
-    """A source, checked.
+    """Checks an encoder input and converts it to an array.
 
     Raises:
-        InputError: The model has no encoder, or one that reads something else; or it has no or too
-            many places.
+        InputError: The model has no encoder, or the input has a wrong shape, is empty or too long.
     """
     if encoder is None:
         raise InputError("The model has no encoder; give its text as a prompt.")
@@ -103,13 +102,13 @@ def source_of(given: Given, encoder: DecoderConfig | None) -> CheckedSource:
             f"The {what.format(len(array))}, and the encoder reads at most "
             f"{encoder.context * encoder.stride}; shorten it, or choose a larger context."
         )
-    # Different frames are never taken for the same by a digest of this length.
+    # The digest is long enough that collisions of different frames can be ignored.
     key = hashlib.blake2b(array.tobytes(), digest_size=32).digest()
     return CheckedSource(array, places, key)
 
 
 def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
-    """Sources that are encoded together: of about one length."""
+    """Yields batches of inputs of similar length, the longest first."""
     batch: list[EncoderInput] = []
     for source in sorted(sources, key=lambda s: -s.places):
         longest = batch[0].places if batch else 0
@@ -123,7 +122,7 @@ def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
 
 
 def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of the inputs of `EncoderPart` for so many sources of so many places."""
+    """Returns the shapes of the inputs of `EncoderPart`, for inputs padded to `places`."""
     source: tuple[int, ...] = (batch, places)
     if encoder.features:
         source = (batch, places * encoder.stride, encoder.features)
@@ -131,15 +130,17 @@ def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, t
 
 
 def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The same of the largest batch that there may be."""
+    """Returns the shapes of the inputs of `EncoderPart` for the largest batch."""
     return input_shapes(encoder, max(_MOST_PLACES // encoder.context, 1), encoder.context)
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:
-    """The inputs of `EncoderPart` for a batch of sources, perhaps of none."""
+    """Returns the inputs of `EncoderPart` for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
-        places = ceil_div(places, _FEW) * _FEW  # each number of places has a plan
+        places = (
+            ceil_div(places, _FEW) * _FEW
+        )  # limits the number of shapes, each of which has a plan
     shapes = input_shapes(encoder, len(batch), places)
     given = np.zeros(shapes["source"], np.float32 if encoder.features else np.int32)
     writes = np.zeros(shapes["writes"], np.int32)

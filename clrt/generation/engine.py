@@ -1,4 +1,4 @@
-"""Runs tokens of several sequences through a decoder on a device, and holds their cache."""
+"""Runs decoder steps of several sequences on a device and holds their KV cache."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ _IDLE = TokenSampler(Sampling(), 0, seed=0)
 
 
 class DecoderEngine(EngineMemory):
-    """A decoder on a device, with its cache; perhaps with an encoder.
+    """A decoder on a device with its KV cache, and optionally an encoder.
 
-    A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
-    texts that see it, and it is encoded before the first of them runs, or by `encode`. It is kept
-    until `release`, and for each text until `close`:
+    A model with an encoder reads an input: `read` registers it, `open` creates sequences that
+        attend
+    to it, and it is encoded before the first of their steps, or by `encode`. It stays cached until
+    `release` and until each of its sequences is closed:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
@@ -59,20 +60,19 @@ class DecoderEngine(EngineMemory):
         engine.close(text)
         engine.release(source)
 
-    It is for one thread at a time. After a run that failed the cache begins anew, and sequences run
-    their tokens again.
+    Not thread-safe. A failed run empties the cache; open sequences then recompute their tokens.
 
     Attributes:
-        cache: Keys and values of all sequences, and of sources.
-        computed: Tokens that were run so far, of all sequences, and places of sources.
+        cache: Keys and values of all sequences and encoder inputs.
+        computed: Number of tokens and encoder positions computed so far, over all sequences.
 
     Args:
-        graph: As `clrt.models.decoders.graph` builds it, or the header of its file.
-        context: The most tokens of a sequence.
-        encoder: What the graph has besides the decoder.
+        graph: Decoder graph of `clrt.models.decoders.graph`, or the header of its file.
+        context: Maximum number of tokens of a sequence.
+        encoder: Configuration of the encoder in `graph`; None for a decoder-only model.
         long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
-            texts; 0 if all texts use the same. Longer ones have all their tokens run anew.
-        sequences: For how many sequences at a time there is room at first.
+            texts; 0 if all texts use the same. A text that grows beyond it is recomputed.
+        sequences: Initial number of sequences to allocate for.
         device, cache_dir, memory_limit: As in `clrt.load`.
     """
 
@@ -119,9 +119,10 @@ class DecoderEngine(EngineMemory):
         return tuple(self._open)
 
     def begin_anew(self, kept: Sequence[KvSequence] = ()) -> None:
-        """Begins as at first, but for some open sequences, which run their tokens again.
+        """Resets the engine to its initial state, except for the open sequences `kept`.
 
-        That is whole after an exception at any place; sequences that are not kept are closed.
+        Kept sequences recompute their tokens; others are closed. Works after an exception at any
+        point.
         """
         self._open = list(kept)
         sources = dict.fromkeys(s.source for s in kept if s.source is not None)
@@ -132,7 +133,7 @@ class DecoderEngine(EngineMemory):
         self.reset()
 
     def reset(self) -> None:
-        """Begins with an empty cache: what sequences have run they run again."""
+        """Empties the cache; open sequences recompute their tokens."""
         self.cache.reset()
         self._sampling = (), {}
         for sequence in self._open:
@@ -141,13 +142,13 @@ class DecoderEngine(EngineMemory):
             source.forget()
 
     def read(self, given: Given) -> EncoderInput:
-        """A source for texts; what the cache holds of it counts as encoded.
+        """Registers an encoder input and returns it; parts found in the cache count as encoded.
 
         Args:
             given: Tokens, or frames float32 `[frames, features]`.
 
         Raises:
-            InputError: The encoder does not read that, or not so much, or there is none.
+            InputError: The model has no encoder, or the input has a wrong form or is too long.
         """
         array, places, key = source_of(given, self.encoder)
         source = self._sources.get(key)
@@ -161,8 +162,8 @@ class DecoderEngine(EngineMemory):
         return source
 
     def release(self, source: EncoderInput) -> None:
-        """Ends a use of a source; its pages serve others until their room is needed."""
-        if self._sources.get(source.key) is not source:  # the engine has begun anew
+        """Drops one reference to an encoder input; its pages stay cached until evicted."""
+        if self._sources.get(source.key) is not source:  # the engine was reset
             return
         source.users -= 1
         if not source.users:
@@ -171,10 +172,10 @@ class DecoderEngine(EngineMemory):
             self._table.give_back(source.row)
 
     def encode(self, sources: Sequence[EncoderInput]) -> None:
-        """Encodes those of the sources that are not yet, of about one length together.
+        """Encodes the inputs that are not yet encoded, in batches of similar length.
 
         Raises:
-            OutOfMemoryError: The cache cannot grow; what was encoded before stays.
+            OutOfMemoryError: The cache cannot grow; earlier batches stay encoded.
             ClrtError: The run failed, and the cache is empty.
         """
         for batch in batches_of([s for s in dict.fromkeys(sources) if not s.done]):
@@ -185,13 +186,13 @@ class DecoderEngine(EngineMemory):
                 self._keep(source)
 
     def states(self, given: Sequence[Given]) -> list[Array]:
-        """The states that the encoder makes of sources; the cache has nothing of them.
+        """Returns the encoder's hidden states of inputs, without caching them.
 
         Args:
-            given: As `read`.
+            given: As in `read`.
 
         Returns:
-            float32 `[places, hidden]` of each.
+            float32 `[positions, hidden]` of each input.
 
         Raises:
             InputError: As `read`.
@@ -211,15 +212,15 @@ class DecoderEngine(EngineMemory):
         source: EncoderInput | None = None,
         length: int | None = None,
     ) -> KvSequence:
-        """A sequence of these tokens; what the cache holds of their beginning counts as run.
+        """Creates a sequence of `tokens`; a prefix found in the cache counts as computed.
 
         Args:
-            anew: Whether all of them are run in any case.
-            source: What it sees, of a model with an encoder.
-            length: Tokens of the text that they begin; None if they are all of it.
+            anew: Whether to recompute all tokens, ignoring cached pages.
+            source: Encoder input that the sequence attends to; None for a decoder-only model.
+            length: Expected number of tokens of the whole text; None if `tokens` is all.
 
         Raises:
-            InputError: They are more than the context.
+            InputError: There are more tokens than the context.
         """
         check_length(tokens, self.context)
         made = KvSequence(list(tokens), self._table.take_row(), source)
@@ -229,9 +230,9 @@ class DecoderEngine(EngineMemory):
         self._open.append(made)
         if source is not None:
             source.users += 1
-        # Of a source that is not encoded there can be no texts.
+        # The cache has no texts of an input that is not encoded.
         if not anew and (source is None or source.done):
-            # The last token is run anyway: its logits are wanted.
+            # The last token is always run, as its logits are needed.
             made.pages, made.content = self.cache.pool.match_prefix(made.tokens[:-1], made.start)
             made.declared = len(made.pages)
             made.done = made.declared * PAGE_TOKENS
@@ -239,8 +240,8 @@ class DecoderEngine(EngineMemory):
         return made
 
     def close(self, sequence: KvSequence) -> None:
-        """Ends a sequence; its full pages serve others until their room is needed."""
-        if sequence not in self._open:  # the engine has begun anew
+        """Ends a sequence; its full pages stay cached until evicted."""
+        if sequence not in self._open:  # the engine was reset
             return
         self.cache.pool.release(sequence.pages)
         sequence.pages = []
@@ -255,10 +256,10 @@ class DecoderEngine(EngineMemory):
         """Runs the next tokens of sequences.
 
         Args:
-            outputs: Of the graph: which are wanted.
+            outputs: Names of the graph outputs to return.
 
         Returns:
-            By name, a row for each sampler of the parts in their order.
+            Each output by name, with one row per sampler of `parts`, in order.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; nothing was run.
@@ -281,10 +282,12 @@ class DecoderEngine(EngineMemory):
         return {name: rows[: len(samplers)] for name, rows in found.items()}
 
     def settle(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
-        """Puts tokens in the place of the guesses. Where they begin alike they need no other run.
+        """Replaces the draft tokens of a sequence by the verified `tokens`.
+
+        Keys and values of the accepted draft tokens are kept.
 
         Returns:
-            How many guesses were right.
+            Number of draft tokens accepted.
         """
         right = sequence.commit(tokens)
         self._declare(sequence)
@@ -296,7 +299,7 @@ class DecoderEngine(EngineMemory):
         samplers: tuple[TokenSampler, ...],
         batch: Sequence[EncoderInput] = (),
     ) -> dict[str, Any]:
-        """The inputs of a run, but for the slabs."""
+        """Returns the inputs of a run by name, except the cache slabs."""
         step, cross, wanted = step_inputs(parts)
         feeds = {"step": step, "rows": filled(wanted), "table": self._table.on_device()}
         if self.encoder is not None:
@@ -309,13 +312,13 @@ class DecoderEngine(EngineMemory):
         try:
             return self.model.run(feeds, outputs, state=self.cache.state())
         except BaseException as error:
-            # The memory of an arena is taken before anything is run.
+            # Running out of arena memory happens before any launch, so the cache stays valid.
             if not isinstance(error, OutOfMemoryError) or self.cache.lost:
                 self.reset()
             raise
 
     def close_model(self) -> None:
-        """Frees the device's memory; nothing can be run afterwards."""
+        """Frees the device memory; the engine cannot be used afterwards."""
         self.cache.release()
         self._table.release()
         self._sampling = (), {}
@@ -324,11 +327,11 @@ class DecoderEngine(EngineMemory):
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[ScheduledSequence]
     ) -> Mapping[str, Any]:
-        """What the op SampleTokens is told; it stays on the device while it is the same."""
+        """Returns the inputs of the op SampleTokens; reuses the device tensors while unchanged."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [text for part in parts for text in texts_of(part)]
-        # Rows that nobody asked for make their number a round one, too.
+        # Pads the rows to the bucket size.
         more = bucket_size(len(samplers)) - len(samplers)
         inputs = sampler_inputs(
             [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
@@ -339,10 +342,10 @@ class DecoderEngine(EngineMemory):
 
 
 def check_length(tokens: Sequence[int], context: int) -> None:
-    """Whether a prompt is short enough.
+    """Checks that a prompt fits into the context.
 
     Raises:
-        InputError: It is not.
+        InputError: The prompt has more than `context` tokens.
     """
     if len(tokens) > context:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Pages that an engine's sequences and sources have, and the room for more."""
+"""Page allocation of a decoder engine, and the memory left for its cache."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.ledger import BUDGET
 from clrt.util.math import ceil_div
 
-# Tokens of a prompt that are run at once, at most; the rest waits for the next step.
+# Maximum number of tokens per step; the rest of a prompt waits for the next step.
 CHUNK = 512
-# Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
+# Upper bound of a step's memory besides twice the weights, in bytes, for `_surely_fits`.
 _STEP_BYTES = 64 << 20
 
 
 class EngineMemory:
-    """The part of an engine that keeps pages.
+    """Base class of the engine that manages pages and memory.
 
     Attributes:
-        model: The decoder on a device.
-        encoder: What the graph has besides the decoder.
-        cache: Keys and values of all sequences, and of sources.
-        computed: Tokens that were run so far.
+        model: Decoder on a device.
+        encoder: Configuration of the encoder in the graph; None for a decoder-only model.
+        cache: Keys and values of all sequences and encoder inputs.
+        computed: Number of tokens and encoder positions computed so far.
     """
 
     model: Model
@@ -40,7 +40,7 @@ class EngineMemory:
     _model_bytes: int | None = None
 
     def _declare(self, sequence: KvSequence) -> None:
-        """Tells the pool of pages that are full of tokens that will stay."""
+        """Registers the full pages of verified tokens in the pool, for reuse by other sequences."""
         if not sequence.declared and sequence.source is not None:
             sequence.content = sequence.source.content
         for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE_TOKENS):
@@ -51,20 +51,22 @@ class EngineMemory:
             sequence.declared = index + 1
 
     def _renew(self, sequence: KvSequence) -> None:
-        """Drops the cached keys of a text that has become a long one; all its tokens run again."""
+        """Drops the cached keys of a text that outgrew short rotary frequencies; its tokens run
+        again.
+        """
         self.cache.pool.release(sequence.pages)
         sequence.long = True
         self._empty(sequence)
         self._table.write(sequence.row, sequence.pages)
 
     def _empty(self, sequence: KvSequence) -> None:
-        """Forgets the pages of a sequence, which then runs all its tokens again."""
+        """Drops the pages of a sequence, whose tokens then run again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0
 
     def _keep(self, source: EncoderInput) -> None:
-        """A source that was encoded is there for others."""
+        """Marks an input as encoded and registers its pages for reuse."""
         self.computed += source.places
         source.content, source.done = NOTHING, True
         for page, part in zip(source.pages, source.parts, strict=True):
@@ -81,14 +83,14 @@ class EngineMemory:
             self._table.write(owner.row, owner.pages)
 
     def _surely_fits(self, nbytes: int) -> bool:
-        """Whether there is room for a first slab; to tell how much there is takes a plan."""
+        """Whether `nbytes` certainly fit, by a bound that needs no plan, unlike `_room`."""
         planner = self.model._runner.planner
         known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
         return known + nbytes <= min(planner.limit, BUDGET.left)
 
     @property
     def _room(self) -> int:
-        """Bytes that the cache may still take beside weights and the arena of a long step."""
+        """Bytes left for the cache besides weights and the arena of a step of maximum size."""
         if self._model_bytes is None:
             shapes: dict[str, Sequence[int]] = {
                 spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]

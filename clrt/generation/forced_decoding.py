@@ -1,4 +1,4 @@
-"""Runs texts that are given through a decoder: what it makes of each of their tokens."""
+"""Forced decoding: runs given texts through a decoder and returns outputs per token."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clrt.ir.op import Array
 
 
 class GivenText(NamedTuple):
-    """A text that is read.
+    """A text to run.
 
     Attributes:
-        tokens: One or more.
-        first: The first place whose row is wanted.
-        source: What the encoder reads; None for a decoder alone.
-        length: Tokens of the whole text that they begin; None if they are all of it.
+        tokens: Tokens, one or more.
+        first: First position whose output row is wanted.
+        source: Encoder input; None for a decoder-only model.
+        length: Number of tokens of the whole text; None if `tokens` is all.
     """
 
     tokens: Sequence[int]
@@ -33,12 +33,12 @@ class GivenText(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Outputs for some places of a text.
+    """Output rows for consecutive positions of a text.
 
     Attributes:
-        text: Its number.
-        first: The first place.
-        values: A row for each place.
+        text: Index of the text.
+        first: First position.
+        values: One row per position.
     """
 
     text: int
@@ -48,7 +48,7 @@ class PlaceRows(NamedTuple):
 
 @dataclass
 class _ReadText:
-    """A text on its way: its tokens up to `at` have given their rows."""
+    """Progress of a text: rows before position `at` have been returned."""
 
     number: int
     text: GivenText
@@ -64,19 +64,19 @@ def read_rows(
     take: Callable[[PlaceRows], object],
     most: int = CHUNK,
 ) -> None:
-    """Computes an output of the graph for the tokens of texts, in the order of their places.
+    """Computes a graph output for the tokens of texts, in order of position within each text.
 
-    Answers take their turns between the steps.
+    Steps of generations may run in between.
 
     Args:
-        output: Its name.
-        sampler: Of a text and a place.
-        take: Is given the rows as they come.
-        most: Tokens of a step at most; as many rows are in memory at a time.
+        output: Name of the graph output.
+        sampler: Returns the sampler for a text index and a position.
+        take: Callback that receives the rows as they are computed.
+        most: Maximum number of tokens per step, and of rows in memory at a time.
 
     Raises:
         InputError: A text is longer than the context.
-        OutOfMemoryError: The cache has no room.
+        OutOfMemoryError: A text does not fit into the cache.
     """
     waiting = [_ReadText(k, text, text.first) for k, text in enumerate(texts)]
     waiting.reverse()
@@ -119,7 +119,7 @@ def _next_parts(
         if not count:
             break
         room -= count
-        # After a failure of another request the beginning is run once more.
+        # After a failure of another request a text restarts: rows already returned are not wanted.
         wanted = range(max(text.at, sequence.done), sequence.done + count)
         parts.append(
             (text, ScheduledSequence(sequence, count, [sampler(text.number, p) for p in wanted]))
@@ -133,7 +133,7 @@ def _taken(
     running: list[_ReadText],
     values: Array | None,
 ) -> list[PlaceRows]:
-    """The rows of a step that has run; texts that are through end."""
+    """Returns the output rows of a finished step, and closes texts that are complete."""
     found, row = [], 0
     for text, part in parts:
         count = len(part.samplers)
@@ -150,12 +150,13 @@ def _taken(
 def run_to_end(
     scheduler: Scheduler, sequences: Sequence[KvSequence], sampler: TokenSampler, output: str
 ) -> list[Array]:
-    """Runs what is left of sequences, at least a token of each; an output behind their last tokens.
+    """Runs the pending tokens of sequences, one or more of each; returns `output` at the last
+    tokens.
 
-    It is for calls of `scheduler.exclusive`.
+    For use within `scheduler.exclusive`.
 
     Raises:
-        OutOfMemoryError: The cache has no room.
+        OutOfMemoryError: A sequence does not fit into the cache.
     """
     rows: dict[KvSequence, Array] = {}
     while len(rows) < len(sequences):
@@ -174,7 +175,7 @@ def run_to_end(
 
 
 def close_sequences(scheduler: Scheduler, sequences: Sequence[KvSequence]) -> None:
-    """Frees what sequences have, whatever became of the engine."""
+    """Frees sequences; does nothing if the scheduler is closed."""
     if not sequences:
         return
 

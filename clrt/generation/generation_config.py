@@ -1,7 +1,7 @@
-"""Keys of generation_config.json: those that clrt follows, and those that it refuses.
+"""Keys of generation_config.json that clrt supports, ignores or refuses.
 
-`KEYS` has every key of transformers' GenerationConfig. Keys that are not there are a model's own,
-which transformers passes over, too.
+`KEYS` has every key of transformers' GenerationConfig. Other keys are model-specific, and ignored
+by transformers, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clrt.errors import ModelError
 from clrt.models.huggingface.model_files import read_optional
 
 GENERATION_CONFIG, GENAI_CONFIG = "generation_config.json", "genai_config.json"
-# What transformers picks among where a folder that samples does not say.
+# Default top_k of transformers if a folder with `do_sample` does not set it.
 _USUAL_TOP_K = 50
 
 
@@ -22,10 +22,10 @@ class Key(NamedTuple):
     """How clrt treats a key of generation_config.json.
 
     Attributes:
-        treatment: "option" for a field of `Sampling` of that name, "read" if another part of clrt
-            reads it, "harmless" if texts are the same without it, or "refused".
-        neutral: Values that do nothing, besides null, so that a refused key may have them.
-        drawing: Whether it counts only if tokens are drawn (`do_sample`).
+        treatment: "option" for a field of `Sampling` with that name, "read" if another part of clrt
+            reads it, "harmless" if it does not affect texts, or "refused".
+        neutral: Values without effect, besides null, which are accepted for a refused key.
+        drawing: Whether it has an effect only if tokens are drawn (`do_sample`).
     """
 
     treatment: Literal["option", "read", "harmless", "refused"]
@@ -43,14 +43,14 @@ _OPTIONS = (
 _OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 _READ = ("do_sample", "stop_strings", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _HARMLESS = (
-    # How it is computed, and what is told of it.
+    # Execution and outputs.
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config"),
     *("disable_compile", "continuous_batching_config", "prefill_chunk_size", "low_memory"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
     *("return_dict_in_generate", "pad_token_id", "transformers_version", "_from_model_config"),
-    # Numbers that are none: clrt counts NaN as -inf in any case.
+    # clrt always treats NaN logits as -inf.
     "remove_invalid_values",
-    # Guesses, which leave the text as it is.
+    # Speculative decoding, which does not change the text.
     *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "use_mtp"),
     *("assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind"),
     *("assistant_ensemble_weight", "target_lookbehind", "prompt_lookup_num_tokens"),
@@ -86,7 +86,7 @@ class ProposedOptions(NamedTuple):
     Attributes:
         file: File that proposes them.
         options: Fields of `Sampling`, not yet checked.
-        refusal: Why clrt does not follow it, and the remedy; "" if it does.
+        refusal: Why clrt does not support them, and the remedy; "" if it does.
     """
 
     file: Path
@@ -95,10 +95,10 @@ class ProposedOptions(NamedTuple):
 
 
 def read_proposed(folder: Path) -> ProposedOptions:
-    """Reads generation_config.json; without it genai_config.json; without that config.json.
+    """Reads the options from generation_config.json, else genai_config.json, else config.json.
 
     Raises:
-        ModelError: A file is damaged, or `do_sample` is no flag.
+        ModelError: A file is damaged, or `do_sample` is not a boolean.
     """
     file, genai = folder / GENERATION_CONFIG, folder / GENAI_CONFIG
     if file.exists():
@@ -114,7 +114,7 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
     """Returns the sampling options that a parsed generation_config.json proposes.
 
     Raises:
-        ModelError: `do_sample` is no flag.
+        ModelError: `do_sample` is not a boolean.
     """
     draws = config.get("do_sample") or False
     if not isinstance(draws, bool):
@@ -129,7 +129,8 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
     if "max_new_tokens" in found:
         found.pop("max_length", None)
     elif "max_length" in found and file.name != GENAI_CONFIG:
-        # It alone says how long answers are; that of genai_config.json is the size of the cache.
+        # In generation_config.json max_length bounds the text; in genai_config.json it sizes the
+        # cache.
         found["max_new_tokens"] = found["max_length"]
     if draws:
         found = {"temperature": 1.0, "top_k": _USUAL_TOP_K, **found}
@@ -137,7 +138,7 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
 
 
 def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
-    """Refused keys of an object that have an effect.
+    """Returns the refused keys of a config that have an effect.
 
     Args:
         draws: Whether tokens are drawn.

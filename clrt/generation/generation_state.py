@@ -1,4 +1,4 @@
-"""A text on its way: its prompt, its tokens and pieces so far, and where it ends."""
+"""State of one text being generated: prompt, tokens and text chunks so far, end conditions."""
 
 from __future__ import annotations
 
@@ -26,28 +26,31 @@ from clrt.ir.op import Array
 
 @dataclass(eq=False)
 class GenerationState:
-    """One text that is generated.
+    """One text being generated.
 
-    A scheduler adds to it, in any thread; `pieces` and `reason` are read while it does.
+    The scheduler appends to it from any thread, while readers watch `pieces` and `reason`.
 
     Attributes:
-        prompt: Tokens, one or more; with a source those that the text begins with.
+        prompt: Prompt tokens, one or more; with `source` the decoder's start tokens.
         sampler: Chooses tokens.
-        limit: The most tokens that are made.
-        ends: Tokens that end the text.
-        rule: What the text keeps to.
-        calls: Calls of tools that it may have; None for none.
-        source: What the encoder reads; None for a decoder alone.
-        tokens: What was made so far; a token that ends the text is the last of them.
-        pieces: The text of each token as far as it is certain; perhaps empty.
-        logprobs: Of the tokens.
-        reason: Why it ended; None while it goes on.
-        error: What went wrong, if so.
-        sequence: Where its tokens are run; None while it waits.
-        computed: Tokens of the prompt that were, or are to be, run.
-        asked_s, first_s, last_s: When it was asked for, and its first and last token came.
-        reader: Who reads it; once that is garbage nobody does.
-        drafted, accepted: How many tokens were guessed, and how many of them were right.
+        limit: Maximum number of generated tokens.
+        ends: Token ids that end the text.
+        text: Detokenizer of the generated tokens.
+        rule: Constraint that the text must match; None for none.
+        calls: Format and tools of tool calls to parse; None for none.
+        source: Encoder input: tokens or frames; None for a decoder-only model.
+        tokens: Generated tokens, including a final end token.
+        pieces: Text chunk per token, as far as it is certain; may be empty.
+        logprobs: Log-probability per token; empty if not requested.
+        reason: Why generation ended; None while it runs.
+        error: Error that ended generation; None for none.
+        sequence: Sequence in the KV cache; None while queued.
+        computed: Number of prompt tokens, or of encoder positions, that the cache did not hold;
+            None before the start.
+        asked_s, first_s, last_s: Times of the request and of the first and the last token, by
+            `time.perf_counter`; 0 before there is one.
+        reader: Weak reference to the reader; generation ends once the reader is garbage-collected.
+        drafted, accepted: Numbers of proposed and of accepted draft tokens.
     """
 
     prompt: list[int]
@@ -77,7 +80,9 @@ class GenerationState:
         self._begin()
 
     def _begin(self) -> None:
-        """Resets stops, text and rule to the start of the answer; the tokens stay."""
+        """Resets stop matcher, detokenizer and constraint to the start of the text; keeps the
+        tokens.
+        """
         sampling = self.sampler.sampling
         self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
         self.text = self.text.anew()
@@ -85,15 +90,15 @@ class GenerationState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more tokens are wanted."""
+        """Whether generation has ended, or its reader is gone."""
         return self.reason is not None or (self.reader is not None and self.reader() is None)
 
     def rewind(self, context: int) -> None:
-        """Goes on behind the last token that has its piece, as an exception may have come in the
-        midst of one.
+        """Drops tokens without a text chunk, which an exception may have left, and replays the
+        rest.
 
         Args:
-            context: The most tokens with the prompt.
+            context: Maximum number of tokens with the prompt.
         """
         again = copy(self)
         again._begin()
@@ -119,12 +124,12 @@ class GenerationState:
         calls: ExpectedCalls | None = None,
         source: Array | None = None,
     ) -> GenerationState:
-        """An answer to a prompt.
+        """Returns the state of a generation that has not started.
 
         Args:
-            limit: Maximum number of new tokens.
-            number: Which of several to one prompt: each draws other tokens.
-            source: What the encoder reads.
+            limit: Maximum number of generated tokens.
+            number: Index among the texts for one prompt; added to the seed.
+            source: Encoder input; None for a decoder-only model.
         """
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
         sampler.rules = NextTokenRules.of(sampling, ends, prompt, limit, source)
@@ -135,21 +140,22 @@ class GenerationState:
 
     @property
     def top(self) -> int:
-        """How many of the likeliest tokens are told of at each place; 0 for no log-probability."""
+        """Number of most likely tokens reported per position; 0 for no log-probabilities."""
         return self.sampler.sampling.logprobs
 
     def text_from(self, first: int) -> list[int]:
-        """The tokens of prompt and answer from a place on."""
+        """Returns the tokens of prompt and generated text from position `first` on."""
         return [*self.prompt[first:], *self.tokens[max(first - len(self.prompt), 0) :]]
 
     def prepare(self, guesses: Sequence[int] = ()) -> tuple[list[int], list[TokenSampler]]:
-        """Before its next tokens are chosen: behind the last one, and behind each guess.
+        """Returns the samplers of the next step: after the last token, and after each draft token.
 
         Returns:
-            The guesses up to one that the text cannot go on behind, and a sampler for each place.
+            The draft tokens up to the first that ends the text or breaks the constraint, and one
+            sampler more than these.
 
         Raises:
-            InputError: The rule takes too much work.
+            InputError: The constraint takes too much work.
         """
         end = next((k for k, guess in enumerate(guesses) if guess in self.ends), len(guesses))
         if self.rule is None:
@@ -162,7 +168,7 @@ class GenerationState:
                 if rule.is_done:
                     break
                 samplers.append(self._ruled(rule))
-        except InputError:  # a guess that the rule does not allow
+        except InputError:  # the constraint forbids a draft token
             pass
         return list(guesses[: len(samplers) - 1]), samplers
 
@@ -172,16 +178,16 @@ class GenerationState:
     def take(
         self, token: int, logprob: float, logits: NDArray[np.float32] | None, room: int
     ) -> None:
-        """Goes on with a token, and with those that the rule leaves no choice about.
+        """Appends a token, and the tokens that the constraint forces after it.
 
-        These are not looked for where log-probabilities are asked for.
+        Forced tokens are not added if log-probabilities are requested.
 
         Args:
-            logits: float32 `[vocabulary]`, of which the likeliest are told of.
-            room: How many more there can be after it.
+            logits: float32 `[vocabulary]`, source of the most likely tokens; None if not requested.
+            room: Number of tokens that still fit into the context after this one.
 
         Raises:
-            InputError: The rule takes too much work.
+            InputError: The constraint takes too much work.
         """
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
@@ -197,7 +203,7 @@ class GenerationState:
                 return
 
     def _add(self, token: int, room: int) -> None:
-        """One more token, with its text, and perhaps the end."""
+        """Appends a token and its text chunk, and sets `reason` if the text ends."""
         self.tokens.append(token)
         done = False
         if self.rule is not None and token not in self.ends:
@@ -213,12 +219,12 @@ class GenerationState:
         self.reason = self.reason or reason
 
     def _piece(self, token: int) -> tuple[str, FinishReason | None]:
-        """What is certain of the text with one more token, and whether it ends it."""
+        """Returns the certain text after one more token, and "stop" if the text ends there."""
         if token not in self.ends:
             piece = self._stops.push(self.text.push(token))
         elif self.sampler.sampling.include_stop:
             piece = self._stops.push(self.text.push(token) + self.text.finish(), token)
-        else:  # of the text before it a stop text may be the end
+        else:  # text before an end token may complete a stop string
             piece = self._stops.push(self.text.finish())
             piece += self._stops.push("", token)
         return piece, None if self._stops.matched is None else "stop"
@@ -227,10 +233,10 @@ class GenerationState:
         return self._stops.push(self.text.finish()) + self._stops.finish()
 
     def result(self, load_s: float = 0.0) -> GeneratedText:
-        """What has come of it.
+        """Returns the generated text with its statistics.
 
         Args:
-            load_s: Seconds that it waited for the model.
+            load_s: Seconds spent loading the model.
         """
         reason = self.reason or "cancelled"
         count = len(self.tokens)
@@ -255,12 +261,12 @@ class GenerationState:
 
 
 def likeliest(logits: NDArray[np.float32], count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens with their log-probabilities, likeliest first.
+    """Returns the `count` most likely tokens with their log-probabilities, likeliest first.
 
     Args:
         logits: float32 `[vocabulary]`.
 
-    Numerics: sums of float64.
+    Numerics: sums in float64.
     """
     wide = logits.astype(np.float64)
     wide -= wide.max()

@@ -1,4 +1,4 @@
-"""The pages of a cache on a device: the slabs that they lie in, and how these grow."""
+"""KV cache on a device: growing slabs of pages."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from clrt.runtime.opencl.row_transfers import read_rows, write_rows
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
-# The first slab has room for a context divided by this, but for so many pages at least and at most.
+# Initial pages: those of a context divided by the first number, clamped to the other two.
 _FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
 
 
 class KvCache:
-    """The pages of a cache on a device.
+    """KV cache on a device.
 
     Attributes:
-        pool: Whose they are.
-        slabs: Where they lie, each `[pages, pitch]`.
+        pool: Page allocator.
+        slabs: Device tensors of pages, each `[pages, pitch]`; later ones are empty until needed.
 
     Args:
-        session: Of the device.
-        dtype: Of keys and values.
-        pitch: Elements of a page.
-        pages: Of a sequence, at most.
-        rows: Says how many sequences there may be.
-        room: Says how many bytes may still be taken.
-        fits: Whether so many bytes may be taken in any case.
+        session: Session of the device.
+        dtype: Dtype of keys and values.
+        pitch: Elements per page.
+        pages: Maximum number of pages of a sequence.
+        rows: Returns the maximum number of sequences.
+        room: Returns the number of bytes by which the cache may grow.
+        fits: Whether a number of bytes certainly fits; cheaper than `room`.
     """
 
     def __init__(
@@ -51,39 +51,39 @@ class KvCache:
     ) -> None:
         self._session, self._dtype, self._pitch = session, dtype, pitch
         self._pages, self._rows, self._room, self._fits = pages, rows, room, fits
-        # Pages of the largest buffer that the device has.
+        # Maximum number of pages in a buffer of the device.
         self._largest = max(session.device.caps.max_alloc_bytes // self.page_bytes, 1)
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew: there are no pages."""
+        """Empties the cache: drops all slabs and pages."""
         self.pool = KvPagePool(self._grow)
         self.slabs = [self._tensor((0, self._pitch)) for _ in range(MAX_SLABS)]
         self._grown = 0
 
     @property
     def lost(self) -> bool:
-        """Whether a run that failed has taken the memory."""
+        """Whether a failed run left a slab without memory."""
         return any(slab.lease is None for slab in self.slabs)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all slabs."""
+        """Total size of the slabs in bytes."""
         return sum(slab.nbytes for slab in self.slabs)
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page."""
+        """Size of a page in bytes."""
         return int(self._pitch * self._dtype.itemsize)
 
     def state(self) -> State:
-        """The slabs, which a run writes to."""
+        """Returns the slabs as run state, which a run updates in place."""
         names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
         held = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
         return _CacheState(dict(names), held, self.slabs)
 
     def read(self, pages: Sequence[int]) -> Array:
-        """What pages hold, `[pages, elements]`.
+        """Reads pages from the device, `[pages, elements]`.
 
         Raises:
             DeviceError: The driver fails.
@@ -94,15 +94,15 @@ class KvCache:
         return made
 
     def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
-        """Takes in pages of a beginning, which then serve sequences until their room is needed.
+        """Writes pages of a token prefix to the device; they stay cached until evicted.
 
         Args:
-            tokens: PAGE for each page.
-            pages: As `read` gives them.
-            start: The content in front of the first page (`KvSequence.start`).
+            tokens: Prefix tokens, `PAGE_TOKENS` per page.
+            pages: Pages as returned by `read`.
+            start: Content id before the first page (`KvSequence.start`).
 
         Raises:
-            OutOfMemoryError: The cache has no room for all.
+            OutOfMemoryError: The pages do not all fit.
         """
         held, content = self.pool.match_prefix(tokens, start)
         try:
@@ -115,12 +115,12 @@ class KvCache:
             self.pool.release(held)
 
     def release(self) -> None:
-        """Frees the device's memory."""
+        """Frees the device memory."""
         for slab in self.slabs:
             slab.release()
 
     def _place(self, page: int) -> tuple[DeviceTensor, int]:
-        """The slab of a page, and its row there."""
+        """Returns the slab of a page, and its row in it."""
         for slab in self.slabs:
             if page < slab.shape[0]:
                 return slab, page
@@ -131,9 +131,10 @@ class KvCache:
         return self._session.tensor(shape, self._dtype)
 
     def _grow(self) -> int:
-        """A further slab, or as much of it as memory allows; how many pages it has.
+        """Allocates another slab, smaller if memory is short; returns its number of pages, 0 if
+        none.
 
-        The last one would have room for all sequences, or take all that memory allows.
+        Slabs grow geometrically: the last one would hold all sequences, or all available memory.
         """
         if self._grown == MAX_SLABS:
             return 0
@@ -142,7 +143,7 @@ class KvCache:
         pages = min(pages, _MOST_PAGES, most, self._largest)
         if self._grown or not self._fits(pages * self.page_bytes):
             held, room = self.nbytes // self.page_bytes, self._room() // self.page_bytes
-            # Each slab makes the cache so many times larger.
+            # Growth factor of the cache per slab.
             ratio = max((min(most, held + room) / pages) ** (1 / (MAX_SLABS - 1)), 2.0)
             pages = min(round(pages * ratio**self._grown) - held, room, self._largest)
         while pages > 0:
@@ -157,7 +158,7 @@ class KvCache:
 
 
 class _CacheState(State):
-    """A state whose tensors are those of a cache."""
+    """Run state whose tensors are the slabs of a cache."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Messages of a chat, checked, as the plain objects that a chat template may see."""
+"""Checks chat messages and copies them into plain objects for a chat template."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from clrt.errors import InputError
 
-# Names of what a model thought. transformers gives a template the first and the second.
+# Message keys for reasoning, by precedence. transformers passes the first two to templates.
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _DEEPEST = 64
 
 
 def plain_messages(messages: object) -> list[dict[str, Any]]:
-    """Messages as a template gets them: copies without what is None.
+    """Returns checked copies of messages for a template, without None values.
 
-    A message has a `role`, and text in `content`: a text or parts `{"type": "text", "text": …}`.
-    It may have none if it has other entries, such as `tool_calls`.
+    A message has a `role`, and text in `content`: a string or parts `{"type": "text", "text": …}`.
+    It needs no content if it has other entries, such as `tool_calls`.
 
     Raises:
-        InputError: There are none, or one is not such a message.
+        InputError: There are no messages, or one is invalid.
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InputError(
@@ -61,10 +61,10 @@ def _check_part(part: object, what: str) -> None:
 
 
 def plain_tools(tools: object) -> list[Any] | None:
-    """Tools as a template gets them: copies of their JSON schemas; None without any.
+    """Returns copies of the tools' JSON schemas for a template; None without tools.
 
     Raises:
-        InputError: They are no list of mappings.
+        InputError: They are not a list of mappings.
     """
     if tools is None:
         return None
@@ -80,13 +80,13 @@ def plain_tools(tools: object) -> list[Any] | None:
 
 
 def plain_data(value: object, what: str, depth: int = 0) -> object:
-    """A copy of what JSON can say, in plain types: a template calls methods of what it is given.
+    """Returns a copy of JSON data in plain Python types, because templates can call methods.
 
     Args:
-        what: What the value belongs to: the start of the message.
+        what: Name of the data, the subject of error messages.
 
     Raises:
-        InputError: It holds another object, text that is not valid Unicode, or itself.
+        InputError: It contains another type, invalid Unicode, or is nested too deep.
     """
     if depth > _DEEPEST:
         raise InputError(f"{what} is nested deeper than {_DEEPEST} levels.")
@@ -109,7 +109,10 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
 
 
 def valid_text(value: str, what: str) -> str:
-    """A text as a plain str.
+    """Returns a text as a plain str.
+
+    Args:
+        what: Name of the text, the subject of error messages.
 
     Raises:
         InputError: It is not valid Unicode.
@@ -124,6 +127,6 @@ def valid_text(value: str, what: str) -> str:
 
 
 def short(value: object) -> str:
-    """A value in a message."""
+    """Returns the repr of a value for error messages, at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}…"

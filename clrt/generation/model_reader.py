@@ -1,4 +1,4 @@
-"""What a source of a language model has: its graph, its tokenizer, and how it likes to be used."""
+"""Reads language models: graph, tokenizer, sampling defaults and chat template."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from clrt.models.tokenizers.gguf_tokenizer import GgufTokenizer
 
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
-"""How a cache may hold its numbers."""
-# Numbers of each weight in a fingerprint: a page of a file that is read anyway.
+"""Dtypes of the KV cache by name; int8 values are stored with their scales as bytes."""
+# Number of elements of each weight in a fingerprint: within a file page that is read anyway.
 _SAMPLED = 64
 
 
@@ -57,16 +57,15 @@ def read_language_model(
 
     Args:
         source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
-            folder (onnxruntime-genai's or optimum's), or what clrt-convert made of one of these.
-        context: The most tokens of a sequence; None for what the model has. More than that is
-            allowed where places have no embeddings of their own.
-        cache: Of `CACHES`.
-        adapters: LoRA adapters that are merged into it, and how much of each counts.
+            folder (onnxruntime-genai's or optimum's), or clrt-convert's output for one of these.
+        context: Maximum number of tokens of a sequence; None for the model's own. More is allowed
+            if positions have no learned embeddings.
+        cache: Dtype of the KV cache, a key of `CACHES`.
+        adapters: LoRA adapters to merge into the weights, each with its factor.
 
     Raises:
-        ModelError: A file is missing or damaged, or an adapter is of another model.
-        UnsupportedError: The model is of a family that clrt does not know, or adapters are given
-            for one whose weights are no longer those that they were made for.
+        ModelError: A file is missing or damaged, or an adapter belongs to another model.
+        UnsupportedError: The model family is unknown, or the model's format takes no adapters.
         InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
@@ -78,7 +77,7 @@ def read_language_model(
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ModelError(f"'{source}' cannot be read: {reason}.") from error
-    start_drivers()  # they load while the model is read
+    start_drivers()  # they load in parallel with the model
     if is_compiled(source):
         if adapters:
             raise UnsupportedError(
@@ -124,10 +123,10 @@ def read_language_model(
 
 
 def _start(decoder: DecoderConfig, source: Path) -> int:
-    """The token that the decoder begins with.
+    """Reads the decoder's start token.
 
     Raises:
-        ModelError: The folder names none that there is.
+        ModelError: The folder has none, or one without an embedding.
     """
     token = start_token(source)
     if token >= decoder.vocabulary:
@@ -139,10 +138,10 @@ def _start(decoder: DecoderConfig, source: Path) -> int:
 
 
 def _check_is_model(source: Path) -> None:
-    """Checks that a folder is not that of an adapter.
+    """Checks that a folder does not hold a LoRA adapter only.
 
     Raises:
-        ModelError: It is.
+        ModelError: It does.
     """
     if file_exists(source / ADAPTER_CONFIG) and not file_exists(source / "config.json"):
         raise ModelError(
@@ -154,7 +153,7 @@ def _check_is_model(source: Path) -> None:
 def _graph(
     model: AdaptedModel, weights: WeightSource, cache: str, adapters: AdapterPaths
 ) -> tuple[Graph, bytes]:
-    """The graph of a decoder with adapters, and what tells these apart."""
+    """Returns the graph of a decoder with adapters, and a digest of the adapters (b"" for none)."""
     dtype = CACHES[cache]
     if not adapters:
         with NodeErrorContext(f"'{model.path}'"):
@@ -168,12 +167,14 @@ def _graph(
 
 
 def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes = b"") -> str:
-    """Tells models apart whose caches differ, by sizes and the first numbers of each weight.
+    """Returns a hash that differs between models whose caches differ.
+
+    It covers sizes and the first elements of each weight.
 
     Args:
-        graph: Before passes change it.
-        cache: Of `CACHES`.
-        more: Of adapters, which may leave those numbers as they are.
+        graph: Graph before any pass.
+        cache: Key of `CACHES`.
+        more: Digest of the adapters, which may leave the first elements unchanged.
     """
     sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
     sizes += [decoder.long_beyond] if decoder.long_beyond else []
@@ -191,7 +192,7 @@ def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes
 
 
 def _first(value: Value) -> Array:
-    """The first numbers of a weight; stacked ones are not put together for it."""
+    """Returns the first elements of a weight, without concatenating stacked weights."""
     known = value.type.known_elements
     if isinstance(known, ConcatenatedRows):
         data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
@@ -202,10 +203,10 @@ def _first(value: Value) -> Array:
 
 
 def _gguf_file(source: Path) -> Path | None:
-    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+    """Returns the GGUF file that a source is or contains; None for a folder of another format.
 
     Raises:
-        InputError: It holds several models.
+        InputError: The folder has several models.
     """
     if not source.is_dir():
         return source if source.is_file() or source.suffix == ".gguf" else None
@@ -264,10 +265,10 @@ def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplat
 
 
 def _check_places(decoder: DecoderConfig) -> None:
-    """Checks that no more places are asked for than have embeddings of their own.
+    """Checks the context against the number of learned position embeddings, if any.
 
     Raises:
-        InputError: More are.
+        InputError: The context is larger.
     """
     if decoder.places and decoder.context > decoder.places:
         raise InputError(
@@ -276,7 +277,7 @@ def _check_places(decoder: DecoderConfig) -> None:
 
 
 def read_tokenizer(file: Path) -> Tokenizer:
-    """A tokenizer from its file, without truncation and padding.
+    """Reads a tokenizer file, with truncation and padding disabled.
 
     Raises:
         ModelError: The file is missing or damaged.

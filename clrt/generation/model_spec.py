@@ -1,4 +1,4 @@
-"""A language model before it is on a device."""
+"""A language model as read from its files, before it is loaded on a device."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A language model before it is on a device.
+    """A language model as read from its files, before it is loaded on a device.
 
     Attributes:
-        name: What messages call it.
-        graph: As `clrt.models.decoders.graph` builds it, or the header of a compiled file of it.
-        decoder: What the graph was built from.
-        fingerprint: Tells models apart whose caches differ.
-        context: The most tokens of a sequence.
-        vocabulary: How many tokens the logits are for.
-        ends: Tokens that end a text.
-        sampling: What the model's files propose.
-        template: Makes its chat template; None without one.
-        start: With an encoder, which reads the prompt: the tokens that a text begins with.
-        refusal: Why texts cannot be generated as the model's files ask; "" if they can.
+        name: Name in messages.
+        graph: Graph of `clrt.models.decoders.graph`, or the header of its compiled file.
+        decoder: Configuration that the graph was built from.
+        fingerprint: Hash that differs between models whose caches differ.
+        context: Maximum number of tokens of a sequence.
+        vocabulary: Number of logits.
+        tokenizer: Tokenizer, without truncation and padding.
+        ends: Token ids that end a text.
+        sampling: Options proposed by the model's files.
+        template: Creates the chat template; None without one.
+        start: Decoder start tokens of a model with an encoder, which reads the prompt; else empty.
+        refusal: Why the options of the model's files are not supported; "" if they are.
     """
 
     name: str
@@ -55,7 +56,8 @@ class LanguageModel:
     refusal: str = ""
 
     def begin(self, tokens: Sequence[int]) -> tuple[Sequence[int], Array | None]:
-        """What the decoder begins with for a prompt, and the source that the encoder reads.
+        """Returns the decoder's first tokens for a prompt, and the encoder input (None without
+        encoder).
 
         Raises:
             InputError: The prompt is too long.
@@ -66,13 +68,13 @@ class LanguageModel:
         return self.start, source_of(tokens, self.decoder.encoder).given
 
     def check_decoder(self, what: str) -> None:
-        """Checks that there is no encoder.
+        """Checks that the model is decoder-only.
 
         Args:
-            what: Needs that.
+            what: Name of the method that needs it, for the error message.
 
         Raises:
-            UnsupportedError: There is one.
+            UnsupportedError: The model has an encoder.
         """
         if self.decoder.encoder is not None:
             raise UnsupportedError(
@@ -82,11 +84,11 @@ class LanguageModel:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """Its chat template.
+        """Chat template of the model.
 
         Raises:
-            InputError: It has none.
-            ModelError: The template is none.
+            InputError: The model has none.
+            ModelError: The template is invalid.
             UnsupportedError: Jinja is not installed.
         """
         if self.template is None:
@@ -97,7 +99,7 @@ class LanguageModel:
 
     @cached_property
     def call_format(self) -> CallFormat | None:
-        """How it writes calls of tools; None where that is not known.
+        """How the model writes tool calls; None if unknown.
 
         Raises:
             ModelError, UnsupportedError: As `chat_template`.

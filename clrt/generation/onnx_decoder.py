@@ -1,4 +1,4 @@
-"""Language models from ONNX files: of onnxruntime-genai's builder, and of optimum."""
+"""Reads language models from ONNX files of onnxruntime-genai's builder and of optimum."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from clrt.ops.node_errors import NodeErrorContext
 
 GENAI = "genai_config.json"
 _FILES = ("model.onnx", "onnx/model.onnx")
-# What config.json of one family or another calls the most places, and the elements of a head.
+# Keys of config.json for the context and the head size, over all families.
 _CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _HEAD_SIZES = ("head_dim", "head_size")
 _WIDTHS, _HEADS = ("hidden_size", "n_embd", "d_model"), ("num_attention_heads", "n_head", "n_heads")
 
 
 def find_onnx(source: Path) -> Path | None:
-    """The ONNX file of a language model; None where its folder has a checkpoint's weights.
+    """Returns the ONNX file of a language model; None if the folder has safetensors or no ONNX
+    file.
 
     Raises:
-        ModelError: The file that genai_config.json names has no place there.
+        ModelError: genai_config.json names a file outside the folder, or none.
     """
     if source.suffix == ".onnx" and not source.is_dir():
         return source
@@ -46,7 +47,7 @@ def find_onnx(source: Path) -> Path | None:
 
 
 def folder_of(file: Path) -> Path:
-    """Where the files are that tell of an ONNX file; exporters put it into a folder of its own."""
+    """Returns the folder with the configuration of an ONNX file: its own, or the one above."""
     above = file.parent.parent
     own = file.parent / "config.json"
     return above if not file_exists(own) and file_exists(above / "config.json") else file.parent
@@ -55,18 +56,18 @@ def folder_of(file: Path) -> Path:
 def read_onnx_decoder(
     source: Path, context: int | None = None, cache: DType = DType.FLOAT32
 ) -> tuple[Graph, DecoderConfig]:
-    """The graph of a decoder over a cache in pages, and the sizes that it shows.
+    """Reads a decoder, with its past rewritten to a paged cache, and its sizes.
 
     Args:
-        source: An ONNX file, or the folder of one, with genai_config.json or config.json.
-        context: The most tokens of a text; None for what the files say.
-        cache: The dtype of the cache.
+        source: An ONNX file, or its folder, with genai_config.json or config.json.
+        context: Maximum number of tokens of a text; None for the value in the files.
+        cache: Dtype of the cache.
 
     Raises:
         ModelError: A file is missing or damaged.
-        UnsupportedError: It is no decoder that is given its past, or does what has no form over
-            pages (`clrt.models.decoders.paging`).
-        InputError: Nothing says how many tokens a text may have.
+        UnsupportedError: It is not a decoder with past keys and values as inputs, or cannot be
+            rewritten to pages (`clrt.models.decoders.paging`).
+        InputError: The context is neither given nor in the files.
     """
     file = find_onnx(source)
     if file is None:
@@ -101,7 +102,7 @@ def read_onnx_decoder(
 
 
 def _family(folder: Path) -> str:
-    """What the model's files call its type."""
+    """Returns the model type in the model's files; "onnx" if there is none."""
     for _, where, names in _objects(folder, ("type",), ("model_type",)):
         if isinstance(found := where.get(names[0]), str):
             return found
@@ -117,10 +118,11 @@ def _head_size(folder: Path) -> int | None:
 
 
 def _first(folder: Path, genai: tuple[str, ...], config: tuple[str, ...]) -> int | None:
-    """The first whole number from 1 on of these names in the one file, then in the other.
+    """Returns the first value of these keys in genai_config.json, else in config.json; None if
+    none.
 
     Raises:
-        ModelError: It is none, or too large.
+        ModelError: It is not an integer from 1 to 2**31 - 1.
     """
     for file, where, names in _objects(folder, genai, config):
         for name in names:
@@ -138,7 +140,7 @@ def _first(folder: Path, genai: tuple[str, ...], config: tuple[str, ...]) -> int
 def _objects(
     folder: Path, genai: tuple[str, ...], config: tuple[str, ...]
 ) -> Iterator[tuple[Path, Mapping[str, Any], tuple[str, ...]]]:
-    """The objects of both files that describe a decoder, and the names to be looked for there."""
+    """Yields each config file, its object that describes the decoder, and the keys to look for."""
     model = read_optional(folder / GENAI).get("model")
     if model is not None:
         yield folder / GENAI, _part(model, folder), genai
@@ -150,10 +152,10 @@ def _objects(
 
 
 def _part(found: Any, folder: Path, name: str = "") -> Mapping[str, Any]:
-    """An object in genai_config.json, or one in that.
+    """Returns the object `model` of genai_config.json, or its member `name`.
 
     Raises:
-        ModelError: It is none.
+        ModelError: It is not an object.
     """
     value = found.get(name) if name else found
     if not isinstance(value, Mapping):

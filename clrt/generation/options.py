@@ -1,4 +1,4 @@
-"""How text is generated: what a user may choose, and what a model folder proposes."""
+"""Sampling options: types, ranges, and defaults from a model's files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from clrt.models.huggingface.model_files import read_optional
 
 
 class _Numbers(NamedTuple):
-    """The numbers that an option may have.
+    """Range of the finite numbers that an option accepts.
 
     Attributes:
-        open_low: Whether `low` itself is not allowed.
+        low: Lower bound, inclusive unless `open_low`.
+        high: Upper bound, inclusive; infinity for none.
+        whole: Whether only integers are accepted.
+        open_low: Whether `low` itself is excluded.
     """
 
     low: float
@@ -43,13 +46,13 @@ class _Numbers(NamedTuple):
         start = f"above {self.low}" if self.open_low else f"from {self.low}"
         if self.high == math.inf:
             return f"{kind} {start}" if self.open_low else f"{kind} of {self.low} or more"
-        # What only keeps numbers in their type is no range to tell of.
+        # An upper bound of 2**31 - 1 only keeps the value in int32: messages omit it.
         end = "" if self.high >= _LARGEST else f" {'and at most' if self.open_low else 'to'} "
         return f"{kind} {start}{end}{self.high if end else ''}"
 
 
 _LARGEST = (1 << 31) - 1
-_MOST_NGRAM = 1 << 10  # tokens; each is compared with all of a text at each step
+_MOST_NGRAM = 1 << 10  # tokens; each n-gram is compared with the whole text at each step
 _SEEDS = (1 << 64) - 1
 _SHARE = _Numbers(0, 1, open_low=True)
 _PENALTY = _Numbers(-2, 2)
@@ -64,7 +67,7 @@ _RANGES = {
     "repetition_penalty": _Numbers(0, math.inf, open_low=True),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
-    # All of them are kept at once.
+    # All results of a call are in memory at once.
     "num_return_sequences": _Numbers(1, 1 << 16, whole=True),
     "max_length": _Numbers(0, _LARGEST, whole=True),
     "min_length": _Numbers(0, _LARGEST, whole=True),
@@ -77,7 +80,7 @@ _RANGES = {
     "lookup_tokens": _Numbers(0, MOST_GUESSES, whole=True),
     "draft_tokens": _Numbers(0, MOST_GUESSES, whole=True),
 }
-# What llama.cpp calls options.
+# Names of options in GGUF metadata (`general.sampling.…`).
 _GGUF_KEYS = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -89,56 +92,58 @@ _GGUF_KEYS = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen, and where a text ends.
+    """How tokens are chosen, and what ends a text.
 
     Attributes:
-        max_new_tokens: The most tokens of an answer.
-        temperature: Logits are divided by it and a token is drawn. 0 takes the likeliest token;
-            then `top_k`, `top_p`, `min_p`, `typical_p` and `seed` do not count.
-        top_k: Draws among so many of the likeliest tokens; 0 for all.
-        top_p: Draws among the fewest likeliest tokens that have this share of the probability.
-        min_p: Draws among tokens that have this share of the likeliest one's probability.
-        typical_p: Draws among the fewest tokens nearest to the expected information that have
-            this share of the probability.
-        repetition_penalty: Divides positive logits of tokens that the prompt or the answer has,
-            and multiplies negative ones.
-        presence_penalty: Subtracted from logits of tokens that the answer has.
-        frequency_penalty: Subtracted as often as the answer has the token.
-        stop: Texts that end the answer; one text or several.
-        seed: Makes drawing repeatable; None draws anew each time.
-        logit_bias: What is added to the logits of tokens, by id; -inf bans one.
-        num_return_sequences: Answers to each prompt.
-        num_beams: Beams of a beam search; 1 for none.
-        logprobs: 0 for none; else each token comes with its log probability, and with so many of
-            the likeliest ones.
-        include_stop: Whether the answer keeps the text that ended it.
-        lookup_tokens: The most tokens that are guessed at a time by what prompt and answer say
-            already; 0 for none. The answer is the same, and comes in fewer steps.
-        draft_tokens: The same, by the draft model of the generator.
-        max_length: Maximum number of tokens of prompt and answer; 0 for no limit besides
-            `max_new_tokens`, which comes before it where a call gives it.
-        min_length: Minimum number of tokens of prompt and answer: before, no token ends the text.
-        min_new_tokens: Minimum number of tokens of the answer.
-        no_repeat_ngram_size: No sequence of so many tokens comes twice in prompt and answer; 0 for
-            no such rule.
-        encoder_no_repeat_ngram_size: The answer has no sequence of so many tokens that the prompt,
-            or what the encoder reads, has; 0 for no such rule.
-        bad_words_ids: Sequences of tokens that the answer does not have.
-        suppress_tokens: Tokens that the answer does not have.
-        begin_suppress_tokens: Tokens that the answer does not begin with.
-        forced_bos_token_id: Second token of a text of one token; None for any.
-        forced_eos_token_id: Last token of an answer of the maximum length; the lowest of several;
-            None for any.
-        sequence_bias: Pairs of a sequence of tokens and a number, which is added to the logit of
-            its last token behind the others; a mapping from tuples of tokens is taken, too.
-        length_penalty: Beams are chosen by the sum of log-probabilities divided by the number of
-            tokens to this power.
-        early_stopping: True ends a beam search once there are `num_beams` results; False once none
-            of the running ones is better; "never" once none can become better.
-        renormalize_logits: Whether beams add log-probabilities of what the rules leave.
+        max_new_tokens: Maximum number of generated tokens.
+        temperature: Divisor of the logits before a token is drawn. 0 selects the most likely token
+            and ignores `top_k`, `top_p`, `min_p`, `typical_p` and `seed`.
+        top_k: Number of most likely tokens to draw from; 0 for all.
+        top_p: Draws from the smallest set of most likely tokens whose probabilities sum to this.
+        min_p: Minimum probability of a drawn token, relative to that of the most likely one.
+        typical_p: Draws from the smallest set of tokens nearest to the expected information
+            (locally typical sampling) whose probabilities sum to this.
+        repetition_penalty: Divisor of positive logits, and factor of negative ones, of tokens that
+            occur in the prompt or the generated text.
+        presence_penalty: Subtracted from logits of tokens that occur in the generated text.
+        frequency_penalty: Subtracted from a token's logit once per occurrence in the generated
+            text.
+        stop: Stop string or strings, which end the text.
+        seed: Seed of the random draws; None for a random one.
+        logit_bias: Numbers added to logits, by token id; -inf bans a token.
+        num_return_sequences: Number of texts per prompt.
+        num_beams: Number of beams of a beam search; 1 for none.
+        logprobs: Number of most likely tokens reported with each token and its log-probability; 0
+            for no log-probabilities.
+        include_stop: Whether the text keeps the stop string that ended it.
+        lookup_tokens: Maximum number of draft tokens per step by prompt lookup; 0 for none. Texts
+            are the same, in fewer steps.
+        draft_tokens: Maximum number of draft tokens per step by the generator's draft model.
+        max_length: Maximum number of tokens of prompt and generated text; 0 for no limit besides
+            `max_new_tokens`, which overrides it if a call passes it.
+        min_length: Minimum number of tokens of prompt and generated text; end tokens are banned
+            before.
+        min_new_tokens: Minimum number of generated tokens.
+        no_repeat_ngram_size: Length of n-grams that may occur only once in prompt and generated
+            text; 0 for no such rule.
+        encoder_no_repeat_ngram_size: Length of n-grams of the prompt, or of the encoder input, that
+            the generated text may not contain; 0 for no such rule.
+        bad_words_ids: Token sequences that the generated text may not contain.
+        suppress_tokens: Tokens that the generated text may not contain.
+        begin_suppress_tokens: Tokens that the generated text may not start with.
+        forced_bos_token_id: Second token of a text whose prompt is one token; None for any.
+        forced_eos_token_id: Last token of a text of the maximum length; the lowest of several; None
+            for any.
+        sequence_bias: Pairs of a token sequence and a number, which is added to the logit of its
+            last token after the others; may be a mapping from tuples of tokens.
+        length_penalty: Exponent of the number of tokens by which a beam's log-probability is
+            divided.
+        early_stopping: True ends a beam search once there are `num_beams` results; False once no
+            running beam has a better score; "never" once none can reach a better score.
+        renormalize_logits: Whether beams sum log-probabilities renormalized after the rules.
 
     Raises:
-        InputError: A value is of a wrong type or out of its range.
+        InputError: A value has a wrong type or is out of its range.
     """
 
     max_new_tokens: int = 256
@@ -201,29 +206,28 @@ class Sampling:
 
     @property
     def biased_sequences(self) -> Sequence[tuple[Sequence[int], float]]:
-        """`sequence_bias` as pairs, whatever form it was given in."""
+        """`sequence_bias` as pairs, after its conversion by the constructor."""
         found = self.sequence_bias
         return () if isinstance(found, Mapping) else found
 
     @property
     def is_greedy(self) -> bool:
-        """Whether no token is drawn."""
+        """Whether the most likely token is always selected, so that nothing is drawn."""
         return self.temperature == 0
 
     @classmethod
     def from_folder(cls, folder: Path, **given: Any) -> Sampling:
-        """What the folder's generation_config.json proposes, as transformers reads it.
+        """Reads the options proposed by a model folder, as transformers does.
 
-        Without that file, what genai_config.json or config.json does (`read_proposed`).
-
-        Without `do_sample` tokens are not drawn. Values of null count as absent.
+        They come from generation_config.json, or else genai_config.json, or else config.json
+        (`read_proposed`). Tokens are drawn only if the file has `do_sample`; null counts as absent.
 
         Args:
-            given: Options that the file does not decide.
+            given: Options that override those of the file.
 
         Raises:
-            ModelError: The file is damaged, or proposes what no option may be.
-            UnsupportedError: It asks for what clrt does not follow.
+            ModelError: The file is damaged, or an option in it is invalid.
+            UnsupportedError: The file requires a feature that clrt does not support.
             InputError: A given option is wrong.
         """
         proposed = read_proposed(folder)
@@ -234,10 +238,10 @@ class Sampling:
 
     @classmethod
     def from_gguf(cls, metadata: Metadata) -> Sampling:
-        """What a GGUF file proposes. Without a temperature tokens are not drawn.
+        """Reads the options that a GGUF file proposes; without a temperature tokens are not drawn.
 
         Raises:
-            ModelError: It proposes what no option may be.
+            ModelError: An option in it is invalid.
         """
         keys = {name: f"general.sampling.{key}" for name, key in _GGUF_KEYS.items()}
         return cls.checked(
@@ -246,10 +250,10 @@ class Sampling:
 
     @classmethod
     def checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
-        """Options that a file proposes.
+        """Creates options from those that a file proposes.
 
         Raises:
-            ModelError: One of them is of a wrong type or out of its range.
+            ModelError: One of them has a wrong type or is out of its range.
         """
         try:
             return cls(**proposed)
@@ -258,14 +262,15 @@ class Sampling:
 
 
 def eos_tokens(folder: Path) -> tuple[int, ...]:
-    """The ids that end an answer: those of generation_config.json, or else of genai_config.json,
-    or else of config.json.
+    """Reads the end token ids from generation_config.json, genai_config.json or config.json.
+
+    The first file that has any wins.
 
     Returns:
-        Ids in the order of the file, each once; none where neither file has one.
+        Unique ids in the order of the file; empty if no file has any.
 
     Raises:
-        ModelError: A file is damaged, or holds what is no id.
+        ModelError: A file is damaged, or holds an invalid id.
     """
     for name in (GENERATION_CONFIG, GENAI_CONFIG, "config.json"):
         found = _object(folder / name, "model" if name == GENAI_CONFIG else "").get("eos_token_id")
@@ -282,10 +287,10 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> list[str]:
-    """Keys of a generation_config.json that change texts and are not followed.
+    """Returns the keys of a generation_config.json that affect texts and are not supported.
 
     Args:
-        followed: Options of `Sampling` that are.
+        followed: Names of the options of `Sampling` that the caller supports.
     """
     plain, draws = Sampling(), bool(config.get("do_sample"))
     left_out = set(followed)
@@ -301,10 +306,10 @@ def unfollowed_keys(config: Mapping[str, Any], followed: Collection[str]) -> lis
 
 
 def start_token(folder: Path) -> int:
-    """The id that an encoder-decoder's texts begin with, of generation_config.json or config.json.
+    """Reads the decoder's start token id from generation_config.json or config.json.
 
     Raises:
-        ModelError: A file is damaged, or none has an id of a token.
+        ModelError: A file is damaged, or none has a valid id.
     """
     file = folder / "config.json"
     for key in ("decoder_start_token_id", "bos_token_id"):
@@ -321,7 +326,7 @@ def start_token(folder: Path) -> int:
 
 
 def _object(file: Path, part: str) -> Mapping[str, Any]:
-    """A JSON object, or the object of that name in it; an empty one where there is none."""
+    """Reads a JSON object, or its member `part` unless ""; returns {} if there is none."""
     found = read_optional(file)
     value = found.get(part, {}) if part else found
     return value if isinstance(value, dict) else {}
@@ -337,10 +342,10 @@ def _number(name: str, value: object, allowed: _Numbers) -> float:
 
 
 def whole_number(name: str, value: object, most: int) -> int:
-    """An argument that is a whole number from 1 to `most`.
+    """Returns an argument as an int from 1 to `most`.
 
     Raises:
-        InputError: It is not.
+        InputError: It is not an integer in that range.
     """
     return int(_number(name, value, _Numbers(1, most, whole=True)))
 

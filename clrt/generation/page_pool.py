@@ -1,4 +1,4 @@
-"""Which pages of a cache are free, whose they are, and which begin with the same tokens."""
+"""Page allocator of a KV cache: reference counts, and reuse of pages by token prefix."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import TypeAlias
 from clrt.errors import OutOfMemoryError
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 
-# What a page's content depends on: the content of the page before it, by its number among all that
-# there ever were, and what it has itself: its tokens, or a part of a source.
+# Identity of a page's content: the content id of the page before it, and its own tokens or part of
+# an encoder input.
 _Key: TypeAlias = "tuple[int, tuple[Hashable, ...]]"
-NOTHING = 0  # in front of a sequence's first page
-LONG = -1  # the same, of a text whose length changes the angles of its keys (LongRoPE)
+NOTHING = 0  # content id before the first page of a sequence
+LONG = -1  # the same, for texts whose length changes the rotary angles of keys (LongRoPE)
 
 
 class KvPagePool:
-    """The pages of a cache, by number.
+    """Allocates the pages of a cache, by number.
 
-    A page that is full belongs to all sequences that begin with its tokens; so what two prompts
-    have in common is computed once. When its last sequence ends it keeps its content until its room
-    is needed, the longest unused first.
+    All sequences with the same token prefix share its full pages; so common prefixes of prompts are
+    computed once. Unreferenced full pages stay cached, and are evicted least recently used first.
 
     Args:
-        grow: Makes room for more pages and says how many; 0 where there is none.
+        grow: Allocates more pages and returns their number; 0 if the cache cannot grow.
     """
 
     def __init__(self, grow: Callable[[], int]) -> None:
@@ -34,21 +33,24 @@ class KvPagePool:
         self._free: list[int] = []
         self._users: dict[int, int] = {}
         self._contents = count(NOTHING + 1)
-        self._full: dict[_Key, tuple[int, int]] = {}  # content, and the page that has it
+        self._full: dict[_Key, tuple[int, int]] = {}  # content id and page of each full page
         self._keys: dict[int, _Key] = {}
-        self._kept: OrderedDict[int, None] = OrderedDict()  # full pages that no sequence uses
+        self._kept: OrderedDict[int, None] = OrderedDict()  # unreferenced full pages, in LRU order
 
     @property
     def in_use(self) -> int:
-        """Pages that sequences have."""
+        """Number of pages that are referenced."""
         return len(self._users)
 
     def match_prefix(self, tokens: Sequence[int], after: int = NOTHING) -> tuple[list[int], int]:
-        """The pages that hold a beginning of the tokens already, now in use once more, and what
-        content the last of them is.
+        """Finds the cached pages of a token prefix and adds a reference to each.
 
         Args:
-            after: The content that they are behind: what a source is to a text.
+            tokens: Tokens of a sequence.
+            after: Content id before the first page, such as that of an encoder input.
+
+        Returns:
+            The pages, and the content id of the last one; `after` if there is none.
         """
         firsts = range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS)
         return self.held((tuple(tokens[first : first + PAGE_TOKENS]) for first in firsts), after)
@@ -56,7 +58,7 @@ class KvPagePool:
     def held(
         self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
     ) -> tuple[list[int], int]:
-        """The same of what pages have, whatever it is."""
+        """Finds the cached pages with these contents, as `match_prefix` does for tokens."""
         found: list[int] = []
         last = after
         for part in parts:
@@ -70,10 +72,10 @@ class KvPagePool:
         return found, last
 
     def take(self) -> int:
-        """A page to write to.
+        """Allocates a page: a free one, else a new one, else the least recently used cached one.
 
         Raises:
-            OutOfMemoryError: All are in use, and there is no room for more.
+            OutOfMemoryError: All pages are referenced, and the cache cannot grow.
         """
         if not self._free and not self._kept:
             more = self._grow()
@@ -94,8 +96,11 @@ class KvPagePool:
         return page
 
     def register(self, page: int, before: int, part: Sequence[Hashable]) -> int:
-        """Notes that a page holds this, such as PAGE tokens, behind some content; what content that
-        is.
+        """Records the content of a full page for reuse, and returns its content id.
+
+        Args:
+            before: Content id of the page before it.
+            part: Content of the page, such as its `PAGE_TOKENS` tokens.
         """
         key = (before, tuple(part))
         if key not in self._full:
@@ -104,7 +109,7 @@ class KvPagePool:
         return self._full[key][0]
 
     def release(self, pages: Sequence[int]) -> None:
-        """Ends one use of each page; the last ones are the first whose room is used again."""
+        """Drops one reference per page; of the cached ones the last are evicted first."""
         for page in reversed(pages):
             self._users[page] -= 1
             if self._users[page]:
@@ -116,7 +121,7 @@ class KvPagePool:
                 self._free.append(page)
 
     def clear(self) -> None:
-        """Forgets the content of pages that no sequence uses."""
+        """Forgets the contents of unreferenced pages."""
         while self._kept:
             page, _ = self._kept.popitem()
             del self._full[self._keys.pop(page)]

@@ -1,4 +1,4 @@
-"""The table of a cache on a device: which pages each sequence has."""
+"""Page table of a KV cache: the pages of each sequence, on host and device."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from clrt.ir.dtypes import DType
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
-# At first, at most.
+# Maximum initial number of columns.
 _COLUMNS = 4096
 
 
 class PageTable:
-    """A row of page numbers for each sequence; -1 where there is none.
+    """Page table, int32 `[rows, columns]`: one row of page numbers per sequence, padded with -1.
 
-    It has twice as many columns once a sequence has no room in them.
+    Rows and columns double if a new row or a longer sequence does not fit.
 
     Args:
-        session: Of the device.
-        rows: How many there are at first.
-        width: Pages of a sequence, at most.
+        session: Session of the device.
+        rows: Initial number of rows.
+        width: Maximum number of pages of a sequence.
     """
 
     def __init__(self, session: DeviceSession, rows: int, width: int) -> None:
@@ -33,12 +33,12 @@ class PageTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         rows, width = self._table.shape
         return rows, width
 
     def take_row(self) -> int:
-        """A row for a sequence; there are twice as many once all are taken."""
+        """Allocates a row, doubling the table if all are in use."""
         if not self._free:
             more = len(self._table)
             self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
@@ -47,11 +47,11 @@ class PageTable:
         return self._free.pop()
 
     def give_back(self, row: int) -> None:
-        """Ends the use of a row."""
+        """Frees a row."""
         self._free.append(row)
 
     def keep(self, rows: Collection[int]) -> None:
-        """Ends the use of all rows but some."""
+        """Frees all rows except `rows`."""
         self._free = [row for row in range(len(self._table)) if row not in rows]
         self._there = None
 
@@ -63,11 +63,11 @@ class PageTable:
         self._there = None
 
     def on_device(self) -> DeviceTensor:
-        """The table, int32; the same tensor until it changes."""
+        """Returns the table on the device, int32; the same tensor until the table changes."""
         if self._there is None:
             self._there = self._session.tensor_of(self._table, DType.INT32)
         return self._there
 
     def release(self) -> None:
-        """Lets go of the tensor on the device."""
+        """Frees the tensor on the device."""
         self._there = None

@@ -1,36 +1,36 @@
-"""Guesses by what a text says already: where its last tokens were before, and what followed."""
+"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# So many tokens are looked for, the most first.
+# Lengths of the n-grams to look up, the longest first.
 _LENGTHS = (3, 2)
-# Of these an index keeps so many places, the last ones.
+# Maximum number of occurrences kept per n-gram, the latest ones.
 _MOST_PLACES = 8
-# The place whose tokens before it are alike furthest back is taken; no further than this.
+# Of several occurrences the one with the longest common context wins; compares at most this many.
 _MOST_ALIKE = 16
 
 
 @dataclass
 class LookupIndex:
-    """Where each few tokens of a text were last.
+    """Index of the n-grams of a text, for prompt lookup.
 
-    What is done for a token does not depend on the length of the text.
+    The time per added token does not depend on the length of the text.
 
     Attributes:
-        tokens: The text.
+        tokens: Tokens of the text.
 
     Source: Saxena, Prompt Lookup Decoding (2023); transformers' `PromptLookupCandidateGenerator`,
-    which takes the first place.
+    which uses the first occurrence.
     """
 
     tokens: list[int] = field(default_factory=list)
     _places: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Adds what follows."""
+        """Appends tokens to the text."""
         for token in tokens:
             end = len(self.tokens)
             for length in _LENGTHS:
@@ -41,9 +41,9 @@ class LookupIndex:
             self.tokens.append(token)
 
     def guess(self, count: int) -> tuple[list[int], int]:
-        """What may follow, and how many tokens before it are alike; none and 0 where nothing is.
+        """Returns `count` draft tokens, and the length of the match before them; [] and 0 if none.
 
-        What is copied may reach into the guesses themselves: so a text that repeats itself goes on.
+        Copying may continue into the draft tokens themselves: so repetitive text goes on.
         """
         for length in _LENGTHS:
             places = self._places.get(tuple(self.tokens[-length:]), ())
@@ -57,7 +57,7 @@ class LookupIndex:
         return [], 0
 
     def _alike(self, place: int) -> int:
-        """How many tokens before a place are the last ones of the text."""
+        """Returns how many tokens before `place` equal the last tokens of the text."""
         tokens, end = self.tokens, len(self.tokens)
         most = min(place, _MOST_ALIKE)
         return next((k for k in range(most) if tokens[place - 1 - k] != tokens[end - 1 - k]), most)

@@ -1,4 +1,4 @@
-"""What a prompt may be, and its tokens."""
+"""Prompts: accepted forms, and conversion to tokens."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, Any]]"
-"""A text, tokens, or the messages of a chat."""
+"""A string, tokens, or the messages of a chat."""
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """How messages become a prompt.
+    """Tools and variables with which messages are rendered.
 
     Attributes:
         tools: JSON schemas of functions that the model may call.
-        variables: What the template may use besides.
+        variables: Further variables of the chat template.
     """
 
     tools: Sequence[Any] | None = None
@@ -35,7 +35,7 @@ class ChatFormat:
 
 
 def several(prompt: object) -> list[Any] | None:
-    """The prompts of a list of prompts; None for one prompt.
+    """Returns the prompts of a list of prompts; None for a single prompt.
 
     Raises:
         InputError: It is neither.
@@ -57,14 +57,14 @@ PLAIN = ChatFormat()
 
 
 def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) -> list[int]:
-    """The tokens of a prompt, one or more.
+    """Returns the tokens of a prompt, one or more.
 
-    A text gets the special tokens that the tokenizer adds; messages those of the chat template.
+    A string gets the special tokens that the tokenizer adds; messages those of the chat template.
 
     Raises:
-        InputError: It is no prompt, has no tokens, or has one that the model does not know; or it
-            has messages, and the model no chat template.
-        ModelError: The chat template asks for too much.
+        InputError: The prompt is invalid, has no tokens or an unknown one; or it has messages, and
+            the model no chat template.
+        ModelError: The chat template exceeds its budget.
         UnsupportedError: Jinja is not installed.
     """
     if isinstance(prompt, str):
@@ -89,7 +89,7 @@ def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) ->
 
 
 def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
-    """The text of messages, with the start of an answer.
+    """Renders messages as text that ends with the start of an assistant message.
 
     Raises:
         InputError, ModelError, UnsupportedError: As `tokens_of`.
@@ -103,7 +103,10 @@ def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
 
 
 def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
-    """The tokens of a text.
+    """Tokenizes a text.
+
+    Args:
+        special: Whether the tokenizer adds special tokens.
 
     Raises:
         InputError: It is not valid Unicode.

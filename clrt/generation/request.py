@@ -1,4 +1,4 @@
-"""What calls of a text generator ask for, checked: options, prompts and rules become answers."""
+"""Checks the options and prompts of a generator's calls and creates generation states."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from clrt.generation.tool_calls import ExpectedCalls
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
 _OF_SEVERAL = ("num_return_sequences", "num_beams")
-# What beams choose by is the probability alone.
+# Options that beam search does not support: it ranks by log-probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "stop", "lookup_tokens"),
 )
-# What transformers calls options.
+# Names of options in transformers, for hints in error messages.
 _ELSEWHERE = {"prompt_lookup_num_tokens": "lookup_tokens", "num_assistant_tokens": "draft_tokens"}
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and more.
+    """Options of `generate`, `stream` and `chat`: the fields of `Sampling`, and more.
 
     Attributes:
-        sampling: In the place of what the model's files propose; other options come before it.
-        tools: JSON schemas of functions that the model may call, for its chat template; calls are
-            in `tool_calls` of the answer.
-        template_variables: What the chat template may use besides, such as
+        sampling: Base options, instead of those in the model's files; other options override it.
+        tools: JSON schemas of functions that the model may call, for the chat template; parsed
+            calls are in `tool_calls` of the result.
+        template_variables: Further variables of the chat template, such as
             `{"enable_thinking": False}`.
-        json_schema: What the answer keeps to: a JSON schema, or a class of pydantic.
-        regex: The same: a regular expression, as Rust's crate regex writes it.
-        grammar: The same: a grammar, as Lark or GBNF writes it.
+        json_schema: JSON schema that the text must match, or a pydantic model class.
+        regex: Regular expression that the text must match, in the syntax of Rust's crate regex.
+        grammar: Grammar that the text must match, in Lark or GBNF syntax.
     """
 
     max_new_tokens: int
@@ -88,10 +88,12 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """What a call asks for besides its prompt.
+    """Options of a call, without its prompt.
 
     Attributes:
-        rule: The arguments of `Constraint`; empty for none.
+        sampling: Sampling options.
+        chat: Tools and variables of the chat template.
+        rule: Keyword arguments of `Constraint`; empty for no constraint.
     """
 
     sampling: Sampling
@@ -100,7 +102,7 @@ class GenerateRequest:
 
 
 class RequestReader:
-    """Makes answers of what users ask of a model.
+    """Checks the options and prompts of calls and creates generation states.
 
     Args:
         drafts: Whether there is a draft model.
@@ -113,14 +115,14 @@ class RequestReader:
         self._making = RLock()
 
     def read(self, options: Mapping[str, Any], method: str = "generate") -> GenerateRequest:
-        """A call's options; what is left out is as the model's files propose.
+        """Returns the checked options of a call; missing ones come from the model's files.
 
         Args:
-            method: Others than `generate` give one text without beams.
+            method: Name of the called method; all but `generate` return one text without beams.
 
         Raises:
-            InputError: An option is unknown, has no valid value, or is not for that method.
-            UnsupportedError: The model's files ask for what clrt does not follow.
+            InputError: An option is unknown, has no valid value, or does not apply to `method`.
+            UnsupportedError: The model's files require a feature that clrt does not support.
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
@@ -156,7 +158,7 @@ class RequestReader:
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
     def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
-        """What the model's files propose, as far as it goes with what is given."""
+        """Returns the options of the model's files that are compatible with the given ones."""
         if self._model.refusal:
             raise UnsupportedError(self._model.refusal)
         proposed, plain = self._model.sampling, Sampling()
@@ -174,7 +176,7 @@ class RequestReader:
         return proposed
 
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
-        """The tokens of each prompt.
+        """Returns the tokens of each prompt.
 
         Raises:
             InputError, ModelError, UnsupportedError: As `tokens_of`.
@@ -183,27 +185,27 @@ class RequestReader:
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
 
     def continued(self, prompt: object, what: str) -> list[int]:
-        """The tokens of a text that a decoder alone continues.
+        """Returns the tokens of a prompt for a method that needs a decoder-only model.
 
         Args:
-            what: Needs that.
+            what: Name of the method, for the error message.
 
         Raises:
-            UnsupportedError: The model has an encoder.
-            InputError, ModelError, UnsupportedError: As `tokens_of`.
+            InputError, ModelError: As `tokens_of`.
+            UnsupportedError: The model has an encoder, or as `tokens_of`.
         """
         self._model.check_decoder(what)
         return tokens_of(self._model, prompt)
 
     def texts(self, texts: object, sources: object) -> list[GivenText]:
-        """Texts that are read, each with what an encoder reads for it.
+        """Returns texts for forced decoding, each with its encoder input.
 
         Args:
-            texts: As prompts.
+            texts: One prompt or several.
             sources: A prompt for all texts, or one for each; None without an encoder.
 
         Raises:
-            InputError: There are not as many sources as the model takes, or one is too long.
+            InputError: `sources` does not fit the model or the number of texts.
             InputError, ModelError, UnsupportedError: As `tokens_of`.
         """
         model, plain = self._model, GenerateRequest(self._model.sampling)
@@ -230,7 +232,7 @@ class RequestReader:
     def searches(
         self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[BeamSearch]:
-        """The searches by beams for prompts, not yet begun.
+        """Returns a beam search for each prompt, not yet started.
 
         Raises:
             InputError: A prompt is too long.
@@ -239,10 +241,10 @@ class RequestReader:
         return [BeamSearch.of(*given, tokens, request.sampling, calls) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[GenerationState]:
-        """The answers to one prompt, not yet begun.
+        """Returns `num_return_sequences` generation states for a prompt, not yet started.
 
         Raises:
-            InputError: A rule is not valid, or the prompt is longer than the context, or than
+            InputError: A constraint is not valid, or the prompt is longer than the context or
                 `max_length`.
             UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
         """
@@ -267,14 +269,18 @@ class RequestReader:
         ]
 
     def calls(self, request: GenerateRequest) -> ExpectedCalls | None:
-        """Calls that answers may have; None without tools, or where no format is known."""
+        """Returns the tool calls to parse; None without tools, or if the format is unknown."""
         tools, call_format = request.chat.tools, None
         if tools:
             call_format = self._model.call_format
         return None if not tools or call_format is None else ExpectedCalls.of(call_format, tools)
 
     def _tokens(self) -> ConstraintTokens:
-        """What constraints know of the model's tokens; made when the first one comes."""
+        """Returns the vocabulary for constraints, created at the first call.
+
+        Raises:
+            InputError: The model has no end token.
+        """
         with self._making:
             if self._constraint_tokens is None:
                 model = self._model
@@ -290,7 +296,11 @@ class RequestReader:
 
 
 def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
-    """Checks that there is no option that beams do not go with, and none of `more`."""
+    """Checks that no option in use, and none of `more`, is incompatible with beam search.
+
+    Raises:
+        InputError: One is.
+    """
     plain = Sampling()
     wrong = [n for n in _NOT_OF_BEAMS if getattr(sampling, n) != getattr(plain, n)]
     if wrong or more:
@@ -301,10 +311,10 @@ def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
 
 
 def _check_proposed_beams(proposed: Sampling) -> None:
-    """Checks that the model's files propose no option that beams do not go with.
+    """Checks that the model's files set no option that is incompatible with beam search.
 
     Raises:
-        UnsupportedError: They do.
+        UnsupportedError: One is.
     """
     plain = Sampling()
     wrong = [n for n in _NOT_OF_BEAMS if getattr(proposed, n) != getattr(plain, n)]

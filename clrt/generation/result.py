@@ -1,4 +1,4 @@
-"""What comes of generating a text."""
+"""Results of text generation."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "cancelled", "constraint"]
-"""Why a text ends: a stop text or token; its number of tokens; `cancel`; a constraint that is met
-and allows no more."""
+"""Why a text ended: a stop string or end token; the length limit; `cancel`; a constraint after
+which no token may follow."""
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely a token was.
+    """Log-probability of a token.
 
     Attributes:
-        token: Its id.
-        logprob: The natural logarithm of its probability, before temperature and what picks
-            among tokens.
-        top: The likeliest tokens at its place, likeliest first, with theirs.
+        token: Token id.
+        logprob: Natural logarithm of its probability, before temperature and options such as top_k.
+        top: Most likely tokens at its position with their log-probabilities, likeliest first.
     """
 
     token: int
@@ -28,16 +27,16 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class TextTimings:
-    """Where the time of an answer went.
+    """Timings of a generation.
 
     Attributes:
-        load_s: Seconds until the model was ready; 0 if it was.
+        load_s: Seconds until the model was loaded; 0 if it was already.
         prompt_s: Seconds until the first token, without loading.
-        prompt_tokens: Tokens that were computed for the prompt, without those that a cache had.
-        tokens_s: Seconds from the first token to the last.
-        tokens: Tokens of the answer.
-        drafted: Tokens that were guessed ahead, by a draft model or by lookup.
-        accepted: How many of these were right, and came without a step of their own.
+        prompt_tokens: Number of prompt tokens computed, without cached ones.
+        tokens_s: Seconds from the first to the last token.
+        tokens: Number of generated tokens.
+        drafted: Number of draft tokens, by a draft model or by prompt lookup.
+        accepted: Number of accepted draft tokens, which needed no step of their own.
     """
 
     load_s: float
@@ -50,12 +49,12 @@ class TextTimings:
 
     @property
     def prompt_tokens_per_s(self) -> float:
-        """Tokens of the prompt per second; 0 where no time passed."""
+        """Prompt tokens per second; 0 if no time passed."""
         return _rate(self.prompt_tokens, self.prompt_s)
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens per second after the first one; 0 where there are no others."""
+        """Generated tokens per second after the first one; 0 if there are no others."""
         return _rate(self.tokens - 1, self.tokens_s)
 
     def __str__(self) -> str:
@@ -68,18 +67,18 @@ class TextTimings:
 
     @property
     def guesses(self) -> str:
-        """What came of guesses, in words."""
+        """Numbers of accepted and of all draft tokens, in words."""
         return f"{self.accepted} of {self.drafted} guessed tokens accepted"
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a function that an answer asks for.
+    """A function call requested by the model.
 
     Attributes:
-        name: The function's; the model may have made it up.
-        arguments: By name, as JSON has them; nothing checks them against the function's schema.
-        id: Tells calls of a chat apart; the model's own if it gave one.
+        name: Name of the function; may not exist.
+        arguments: JSON values by parameter name; not checked against the function's schema.
+        id: Identifier of the call; the model's own if it gave one.
     """
 
     name: str
@@ -87,24 +86,24 @@ class ToolCall:
     id: str = ""
 
     def as_message_part(self) -> dict[str, Any]:
-        """An entry of `tool_calls` of a message."""
+        """Returns the call as an entry of a message's `tool_calls`."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """One answer.
+    """One generated text.
 
     Attributes:
-        text: Its text, without special tokens, but for those of tool calls.
-        tokens: Its ids, those of special tokens and of the one that ended it included.
-        finish_reason: Why it ends.
-        prompt_tokens: Tokens of the prompt.
-        logprobs: One for each token; None if they were not asked for.
-        timings: Where the time went; None where that was not measured.
-        tool_calls: Calls of the tools that were given, in the order of the text.
-        content: The text without its calls; None where it has none.
+        text: Text without special tokens, except those of tool calls.
+        tokens: Token ids, with special tokens and the end token.
+        finish_reason: Why it ended.
+        prompt_tokens: Number of prompt tokens.
+        logprobs: One entry per token; None if not requested.
+        timings: Timings; None if not measured.
+        tool_calls: Calls of the given tools, in order of the text.
+        content: Text without the calls; None if there are no calls.
     """
 
     text: str
@@ -118,7 +117,7 @@ class GeneratedText:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message of a chat."""
+        """The text as an assistant message of a chat."""
         if not self.tool_calls:
             return {"role": "assistant", "content": self.text}
         calls = [call.as_message_part() for call in self.tool_calls]

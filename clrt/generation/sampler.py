@@ -1,4 +1,4 @@
-"""What the op SampleTokens is told for each sequence."""
+"""Inputs of the op SampleTokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class TokenSampler:
     """How the next token of one sequence is chosen.
 
     Attributes:
-        sampling: What the user asked for.
-        vocabulary: How many tokens there are.
-        prompt: Tokens of the prompt: presence and frequency penalties do not count them.
-        seed: Of the draws; each place of a sequence has one of its own.
-        allowed: uint32 `[ceil(vocabulary / 32)]`: a bit per token that may follow; None for all.
-        rules: Ban, force or bias tokens by the text so far; None for no such rules.
+        sampling: Options of the request.
+        vocabulary: Number of logits.
+        prompt: Number of prompt tokens, which presence and frequency penalties do not count.
+        seed: Seed of the draws, combined with the position; negative for that of `sampling`, or a
+            random one.
+        allowed: uint32 `[ceil(vocabulary / 32)]`: bit mask of allowed tokens; None for all.
+        rules: Rules that ban, force or bias tokens by the text so far; None for none.
     """
 
     sampling: Sampling
@@ -42,23 +43,23 @@ class TokenSampler:
 
     @property
     def has_history(self) -> bool:
-        """Whether the op is told the tokens so far."""
+        """Whether the op needs the tokens so far, for penalties."""
         s = self.sampling
         return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
 
     @property
     def reads_text(self) -> bool:
-        """Whether tokens so far change what follows."""
+        """Whether the tokens so far affect the choice."""
         return self.has_history or self.rules is not None
 
     @property
     def changes(self) -> bool:
-        """Whether what the op is told differs from step to step."""
+        """Whether the op's inputs differ from step to step."""
         return self.reads_text or self.allowed is not None
 
     @property
     def settings(self) -> list[float]:
-        """A row of the input `settings`."""
+        """Row of the input `settings`."""
         s = self.sampling
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         return [s.temperature, s.top_p, s.min_p, s.typical_p, *penalties, self.prompt]
@@ -69,11 +70,11 @@ def sampler_inputs(
     texts: Sequence[Sequence[int] | np.ndarray[Any, Any]],
     vocabulary: int,
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Inputs of SampleTokens, a row for each sampler.
+    """Returns the inputs of SampleTokens by name, with one row per sampler.
 
     Args:
-        texts: For each sampler the tokens of its sequence so far.
-        vocabulary: How many tokens there are.
+        texts: Tokens so far of each sampler's sequence; may be empty if it does not read them.
+        vocabulary: Number of logits.
     """
     rows, words = len(samplers), -(-vocabulary // 32)
     used = [t if s.has_history else () for s, t in zip(samplers, texts, strict=True)]
@@ -106,7 +107,7 @@ def sampler_inputs(
 def _biases(
     sampler: TokenSampler, text: Sequence[int] | np.ndarray[Any, Any]
 ) -> Mapping[int, float]:
-    """What is added to logits of tokens behind a text, by token."""
+    """Returns the numbers to add to the logits of the next token, by token id."""
     given = sampler.sampling.logit_bias
     if sampler.rules is None:
         return given
@@ -115,11 +116,11 @@ def _biases(
 
 
 def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Numbers as float32: larger ones become infinite, which the op knows."""
+    """Converts to float32; larger numbers become infinite, which the op handles."""
     with np.errstate(over="ignore"):
         return np.array(numbers, np.float32)
 
 
 def _rounded(count: int) -> int:
-    """A power of two that is at least a count: each number of columns has a plan."""
+    """Rounds a number of columns up to a power of two, to limit the shapes to plan."""
     return 1 << max(count - 1, 0).bit_length()

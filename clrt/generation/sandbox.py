@@ -1,13 +1,13 @@
-"""Jinja as transformers renders chat templates, with bounds on what a template may ask for.
+"""Renders chat templates in Jinja as transformers does, with bounds on time and memory.
 
-A template comes with a model, so it may mean harm. Jinja's sandbox keeps it from the system.
-A `Budget` keeps it from taking all time and memory: every loop step, call, filter, operator that
-makes something, and every text that is put out, pays for what it takes and makes, before it is
-made wherever it may be much larger than what it is made of.
+A template comes with a model and is not trusted. Jinja's sandbox denies it access to the system. A
+`Budget` bounds its time and memory: every loop iteration, call, filter, allocating operator and
+output is charged for what it reads and creates, and before it runs if its result may be much larger
+than its operands.
 
-Not covered: one operation on a text that is within the budget, such as a search in it, is not
-interrupted. A template has at most `MOST_SOURCE` characters of such operations between two looks
-at the clock. To compile that many takes some seconds.
+Not covered: a single operation on a string within the budget, such as a search, is not interrupted.
+A template has at most `MOST_SOURCE` characters of such operations between two checks of the clock.
+Compiling that many takes some seconds.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ __all__ = [
 ]
 
 MOST_SOURCE = 64 << 10
-"""Characters of a template: several times what models come with."""
+"""Maximum number of characters of a template: several times those of published models."""
 
 _MOST_BLOCKS = 24
-# Filters and attributes that make much of little, or need long for it, and that no chat needs.
+# Filters and attributes with large results or long run times that chat templates do not need.
 _REFUSED_FILTERS = {"pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}
 _REFUSED_ATTRIBUTES = {"encode", "expandtabs", "from_bytes", "maketrans", "to_bytes", "translate"}
-# Filters that look at one element or the number of them, and those that pass elements on. Others
-# write out or compare what they are given.
+# Filters that read one element or a length (charged 1), and those that pass elements on (charged
+# per element). All others are charged for the written-out size of their input.
 _OF_ONE = {"attr", "count", "d", "default", "first", "last", "length", "random"}
 _OF_ALL = {
     *("batch", "items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
     "slice",
 }
-# Those that make an element of each character of a text, and methods that cut one.
+# Filters that make an element of each character of a string, and methods that split one.
 _OF_CHARACTERS = _OF_ALL | {"groupby", "max", "min", "sort", "unique", "title", "wordcount"}
 _CUTS = {"split", "rsplit", "splitlines", "indent"}
-# Methods and filters that make as much as a number says.
+# Methods and filters whose result size is given by an integer argument.
 _SIZED = {"batch", "center", "indent", "ljust", "rjust", "slice", "zfill"}
-# A width or precision above 9,999, or one that an argument gives, by the operator % and by format.
+# Formats with a width or precision above 9,999, or one taken from an argument: for % and format.
 _WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*[\d*]*\.?(?:\*|\d{5})")
 _WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
-# Names of our own filters, which no template can write behind a bar.
+# Names of internal filters: the space in them keeps templates from using them.
 _MADE, _READ, _JOINED = "clrt made", "clrt read", "clrt joined"
 _COUNTED, _STATIC = "clrt counted", "clrt static"
 
@@ -79,7 +79,7 @@ _budget: ContextVar[Budget] = ContextVar("budget")
 
 
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, whose operators and calls pay."""
+    """Jinja's sandbox with operators and calls that are charged to the budget."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
@@ -109,27 +109,27 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = _budget.get()
         given = (*args, *kwargs.values())
-        budget.made(given)  # a macro has them as a list
+        budget.made(given)  # a macro receives its arguments as a list
         budget.spend(4 * STEP + (0 if isinstance(__obj, Macro) else budget.size(given)))
-        method = getattr(__obj, "__wrapped__", __obj)  # what the sandbox made of str.format
+        method = getattr(__obj, "__wrapped__", __obj)  # unwraps the sandbox's str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
             args = tuple(_listed(x) for x in args)
             _spend_on_text(budget, method.__name__, owner, (*args, *kwargs.values()))
         elif isinstance(owner, list | tuple):
-            budget.read(owner)  # which is compared
+            budget.read(owner)  # its elements are compared
         elif isinstance(__obj, LoopContext):
             args = (_counted(args[0]), *args[1:]) if args else args
         return budget.made(super().call(__context, __obj, *args, **kwargs))
 
 
 def _listed(value: Any) -> Any:
-    """A list of what an iterator gives, so that it can be measured."""
+    """Returns an iterator's elements as a list, which has a size; other values unchanged."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
 
 def _counted(values: Iterable[Any]) -> Iterator[Any]:
-    """The values, each of which pays for the step that a loop makes with it."""
+    """Yields values, each charged as a loop iteration."""
     budget = _budget.get()
     for value in values:
         budget.spend(STEP)
@@ -137,8 +137,8 @@ def _counted(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_format(name: str, form: str) -> None:
-    """Refuses a format of which one field could be as long as a number says."""
-    _budget.get().spend(len(form) ** 2 >> 8)  # what expressions may take
+    """Raises TooMuchError if a format has a field whose width is very large or an argument."""
+    _budget.get().spend(len(form) ** 2 >> 8)  # worst-case time of the regular expressions
     if name == "%":
         wide = _WIDE_PERCENT.search(form.replace("%%", ""))
     else:
@@ -148,7 +148,7 @@ def _check_format(name: str, form: str) -> None:
 
 
 def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object]) -> None:
-    """Pays for a method of a text, or a filter, which may take the product of two lengths."""
+    """Charges a string method or filter, whose time may be the product of two lengths."""
     texts = [x for x in args if isinstance(x, str)]
     work = len(text) * (1 + lengths(texts) // 256)
     if name in _CUTS:
@@ -170,8 +170,8 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
 
 
 def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja that pays for what it takes and makes."""
-    first = int(hasattr(function, "jinja_pass_arg"))  # the environment or the like comes before
+    """Wraps a Jinja filter so that its input and result are charged."""
+    first = int(hasattr(function, "jinja_pass_arg"))  # skips environment or context
 
     @wraps(function)
     def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -195,7 +195,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _paid_test(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A test of Jinja that pays for what it looks at, which it may compare."""
+    """Wraps a Jinja test so that the values it may compare are charged."""
     first = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
@@ -214,7 +214,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Any:
-    """As `json.dumps`: Jinja's own filter escapes what HTML would."""
+    """Serializes to JSON as `json.dumps` does; Jinja's own filter escapes HTML characters."""
     budget = _budget.get()
     size, depth = budget.measure(x)
     step = abs(indent) if isinstance(indent, int) else len(indent or "")
@@ -237,7 +237,7 @@ def _static(characters: int) -> str:
     return ""
 
 
-@jinja2.pass_context  # which keeps Jinja from calling it while it compiles
+@jinja2.pass_context  # keeps Jinja from evaluating it at compile time
 def _put_out(context: Context, value: Any) -> Any:
     return _budget.get().read(value)
 
@@ -247,13 +247,13 @@ def _read(value: Any) -> Any:
 
 
 class _Instrument(NodeTransformer):
-    """Makes pay what no hook of Jinja's sees: loops, literals, slices, `~`, text as it stands."""
+    """Adds charges where Jinja has no hook: loops, literals, slices, `~`, template text."""
 
     def __init__(self) -> None:
         self._level = 0
 
     def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
-        """Also refuses deep statements, for which Jinja takes a time that grows fast."""
+        """Raises TooMuchError for deeply nested statements: their compile time grows fast."""
         is_block = isinstance(node, nodes.Stmt)
         self._level += is_block
         if self._level > _MOST_BLOCKS:
@@ -316,7 +316,7 @@ def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 class _Generation(Extension):
-    """The block `generation`, which marks what an assistant said, and renders as what it holds."""
+    """The block `generation`, which marks text of the assistant, and renders as its content."""
 
     tags = {"generation"}  # noqa: RUF012 (as the base class has it)
 
@@ -331,9 +331,9 @@ class _Generation(Extension):
 
 
 class _TemplateNamespace(Namespace):
-    """A namespace whose names do not begin with an underscore, and that prints no values."""
+    """A namespace without names that begin with an underscore; its repr shows no values."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # one of the names may be `self`
+    def __init__(*args: Any, **kwargs: Any) -> None:  # a keyword may be named `self`
         made, *given = args
         values = dict(*given, **kwargs)
         for name in values:
@@ -354,7 +354,7 @@ def _check_name(name: object) -> None:
 
 
 class _TemplateDict:
-    """The class dict, without a way to its attributes."""
+    """A callable in place of the class dict, without access to its attributes."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -376,7 +376,7 @@ def _environment() -> _BoundedEnvironment:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, loopcontrols],
-        optimized=False,  # nothing is computed before there is a budget
+        optimized=False,  # no constant folding: nothing is computed before there is a budget
         finalize=_put_out,
     )
     kept = {name: f for name, f in made.filters.items() if name not in _REFUSED_FILTERS}
@@ -396,11 +396,11 @@ def _environment() -> _BoundedEnvironment:
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """A template that pays for what it does.
+    """Compiles a template with charges to the budget of `render_template`.
 
     Raises:
         TooMuchError: The source is too long or nested too deep.
-        TemplateSyntaxError: It is no template.
+        TemplateSyntaxError: The source is not a valid template.
     """
     if len(source) > MOST_SOURCE:
         raise TooMuchError
@@ -413,17 +413,17 @@ def compile_template(source: str) -> jinja2.Template:
         raise
     except (RecursionError, MemoryError, SyntaxError) as error:
         raise TooMuchError from error
-    except Exception as error:  # of any kind: Jinja evaluates literals, such as numbers of any size
+    except Exception as error:  # any type: Jinja evaluates literals, such as numbers of any size
         raise TemplateSyntaxError(str(error) or type(error).__name__, 1) from error
     return environment.template_class.from_code(environment, code, environment.make_globals(None))
 
 
 def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
-    """What a template makes of variables, which are plain objects as JSON has them.
+    """Renders a template with variables, which are plain JSON-like objects.
 
     Raises:
-        TooMuchError: It asks for more than its budget.
-        Exception: Whatever else goes wrong in it.
+        TooMuchError: The template exceeds its budget.
+        Exception: Any other error in the template.
     """
     token = _budget.set(Budget(variables))
     try:

@@ -1,4 +1,4 @@
-"""Answers that run together: each step takes the next tokens of all of them."""
+"""Continuous batching: each decoder step runs the next tokens of all running generations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class Scheduler:
-    """Runs answers on an engine, those of several threads in one step.
+    """Batches generations of several threads into shared decoder steps.
 
-    No thread is the scheduler's own: of the threads that wait for tokens one makes the next step
-    for all of them.
+    There is no scheduler thread: one of the threads that wait for tokens runs the next step for all
+    generations.
 
     Args:
-        sequences: How many answers run at a time; more wait.
-        drafter: A draft model, if there is one.
+        sequences: Maximum number of generations that run at a time; others are queued.
+        drafter: Draft model for speculative decoding; None for none.
     """
 
     def __init__(
@@ -39,22 +39,23 @@ class Scheduler:
         self.speculation = SpeculativeDecoder(engine.context, drafter)
         self._steps = AnswerSteps(engine, self.speculation)
         self._most = sequences
-        # Who drives has the engine. A turn is not waited for where a text is ended, as a collector
-        # may do that in any thread.
+        # The holder of `_driving` may use the engine. `end` never blocks on it, because the garbage
+        # collector may call `end` in any thread.
         self._driving, self._bulk = Turns(), Turns()
-        # Whose call holds sequences between its turns.
+        # The call that keeps sequences open between its `exclusive` calls, if any.
         self._holder: ActiveCall | None = None
-        # All that were added and have not ended; each is in one of the other two, but for those
-        # that an exception was in the midst of moving.
+        # All generations that were added and have not ended. Each is also in `_waiting` or
+        # `_running`,
+        # unless an exception interrupted a move between the two.
         self._answers: dict[GenerationState, None] = {}
         self._waiting: deque[GenerationState] = deque()
         self._running: list[GenerationState] = []
-        # Whether the cache is full: no answer begins before one ends, or what `bulk` is for.
+        # Whether the cache is full: nothing is started until a generation or `bulk` call ends.
         self._full = False
         self._closed = self._freed = False
 
     def add(self, answers: Sequence[GenerationState]) -> None:
-        """Queues answers, each of which has its reader; `wait` then drives them.
+        """Queues generations, each of which has its reader; calls of `wait` then run them.
 
         Raises:
             InputError: The generator is closed.
@@ -64,7 +65,7 @@ class Scheduler:
         self._waiting.extend(answers)
 
     def wait(self, answer: GenerationState, pieces: int) -> None:
-        """Returns once an answer has more pieces than that, or has ended, perhaps by an error."""
+        """Runs steps until `answer` has more than `pieces` text chunks, or has ended or failed."""
         call = ActiveCall()
         try:
             while len(answer.pieces) <= pieces and answer.reason is None:
@@ -86,13 +87,13 @@ class Scheduler:
             call.end()
 
     def end(self, answer: GenerationState, reason: FinishReason = "cancelled") -> None:
-        """Ends an answer, whatever it does, and waits for nothing."""
+        """Ends a generation, whatever its state, without waiting for the engine."""
         if answer.reason is None:
             answer.reason = reason
         self._tidy()
 
     def exclusive(self, work: Callable[[DecoderEngine], T]) -> T:
-        """What a function makes with the engine; steps of answers are before it and behind it.
+        """Returns `work(engine)`, called while no step runs.
 
         Raises:
             InputError: The generator is closed.
@@ -113,9 +114,9 @@ class Scheduler:
             call.end()
 
     def bulk(self, work: Callable[[], T]) -> T:
-        """What a function makes in turns by `exclusive`, between which it holds sequences.
+        """Returns `work()`, which uses `exclusive` repeatedly and keeps sequences open in between.
 
-        One call at a time does so.
+        Only one such call runs at a time.
         """
         call = ActiveCall()
         try:
@@ -138,10 +139,11 @@ class Scheduler:
         self._driving.wake()
 
     def with_room(self, call: Callable[[], T]) -> T:
-        """What a call within `exclusive` gives; where there is no room for it, answers make way.
+        """Returns `call()`, made within `exclusive`; preempts running generations if memory is
+        short.
 
         Raises:
-            OutOfMemoryError: There is no room for it alone.
+            OutOfMemoryError: The memory does not suffice even without running generations.
         """
         while True:
             try:
@@ -152,7 +154,7 @@ class Scheduler:
                 self._postpone()
 
     def close(self) -> None:
-        """Ends all answers, and frees the device's memory."""
+        """Ends all generations and frees the device memory."""
         if self._freed:
             return
         self._closed = True
@@ -178,7 +180,9 @@ class Scheduler:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Frees what ended answers have, unless a thread drives: it does so when it lets go."""
+        """Frees the sequences of ended generations, unless another thread holds the engine: it does
+        so when it releases the engine.
+        """
         call = ActiveCall()
         try:
             while any(a.reason is not None for a in tuple(self._running)) or self._is_torn:
@@ -192,13 +196,13 @@ class Scheduler:
 
     @property
     def _is_torn(self) -> bool:
-        """Whether an exception broke off a call that drove, or that held sequences."""
+        """Whether an exception interrupted a call that held the engine or kept sequences open."""
         held = self._holder is not None and self._holder.is_over
         return held or self._driving.is_left
 
     def _mend(self) -> None:
-        """Repairs what a call has left that an exception broke off: the engine begins anew, and all
-        answers with it; each goes on behind the tokens that it has in whole.
+        """Recovers from an interrupted call: resets the engine and requeues all generations, each
+        after its last token whose text is complete.
         """
         held = self._holder is not None and self._holder.is_over
         if not held and not self._driving.is_torn:
@@ -222,20 +226,23 @@ class Scheduler:
         self._driving.is_torn = False
 
     def _advance(self) -> bool:
-        """One step: the next tokens of each text, and as much of prompts as a step has room for.
-        Whether there was something to do.
+        """Runs one step: the next tokens of each generation, and prompt tokens up to the step
+        limit.
+
+        Returns:
+            Whether anything ran.
         """
         self._clear()
         self._start()
         try:
             guesses = self.speculation.guess(self._running)
-        except ClrtError as error:  # of the draft model
+        except ClrtError as error:  # from the draft model
             fail(self._running, error)
             return True
         if guesses:
             try:
                 return self._steps.step(self._running, guesses)
-            except OutOfMemoryError:  # what follows needs less room
+            except OutOfMemoryError:  # a step without draft tokens needs less memory
                 pass
         try:
             return self._steps.step(self._running, {})
@@ -244,8 +251,11 @@ class Scheduler:
             return True
 
     def _start(self) -> None:
-        """Begins answers as far as there is room; not those whose prompts begin like one that is
-        just computed: they take its pages afterwards.
+        """Starts queued generations while capacity remains.
+
+        Skips those that share a prompt prefix with a running generation that still computes it:
+            later
+        they reuse its pages.
         """
         later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._most and not self._full:
@@ -269,14 +279,16 @@ class Scheduler:
         self._waiting.extendleft(reversed(later))
 
     def _make_way(self, error: OutOfMemoryError) -> None:
-        """Where there is no room for all, the last one waits until another has ended."""
+        """Handles a step that ran out of memory: preempts the newest generation, or fails the only
+        one.
+        """
         if len(self._running) == 1 and self._holder is None:
             fail(self._running, error)
         else:
             self._postpone()
 
     def _postpone(self) -> None:
-        """The last one that began gives up its pages, and begins again once there is room."""
+        """Preempts the generation started last: frees its pages and requeues it at the front."""
         last = self._running.pop()
         self.engine.close(sequence_of(last))
         self.speculation.forget(last)
@@ -285,7 +297,7 @@ class Scheduler:
         self._full = True
 
     def _clear(self) -> None:
-        """Frees what ended answers have."""
+        """Frees the sequences of ended generations."""
         for answer in [a for a in self._running if a.has_ended]:
             self._running.remove(answer)
             self.engine.close(sequence_of(answer))
@@ -301,15 +313,15 @@ def open_text(
     anew: bool = False,
     length: int | None = None,
 ) -> KvSequence:
-    """A sequence for a text that has come so far.
+    """Opens a sequence for the tokens of a text so far, together with its encoder input.
 
     Args:
-        source: What the encoder reads; None for a decoder alone.
-        anew: Whether all tokens are run in any case.
-        length: Tokens of the whole text; None for those that there are.
+        source: Encoder input: tokens or frames; None for a decoder-only model.
+        anew: Whether to recompute all tokens, ignoring cached pages.
+        length: Final number of tokens, if larger than `len(tokens)`; None if `tokens` is all.
 
     Raises:
-        InputError: It is longer than the context.
+        InputError: The text is longer than the context.
     """
     if source is None:
         return engine.open(tokens, anew, length=length)
@@ -321,7 +333,7 @@ def open_text(
 
 
 def _computes_for(running: GenerationState, waiting: GenerationState) -> bool:
-    """Whether a text is about to compute pages that another one's prompt begins with."""
+    """Whether `running` is about to compute a page that the prompt of `waiting` shares."""
     done = sequence_of(running).done
     if running.source is not waiting.source:
         return False

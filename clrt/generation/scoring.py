@@ -1,4 +1,4 @@
-"""How likely texts are, and vectors of them, by a language model."""
+"""Log-likelihoods, perplexity and embeddings of texts by a language model."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float32]
 Progress: TypeAlias = Callable[[int, int], object]
-"""Is told how many tokens are done, and of how many."""
+"""Callback with the number of finished tokens and of all tokens."""
 
-# Logits that are in memory at a time.
+# Maximum number of logits computed per step, which bounds memory.
 _MOST_LOGITS = 16 << 20
 _FEWEST_TOKENS = 16
-# Texts that an encoder reads at once.
+# Maximum number of texts in an encoder batch.
 _TEXTS_AT_ONCE = 32
 POOLINGS = ("mean", "last")
-LLAMA_CPP = "llama.cpp"  # whose definition of perplexity can be asked for
+LLAMA_CPP = "llama.cpp"  # value of `compare` for llama.cpp's definition of perplexity
 
 
 def log_likelihoods(
@@ -42,21 +42,21 @@ def log_likelihoods(
     texts: Sequence[GivenText],
     progress: Progress | None = None,
 ) -> list[FloatArray]:
-    """The log-probability of each token of texts behind those before it.
+    """Computes the log-probability of each token of texts, given the tokens before it.
 
     Args:
-        vocabulary: How many logits there are.
-        texts: Of each, those of the tokens behind its first place are wanted.
-        progress: Is told how many there are so far.
+        vocabulary: Number of logits.
+        texts: Texts; only tokens after position `first` of each are scored.
+        progress: Callback with the number of finished tokens and of all tokens.
 
     Returns:
-        float32 `[tokens - first - 1]` of each.
+        float32 `[tokens - first - 1]` of each text.
 
     Raises:
         InputError, OutOfMemoryError: As `read_rows`.
     """
 
-    # Of all tokens only the right one is allowed: its log-probability comes, and no logits do.
+    # The sampler allows only the right token: so the step returns its log-probability, not logits.
     def sampler(text: int, place: int) -> TokenSampler:
         made = TokenSampler(Sampling(), vocabulary, seed=0)
         made.allowed = np.zeros(-(-vocabulary // 32), np.uint32)
@@ -67,7 +67,7 @@ def log_likelihoods(
     found = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
     wanted = [k for k, part in enumerate(found) if len(part)]
     most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
-    # Nothing follows the last token, which still counts in the length of its text.
+    # The last token predicts nothing, but counts in the length of its text.
     given = [
         texts[k]._replace(tokens=texts[k].tokens[:-1], length=len(texts[k].tokens)) for k in wanted
     ]
@@ -93,14 +93,16 @@ def perplexity(
     beginning: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> float:
-    """exp of the mean negative log-likelihood of the tokens behind the first one.
+    """Returns exp of the mean negative log-likelihood of all tokens but the first.
 
-    A text longer than the context is read in windows, each `stride` tokens behind the one before;
-    a token counts in the first window that has it.
+    A text longer than the context is split into windows, which start `stride` tokens apart; a token
+    counts in the first window that contains it.
 
     Args:
-        beginning: Tokens that the tokenizer puts in front of each text, such as BOS. If the text
-            begins with them, each window does, and none of them counts.
+        stride: Distance between windows in tokens; None for half the context.
+        beginning: Tokens that the tokenizer puts before each text, such as BOS. If the text begins
+            with them, each window does, and none of them counts.
+        progress: Callback with the number of finished tokens and of all tokens.
 
     Raises:
         InputError: There are fewer than two tokens, or the stride is out of range.
@@ -136,11 +138,11 @@ def llama_cpp_perplexity(
     beginning: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> float:
-    """The perplexity that llama.cpp's llama-perplexity prints.
+    """Returns the perplexity as defined by llama.cpp's llama-perplexity.
 
-    The text is cut into windows of the context, one behind the other; what is left at its end does
-    not count. If the tokenizer begins texts with a token, BOS, it takes the place of the first
-    token of each window. Tokens behind place `context // 2` of each window count.
+    The text is split into consecutive windows of the context; a shorter rest is dropped. If the
+    tokenizer adds a token such as BOS, it replaces the first token of each window. Only tokens
+    after position `context // 2` of each window count.
 
     Raises:
         InputError: The text is shorter than two windows, or the context than four tokens.
@@ -171,10 +173,10 @@ def perplexity_as(
     stride: int | None,
     progress: Progress | None,
 ) -> float:
-    """`llama_cpp_perplexity` if `compare` is its name, `perplexity` if it is None.
+    """Returns `llama_cpp_perplexity` if `compare` is `LLAMA_CPP`, `perplexity` if it is None.
 
     Raises:
-        InputError: As these, or `compare` is anything else, or has a stride.
+        InputError: As these two, or `compare` is unknown, or it is combined with a stride.
     """
     if compare is None:
         return perplexity(scheduler, vocabulary, tokens, stride, beginning, progress)
@@ -187,7 +189,7 @@ def perplexity_as(
 
 
 def beginning_of(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that a tokenizer puts in front of each text; none if it puts none there."""
+    """Returns the tokens that a tokenizer puts before each text, such as BOS; may be empty."""
     whole, plain = (encoded(tokenizer, "a", special) for special in (True, False))
     ends = (k for k in range(len(whole)) if plain and whole[k : k + len(plain)] == plain)
     return whole[: next(ends, 0)]
@@ -203,13 +205,13 @@ def embeddings(
     texts: Sequence[Sequence[int]],
     pooling: str,
 ) -> FloatArray:
-    """The last hidden states of texts, behind the last norm: their mean, or that of the last token.
+    """Computes embeddings of texts: the last hidden states after the final norm, pooled.
 
-    Those of the encoder, if the model has one.
+    Uses the encoder if the model has one.
 
     Args:
-        texts: Tokens of each, one or more.
-        pooling: Of `POOLINGS`.
+        texts: Tokens of each text, one or more.
+        pooling: "mean" over all tokens, or "last" for the last token.
 
     Returns:
         float32 `[texts, hidden]`.
@@ -218,7 +220,7 @@ def embeddings(
         InputError: The pooling is unknown.
         InputError, OutOfMemoryError: As `read_rows`.
 
-    Numerics: means are sums of float64.
+    Numerics: means are summed in float64.
     """
     if pooling not in POOLINGS:
         raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
@@ -246,9 +248,9 @@ def _states_of(
 def _source_embeddings(
     scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
 ) -> FloatArray:
-    """`embeddings` by an encoder."""
+    """Computes `embeddings` by the encoder."""
     found: list[FloatArray] = []
-    # Answers take their turns between the runs.
+    # Between the batches the scheduler can run steps of generations.
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         batch = texts[first : first + _TEXTS_AT_ONCE]
         states = scheduler.exclusive(partial(_states_of, scheduler, batch))

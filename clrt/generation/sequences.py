@@ -1,4 +1,4 @@
-"""What a step runs: tokens of sequences, and where the choice of the next ones is made."""
+"""Sequences in the KV cache, and the inputs of a step that runs their tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from clrt.ir.op import Array
 
 @dataclass(eq=False)
 class KvSequence:
-    """Tokens, and the pages that hold the keys and values of those that were run.
+    """Tokens of a sequence, and the pages with the keys and values of those that were run.
 
     Attributes:
-        tokens: All that are known, and guesses behind them.
-        row: Of the table.
-        source: What its cross-attention sees; None for a decoder alone.
-        guessed: How many of the last tokens are guesses.
-        done: How many tokens were run.
-        pages: Their pages.
-        declared: Of how many pages the pool knows the content.
-        content: What the last of these holds (`KvPagePool.fill`).
+        tokens: Verified tokens, followed by draft tokens.
+        row: Row of the page table.
+        source: Encoder input for cross-attention; None for a decoder-only model.
+        guessed: Number of draft tokens at the end.
+        done: Number of tokens that were run.
+        pages: Pages of the tokens that were run.
+        declared: Number of pages registered in the pool.
+        content: Content id of the last registered page (`KvPagePool.register`).
         long_beyond: Maximum number of tokens of a text whose keys have the rotary angles of short
             texts; 0 if all texts have the same.
-        long: Whether the keys in its pages have the angles of long texts.
+        long: Whether the cached keys have the rotary angles of long texts.
     """
 
     tokens: list[int]
@@ -45,45 +45,45 @@ class KvSequence:
 
     @property
     def start(self) -> int:
-        """The content in front of its first page."""
+        """Content id before the first page."""
         if self.source is not None:
             return self.source.content
         return LONG if self.long else NOTHING
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether its cached keys have the angles of short texts, and it has become a long one."""
+        """Whether the text is long, but its cached keys have the angles of short texts."""
         return not self.long and 0 < self.long_beyond < self.known
 
     @property
     def most_guesses(self) -> int:
-        """Maximum number of guesses: they must not make a long text of a short one."""
+        """Maximum number of draft tokens that do not turn a short text into a long one."""
         if self.long or not self.long_beyond or self.is_outgrown:
             return len(self.tokens) + (1 << 30)
         return self.long_beyond - self.known
 
     @property
     def left(self) -> int:
-        """How many tokens are to be run: those that were not, or all once it is outgrown."""
+        """Number of tokens still to run: pending ones, or all if the sequence is outgrown."""
         return len(self.tokens) - (0 if self.is_outgrown else self.done)
 
     @property
     def all_left(self) -> int:
-        """The same, with the places of its source that the next step encodes."""
+        """The same, plus encoder positions that the next step has to encode."""
         return self.left + (0 if self.source is None else self.source.left)
 
     @property
     def known(self) -> int:
-        """How many tokens are no guesses."""
+        """Number of verified tokens."""
         return len(self.tokens) - self.guessed
 
     def guess(self, tokens: Sequence[int]) -> None:
-        """Adds guesses, which are run like other tokens; `DecoderEngine.settle` ends them."""
+        """Appends draft tokens, which are run like others until `DecoderEngine.settle`."""
         self.tokens += tokens
         self.guessed += len(tokens)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Puts tokens in the place of the guesses; how many of these were right."""
+        """Replaces the draft tokens by the verified `tokens`; returns the number accepted."""
         known, right = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
             if guess != token:
@@ -97,12 +97,11 @@ class KvSequence:
 
 @dataclass(frozen=True)
 class ScheduledSequence:
-    """What a step does for a sequence.
+    """Work of one step for a sequence.
 
     Attributes:
-        count: How many of its tokens it runs.
-        samplers: Choose the tokens behind so many of the last ones; there is a row of outputs for
-            each.
+        count: Number of tokens to run.
+        samplers: One per output row: they choose the tokens after the last `len(samplers)` tokens.
     """
 
     sequence: KvSequence
@@ -111,7 +110,7 @@ class ScheduledSequence:
 
 
 def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
-    """For each sampler the tokens so far, as far as it asks."""
+    """Returns the tokens so far for each sampler; empty if no sampler reads them."""
     if not any(sampler.reads_text for sampler in part.samplers):
         return [()] * len(part.samplers)
     end = part.sequence.done + part.count
@@ -120,7 +119,7 @@ def texts_of(part: ScheduledSequence) -> list[Sequence[int] | Array]:
 
 
 def filled(rows: Array) -> Array:
-    """Rows, the first of them again and again behind them."""
+    """Pads `rows` to the bucket size by repeating row 0."""
     return np.concatenate([rows, np.resize(rows[:1], bucket_size(len(rows)) - len(rows))])
 
 
@@ -133,7 +132,7 @@ def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
 
 
 def step_inputs(parts: Sequence[ScheduledSequence]) -> tuple[Array, Array, Array]:
-    """`step`, `cross` and `rows`, inputs; tokens of no sequence make their number a round one."""
+    """Returns the inputs `step`, `cross` and `rows`; padding tokens have sequence row -1."""
     total = sum(part.count for part in parts)
     step = np.zeros((bucket_size(total), 3), np.int32)
     step[total:, 1] = -1

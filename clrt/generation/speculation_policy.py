@@ -1,4 +1,4 @@
-"""How many tokens a step has: a round number, and as many guesses as pay."""
+"""Step sizes: buckets of token counts, and the number of draft tokens that maximizes speed."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-# Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
+# Larger steps are padded to a multiple of this, because each size has its own plan.
 _ROUNDED = 16
-# Guesses at a time. With the token before them these are numbers that kernels like, and each other
-# number is a further shape to plan. Numbers between them cost about as much as the next one.
+# Numbers of draft tokens per step. With the token before them they are sizes that suit kernels;
+# few sizes mean few plans, and sizes between them cost about as much as the next one.
 _COUNTS = (1, 3, 7, 15, 31, 47, 63)
 MOST_GUESSES = _COUNTS[-1]
-# What a further token of a step costs before it is known, of a step of one: measured on CPUs.
+# Initial cost of one extra token relative to a one-token step; measured on CPUs.
 _USUAL_SHARE = 1 / 8
-# New times count so much where they are longer; one that is shorter is taken as it is.
+# Weight of a new time in the moving average if it is longer; a shorter one replaces the average.
 _WEIGHT = 0.2
-# A time that is so much longer than expected was disturbed, and counts as no more.
+# Outlier clamp: a sample counts as at most this multiple of the expected time.
 _MOST_SURPRISE = 2.0
-# What is believed of guesses before any was made: how many are right.
+# Prior acceptance rate, before any draft token was verified.
 _USUALLY_RIGHT = 0.7
-# Of guesses in all texts more is remembered than in one.
+# Decay factors of the statistics over all texts, slower than those of one text: per attempt, and
+# per step without one.
 _LONG_MEMORY, _SLOW_FADING = 0.97, 0.99
-# So many times more tokens a second are worth guesses: what is known of times is not exact.
+# Minimum speedup for which draft tokens are used: predicted times are not exact.
 _LEAST_GAIN = 1.05
-# Where no guesses pay, what they cost counts so much less the next time: their times may have been
-# disturbed, and are measured again some time.
+# Decay per step of the counted draft cost while no draft tokens pay: its measurement may have been
+# disturbed, so drafting is tried again after a while.
 _EASING = 0.995
 
 
 def bucket_size(count: int) -> int:
-    """The size of a step, or of its outputs, that has room for so many rows."""
+    """Rounds a number of tokens or output rows up to its bucket size."""
     return count if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
 
 
 @dataclass
 class StepTimeModel:
-    """Seconds of steps by their number of tokens, each with a row of outputs.
+    """Predicts step times from measured steps, by number of tokens, each with an output row.
 
     Attributes:
-        cost_discount: How much of what guesses cost counts.
+        cost_discount: Factor of the extra time of draft tokens in `DraftBudget`.
     """
 
     cost_discount: float = 1.0
@@ -47,7 +48,7 @@ class StepTimeModel:
     _planned: set[int] = field(default_factory=set)
 
     def note(self, tokens: int, seconds: float) -> None:
-        """Notes a step. The first one of its size does not count: it was planned."""
+        """Records a step's time. The first step of each size is ignored: it includes planning."""
         size = bucket_size(tokens)
         if size not in self._planned:
             self._planned.add(size)
@@ -58,7 +59,7 @@ class StepTimeModel:
         self._seconds[size] = min(seconds, known + _WEIGHT * (seconds - known))
 
     def of(self, tokens: int) -> float:
-        """What a step takes, between those that were measured; 0 where none was."""
+        """Returns the predicted step time in seconds, interpolated between samples; 0 if none."""
         size, sizes = bucket_size(tokens), sorted(self._seconds)
         if not sizes:
             return 0.0
@@ -77,12 +78,11 @@ class StepTimeModel:
 
 @dataclass
 class AcceptanceRate:
-    """How often guesses of one kind are right.
+    """Decaying acceptance rate of draft tokens of one kind.
 
     Attributes:
-        prior: The same in all texts: what is believed of a text as long as little is known of it.
-        memory, fading: What is remembered counts so much less with each attempt, and with each one
-            left out.
+        prior: Acceptance rate over all texts, the prior of a new text; None for that rate itself.
+        memory, fading: Decay factors of the statistics per attempt, and per step without one.
     """
 
     prior: AcceptanceRate | None = None
@@ -93,44 +93,44 @@ class AcceptanceRate:
 
     @classmethod
     def of_all(cls) -> AcceptanceRate:
-        """That of all texts."""
+        """Creates the acceptance rate over all texts."""
         return cls(None, _LONG_MEMORY, _SLOW_FADING)
 
     @property
     def share(self) -> float:
-        """Of the guesses whose forerunners were right."""
+        """Estimated probability that a draft token is right if those before it are."""
         usual = _USUALLY_RIGHT if self.prior is None else self.prior.share
         return (self._right + usual) / (self._tried + 1)
 
     def note(self, guessed: int, right: int) -> None:
-        """Notes that of some guesses the first ones were right."""
+        """Records that the first `right` of `guessed` draft tokens were accepted."""
         self._tried = self._tried * self.memory + min(right + 1, guessed)
         self._right = self._right * self.memory + right
         if self.prior is not None:
             self.prior.note(guessed, right)
 
     def pass_over(self) -> None:
-        """Notes that none was made: what is known fades, so that it is tried again some time."""
+        """Records a step without draft tokens: statistics decay, so that drafting is retried."""
         self._tried *= self.fading
         self._right *= self.fading
         if self.prior is not None:
             self.prior.pass_over()
 
     def worth(self, count: int) -> float:
-        """How many of so many guesses will be right."""
+        """Returns the expected number of accepted tokens of `count` draft tokens."""
         share = self.share
         return sum(share**k for k in range(1, count + 1))
 
 
 @dataclass
 class DraftBudget:
-    """The guesses of one step, for one text after the other.
+    """Draft lengths of one step, chosen for one text after the other by tokens per second.
 
     Attributes:
-        costs: Of steps.
-        tokens: Of the step so far, guesses included.
-        expected: How many tokens texts get by it.
-        draft_s: Seconds that the guesses take to be made.
+        costs: Predicts step time from the number of tokens.
+        tokens: Number of tokens of the step so far, with draft tokens.
+        expected: Expected number of new tokens over all texts.
+        draft_s: Seconds for making the draft tokens.
     """
 
     costs: StepTimeModel
@@ -139,14 +139,15 @@ class DraftBudget:
     draft_s: float = 0.0
 
     def add(self, trust: AcceptanceRate, most: int, draft_s: float = 0.0) -> int:
-        """Adds as many guesses for a text as give the most tokens a second; perhaps none.
+        """Adds the number of draft tokens for a text that maximizes tokens per second.
 
         Args:
-            most: That there may be.
-            draft_s: Seconds that it takes to make one.
+            trust: Acceptance rate of the draft tokens.
+            most: Maximum number of draft tokens.
+            draft_s: Seconds for making one.
 
         Returns:
-            Their number.
+            Number of draft tokens; 0 if none pay, or no step was measured yet.
         """
         costs = self.costs
         if not costs.of(self.tokens):

@@ -1,4 +1,4 @@
-"""Guesses of what follows in texts: by what they say already, or by a draft model."""
+"""Speculative decoding: draft tokens by prompt lookup or by a draft model."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from clrt.generation.prompt_lookup import LookupIndex
 from clrt.generation.speculation_policy import AcceptanceRate, DraftBudget, StepTimeModel
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 
-# Guesses by more tokens that are alike are trusted apart.
+# Lookup matches of at least these lengths, in tokens, have acceptance rates of their own.
 _ALIKE = (3, 6)
 
 
 @dataclass(eq=False)
 class _GuessedText:
-    """What is known of guesses for a text.
+    """Statistics of draft tokens for a text.
 
     Attributes:
-        trusts: Of guesses by so many tokens that are alike, and the last one of a draft model's.
-        index: Of prompt and answer, behind what an encoder reads.
-        before: How many tokens that is.
-        trust: Of the guesses that were made last.
+        trusts: Acceptance rates: one per class of lookup match lengths, and last the draft model's.
+        index: Lookup index of prompt and generated text, after the encoder's tokens if any.
+        before: Number of encoder tokens in the index.
+        trust: Acceptance rate of the kind of draft tokens made last.
     """
 
     trusts: list[AcceptanceRate]
@@ -33,14 +33,14 @@ class _GuessedText:
 
 
 class SpeculativeDecoder:
-    """Guesses for texts, as many as pay.
+    """Proposes draft tokens for texts, as many as pay.
 
     Attributes:
-        costs: Of steps of the model.
+        costs: Predicts step times of the model.
 
     Args:
-        context: The most tokens of a text with its prompt.
-        drafter: A draft model, if there is one.
+        context: Maximum number of tokens of prompt and text.
+        drafter: Draft model; None for prompt lookup only.
     """
 
     def __init__(self, context: int, drafter: DraftModel | None = None) -> None:
@@ -52,7 +52,7 @@ class SpeculativeDecoder:
         self._without: set[GenerationState] = set()
 
     def guess(self, running: Sequence[GenerationState]) -> dict[GenerationState, list[int]]:
-        """Tokens that may follow texts behind what is known of them; texts without are left out.
+        """Proposes draft tokens for the next step; texts without any are left out.
 
         Raises:
             ClrtError: A run of the draft model failed.
@@ -79,31 +79,31 @@ class SpeculativeDecoder:
         return found
 
     def note(self, answer: GenerationState, guessed: int, right: int) -> None:
-        """Notes that of the guesses for a text the first ones were right."""
+        """Records that the first `right` of a text's `guessed` draft tokens were accepted."""
         text = self._texts.get(answer)
         if text is not None and guessed:
             text.trust.note(guessed, right)
 
     def stop(self, answer: GenerationState) -> None:
-        """Makes no more guesses for a text."""
+        """Disables draft tokens for a text."""
         self.forget(answer)
         self._without.add(answer)
 
     def forget(self, answer: GenerationState) -> None:
-        """Frees what a text has here."""
+        """Frees the state of a text."""
         self._texts.pop(answer, None)
         self._without.discard(answer)
         if self._drafter is not None:
             self._drafter.forget(answer)
 
     def reset(self) -> None:
-        """Frees what all texts have here, whatever an exception has left of it."""
+        """Frees the state of all texts; works after an exception at any point."""
         self._texts, self._without = {}, set()
         if self._drafter is not None:
             self._drafter.reset()
 
     def close(self) -> None:
-        """Frees the device's memory."""
+        """Frees the draft model's device memory."""
         if self._drafter is not None:
             self._drafter.close()
 
@@ -117,7 +117,7 @@ class SpeculativeDecoder:
         return self._texts[answer]
 
     def _most(self, answer: GenerationState) -> int:
-        """How many guesses a text may have; none before its first token."""
+        """Returns the maximum number of draft tokens for a text; 0 before its first token."""
         sampling, sequence = answer.sampler.sampling, answer.sequence
         drafted = sampling.draft_tokens if self._drafter is not None else 0
         if sequence is None or not answer.tokens or answer in self._without:
@@ -130,7 +130,7 @@ class SpeculativeDecoder:
     def _look_up(
         self, answer: GenerationState, text: _GuessedText, most: int, step: DraftBudget
     ) -> list[int]:
-        """Guesses by what the text says already."""
+        """Returns draft tokens by prompt lookup; [] if there is no match or none pay."""
         most = min(answer.sampler.sampling.lookup_tokens, most)
         if most < 1:
             return []

@@ -1,4 +1,4 @@
-"""One step of answers: what the engine runs for each, and what each takes from it."""
+"""Runs one decoder step for all running generations and distributes its tokens."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from clrt.ops.generation.sample_tokens import SampleTokens
 
 @dataclass(frozen=True)
 class ScheduledRequest:
-    """What a step does for an answer."""
+    """Work of one step for a generation."""
 
     answer: GenerationState
     part: ScheduledSequence
 
 
 class AnswerSteps:
-    """Runs steps of answers, and of guesses for them, on an engine."""
+    """Runs steps of generations, with their draft tokens, on an engine."""
 
     def __init__(self, engine: DecoderEngine, speculation: SpeculativeDecoder) -> None:
         self._engine = engine
@@ -35,10 +35,13 @@ class AnswerSteps:
     def step(
         self, running: Sequence[GenerationState], guesses: Mapping[GenerationState, Sequence[int]]
     ) -> bool:
-        """One step with guesses for texts. Whether there was something to do.
+        """Runs one step with draft tokens.
+
+        Returns:
+            Whether there was anything to do.
 
         Raises:
-            OutOfMemoryError: There is no room for it.
+            OutOfMemoryError: The step does not fit into memory.
         """
         started = time.perf_counter()
         turns: list[ScheduledRequest] = []
@@ -59,13 +62,13 @@ class AnswerSteps:
     def _run(
         self, running: Sequence[GenerationState], turns: Sequence[ScheduledRequest], started: float
     ) -> dict[str, Array] | None:
-        """What the engine makes of a step; None where it fails.
+        """Runs the engine; returns its outputs, or None after ending the generations that failed.
 
         Args:
-            started: When the step began (`time.perf_counter`).
+            started: Start time of the step (`time.perf_counter`).
 
         Raises:
-            OutOfMemoryError: There is no room for it.
+            OutOfMemoryError: The step does not fit into memory.
         """
         wants_logits = any(turn.answer.top for turn in turns if turn.part.samplers)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
@@ -82,7 +85,7 @@ class AnswerSteps:
             blamed = _blamed(error, rows)
             if blamed is None:
                 fail(running, error)
-            elif blamed[1]:  # perhaps behind a wrong guess
+            elif blamed[1]:  # the row is after a draft token, which may be wrong
                 self._speculation.stop(blamed[0])
             else:
                 fail([blamed[0]], _no_token())
@@ -98,16 +101,16 @@ class AnswerSteps:
         guesses: Mapping[GenerationState, Sequence[int]],
         turns: list[ScheduledRequest],
     ) -> None:
-        """Adds what a step runs."""
+        """Appends the work of the next step to `turns`, within the token limit of a step."""
         room, encoding = CHUNK, set[EncoderInput]()
-        # Texts under way come first: they have few tokens each, and somebody reads along.
+        # Short sequences first: generations past their prompt need few tokens, and are being read.
         for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
             sequence = sequence_of(answer)
             count = min(sequence.left, room)
             if count <= 0:
                 break
             if (source := sequence.source) is not None and source not in encoding and source.left:
-                # One source runs in any case, however long; else it might wait for ever.
+                # One encoder input runs in any case, however long; else it might wait forever.
                 if encoding and source.left + count > room:
                     continue
                 encoding.add(source)
@@ -128,13 +131,13 @@ class AnswerSteps:
             sequence.guess(kept)
 
     def _take(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
-        """Goes on with the token behind the last one, and behind each guess that was right."""
+        """Appends the tokens after the last token and after each accepted draft token."""
         answer, sequence = turn.answer, turn.part.sequence
         guesses = sequence.tokens[sequence.known :]
         before, left = len(answer.tokens), self._engine.context - sequence.known - 1
         made: list[int] = []
         try:
-            # Another thread may have ended it meanwhile.
+            # Another thread may have ended it in the meantime.
             while answer.reason is None and made == guesses[: len(made)]:
                 at = row + len(made)
                 logits = found["logits"][at] if answer.top else None
@@ -151,13 +154,13 @@ class AnswerSteps:
 
 
 def sequence_of(answer: GenerationState) -> KvSequence:
-    """Where an answer's tokens are run."""
+    """Returns the sequence of a running generation."""
     assert answer.sequence is not None
     return answer.sequence
 
 
 def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
-    """Ends answers by an error."""
+    """Ends generations with an error."""
     for answer in answers:
         answer.error = answer.error or error
         answer.reason = answer.reason or "cancelled"
@@ -172,10 +175,12 @@ def _no_token() -> InputError:
 def _blamed(
     error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
 ) -> tuple[GenerationState, int] | None:
-    """Whose row of SampleTokens an error is about; None where it is about something else.
+    """Returns the generation that a SampleTokens error is about, and its draft position.
+
+    None if the error is about anything else.
 
     Args:
-        rows: The answer of each row, and behind how many guesses it is.
+        rows: Generation of each output row, and the number of draft tokens before it.
     """
     found = error if isinstance(error, NumberError) else error.__cause__
     if not isinstance(found, NumberError) or found.node is None:
@@ -183,4 +188,4 @@ def _blamed(
     row = int(found.number) - 1
     if not isinstance(found.node.op, SampleTokens) or not rows or row < 0:
         return None
-    return rows[row] if row < len(rows) else rows[0]  # rows that make the number round are like it
+    return rows[row] if row < len(rows) else rows[0]  # padding rows repeat row 0

@@ -1,4 +1,4 @@
-"""Texts and tokens that end an answer."""
+"""Detection of stop strings and end tokens."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from clrt.errors import InputError
 
 
 class StopMatcher:
-    """Finds stop texts in a text that comes piece by piece, wherever its pieces end.
+    """Finds stop strings in streamed text, also across chunks.
 
-    What may be the start of a stop text is kept back. Of stop texts the one that is complete first
-    counts, and of several that end at one character the longest. A call takes the time of its piece
-    and of what is kept back.
+    Text that may be the start of a stop string is buffered. The stop string that is complete first
+    wins, and of several that end at the same character the longest. The time per call is linear in
+    the chunk and the buffered text.
 
     Attributes:
-        matched: The stop text or the token that ended the answer; None before.
+        matched: Stop string or end token that ended the text; None before.
 
     Args:
-        strings: Stop texts, none of them empty.
-        tokens: Ids of tokens that end the answer.
-        include: Whether the answer keeps the stop text, or the text of the token.
+        strings: Stop strings, none of them empty.
+        tokens: Token ids that end the text.
+        include: Whether the result keeps the stop string, or the text of the end token.
 
     Raises:
-        InputError: A stop text is empty.
+        InputError: A stop string is empty.
 
     Source: A. V. Aho and M. J. Corasick, "Efficient string matching", 1975.
     """
@@ -37,8 +37,9 @@ class StopMatcher:
         self.matched: str | int | None = None
         self._tokens = frozenset(tokens)
         self._include = include
-        # Per state, which is a beginning of stop texts: the next ones, the longest other state
-        # that ends it, its length, and the longest stop text that ends it.
+        # Aho-Corasick automaton; a state is a prefix of stop strings. Per state: transitions by
+        # letter,
+        # failure link, length of the prefix, and longest stop string that ends there.
         self._next: list[dict[str, int]] = [{}]
         self._other = [0]
         self._length = [0]
@@ -50,11 +51,11 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str, token: int | None = None) -> str:
-        """What is certain to be part of the answer with one more piece of text.
+        """Adds a text chunk and returns the text that is certain to belong to the result.
 
         Args:
-            text: The piece; may be empty.
-            token: The token that it came with.
+            text: Text chunk; may be empty.
+            token: Token id of the chunk; None for none.
         """
         if self.matched is not None:
             return ""
@@ -67,7 +68,7 @@ class StopMatcher:
         return self._scan(text)
 
     def finish(self) -> str:
-        """What was kept back, once the answer has ended otherwise."""
+        """Returns the buffered text, if the text ended for another reason."""
         rest, self._held, self._state = self._held, "", 0
         return rest
 
@@ -100,7 +101,7 @@ class StopMatcher:
         self._match[state] = text
 
     def _link(self) -> None:
-        """Where to go on from each state whose next letter does not come."""
+        """Computes the failure links by breadth-first search."""
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()

@@ -1,4 +1,4 @@
-"""Answers as they come, piece by piece."""
+"""Streams of generated text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from clrt.generation.tool_calls import CallReader
 
 Finish: TypeAlias = Callable[[GenerationState], GeneratedText]
 Ending: TypeAlias = "Callable[[GenerationState, GeneratedText | None], None]"
-"""Is told once that an answer has ended, and what came of it; None where it failed."""
+"""Callback for the end of a generation, with its result; None if it failed."""
 
 
 class PieceReader:
-    """What both kinds of streams have."""
+    """Base class of the synchronous and the async stream."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class PieceReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the text may go on."""
+        """Whether more text may come."""
         return not self._settled
 
     def cancel(self) -> None:
-        """Ends the text, from any thread; nothing is waited for."""
+        """Ends generation without waiting; may be called from any thread."""
         self._scheduler.end(self._answer)
 
     def _next(self) -> str:
-        """The next piece that is there; empty where there is none yet.
+        """Returns the next available text chunk; "" if there is none yet.
 
-        Calls of tools are no pieces: the result has them.
+        Tool calls are not part of the chunks: the result has them.
         """
         calls, has_ended = self._calls, self._answer.reason is not None
         while self._given < len(self._answer.pieces):
@@ -71,10 +71,10 @@ class PieceReader:
         return calls.finish() if calls is not None and has_ended else ""
 
     def _has_ended(self) -> bool:
-        """Whether all was given.
+        """Whether all chunks were returned.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         if self._answer.reason is None or self._given < len(self._answer.pieces):
             return False
@@ -84,10 +84,10 @@ class PieceReader:
         return True
 
     def _settle(self) -> GeneratedText:
-        """What has come of the answer, which has ended.
+        """Returns the result of the ended generation; the first call runs the callback.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         error = self._answer.error
         if not self._settled:
@@ -103,7 +103,7 @@ class PieceReader:
         return self._result
 
     def _close(self) -> None:
-        """Ends the text where it is."""
+        """Ends generation now and drops chunks not yet read."""
         self.cancel()
         self._given = len(self._answer.pieces)
         self._calls = None
@@ -112,16 +112,16 @@ class PieceReader:
 
 
 class GeneratedStream(PieceReader, Iterator[str]):
-    """The pieces of one answer, from `TextGenerator.stream`; none ends within a character.
+    """Text chunks of one generation, from `TextGenerator.stream`, in whole characters.
 
-    Closing it, or letting go of it, ends the text.
+    Closing or garbage-collecting it ends generation.
     """
 
     def __next__(self) -> str:
-        """The next piece; it waits for it.
+        """Returns the next text chunk, waiting for it.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         while not (piece := self._next()):
             if self._has_ended():
@@ -136,15 +136,15 @@ class GeneratedStream(PieceReader, Iterator[str]):
         self.close()
 
     def close(self) -> None:
-        """Ends the text where it is; `result` has it as far as it came."""
+        """Ends generation now; `result` has the text so far."""
         self._close()
 
     @property
     def result(self) -> GeneratedText:
-        """The whole answer; waits for what is missing.
+        """The complete result; waits for it.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Generation failed.
         """
         while self._answer.reason is None:
             self._scheduler.wait(self._answer, len(self._answer.pieces))

@@ -1,4 +1,4 @@
-"""What a chat template may still spend."""
+"""Work and time budget of rendering a chat template."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _WORK = 16 << 20
 _WORK_PER_INPUT = 64
 _MOST_SECONDS = 10.0
 MOST_DEPTH = 100
-"""Levels of lists in lists."""
+"""Maximum nesting depth of lists and mappings."""
 MOST_BITS = 4096
-"""Bits of a whole number."""
+"""Maximum size of an integer, in bits."""
 STEP = 32
-"""What a step of a loop, a call or an element costs, in characters."""
+"""Cost of a loop iteration, a call or an element, in characters."""
 
 
 class TooMuchError(Exception):
-    """A template asks for more than its budget."""
+    """A template exceeds its budget."""
 
 
 class Budget:
-    """What one rendering may still spend: characters and elements read or made, and seconds.
+    """Remaining budget of one rendering: characters and elements read or created, and seconds.
 
     Args:
-        inputs: What the template is given. Their size adds to the budget.
+        inputs: Variables of the template. Their size adds to the budget.
     """
 
     def __init__(self, inputs: object) -> None:
@@ -37,43 +37,47 @@ class Budget:
         self._end = time.monotonic() + _MOST_SECONDS
 
     def spend(self, work: int) -> None:
-        """Spends that much.
+        """Charges `work` characters.
 
         Raises:
-            TooMuchError: There is less, or the time is over.
+            TooMuchError: The budget or the time is exceeded.
         """
         self._left -= max(work, 0) + 1
         if self._left < 0 or time.monotonic() > self._end:
             raise TooMuchError
 
     def made(self, value: Any) -> Any:
-        """The value, once it is paid for: a list for its elements, and not for what they hold.
+        """Charges a new value by its length, without nested contents, and returns it.
 
         Raises:
-            TooMuchError: It cannot be paid, or it would be too large if it were written out.
+            TooMuchError: The budget is exceeded, or the value would be too large when written out.
         """
         self.measure(value)
         self.spend(length(value))
         return value
 
     def read(self, value: Any) -> Any:
-        """The value, once it is paid for as what is written out or compared."""
+        """Charges a value by its written-out size, as output and comparisons need, and returns it.
+
+        Raises:
+            TooMuchError: The budget is exceeded.
+        """
         self.spend(self.measure(value)[0])
         return value
 
     def size(self, values: Iterable[object]) -> int:
-        """The characters of values that are written out."""
+        """Returns the total written-out size of values, in characters."""
         return sum(self.measure(value)[0] for value in values)
 
     def measure(self, value: object, level: int = 0) -> tuple[int, int]:
-        """About the characters of a value that is written out, and how deep it is nested.
+        """Returns the approximate written-out size of a value in characters, and its nesting depth.
 
-        What a list holds twice counts twice: such lists in such lists grow fast. Lists and
-        mappings of templates do not change, so each is measured once.
+        Shared elements count each time: nested sharing grows exponentially. Lists and mappings of
+        templates are immutable, so results are cached by identity.
 
         Raises:
-            TooMuchError: It is nested too deep, has more characters than the whole budget, or has
-                a number that is too long.
+            TooMuchError: The value is nested too deep, is larger than the whole budget, or contains
+                too large an integer.
         """
         if isinstance(value, str | bytes):
             return len(value) + 1, 0
@@ -100,7 +104,7 @@ class Budget:
 
 
 def length(value: object) -> int:
-    """Characters of a text, `STEP` for each element of a list, 1 for other values."""
+    """Returns the characters of a string, `STEP` per element of a container, 1 for other values."""
     if isinstance(value, str | bytes):
         return len(value)
     sized = isinstance(value, Sequence | Mapping | AbstractSet)

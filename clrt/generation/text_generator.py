@@ -1,4 +1,4 @@
-"""Text from language models."""
+"""Text generation by language models."""
 
 from __future__ import annotations
 
@@ -38,35 +38,34 @@ _MOST_SEQUENCES = 1 << 16
 
 
 class TextGenerator(TextMeasures):
-    """A language model with its tokenizer; its cache stays on the device.
+    """A language model with its tokenizer and a KV cache on a device.
 
-    All methods may be called from several threads: their texts then run together. What prompts
-    begin with alike is computed once. As a context manager it frees the device memory at the end.
+    Methods may be called from several threads; their texts then run in shared batches. Common
+    prompt prefixes are computed once. As a context manager it frees the device memory on exit.
 
     Args:
         source: A Hugging Face folder with config.json, safetensors and tokenizer.json; a GGUF file,
-            or a folder with one GGUF model; or an ONNX file that takes past keys and values, as
-            onnxruntime-genai's builder and optimum write them, or the folder of one.
-        draft: A smaller model with the same tokens, which guesses ahead: texts are the same, and
-            come sooner where it is often right. Its cache is as the model's.
+            or a folder with one GGUF model; or an ONNX file with past keys and values as inputs, as
+            exported by onnxruntime-genai's builder and optimum, or its folder.
+        draft: Draft model: a smaller model with the same vocabulary, for speculative decoding.
+            Texts are the same, and faster if it is often right. Its cache has the same dtype.
         device: As in `clrt.load`.
-        context: The most tokens of a text with its prompt, with an encoder of each; by default what
-            the model was made for. More is allowed, but for models with a table of places.
-        cache: How the cache holds keys and values: "float32", "float16" for half the memory, or
-            "int8" for 0.27 of it.
-        lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
-            llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
-            added up.
-        sequences: How many texts run at a time; more wait.
+        context: Maximum number of tokens of prompt and text, or of each of them with an encoder;
+            None for the model's own. More is allowed unless positions have learned embeddings.
+        cache: Dtype of cached keys and values: "float32", "float16" (half the memory) or "int8"
+            (0.27 of it).
+        lora: LoRA adapters to merge into the weights: folders of Hugging Face's peft, or
+            llama.cpp's GGUF files; a pair of a path and a factor scales one. Several add up.
+        sequences: Maximum number of texts that run at a time; others are queued.
         cache_dir: As in `clrt.load`.
-        memory_limit: As in `clrt.load`; a draft model has as much again.
+        memory_limit: As in `clrt.load`; a draft model may use as much again.
 
     Raises:
-        ModelError: A file is missing or damaged, or an adapter is of another model.
-        UnsupportedError: The model is of a family that clrt does not know, or takes no adapters, or
-            tokenizers is not installed.
-        DeviceError: The device asked for is absent.
-        InputError: An option has no valid value, or the draft model has other tokens.
+        ModelError: A file is missing or damaged, or an adapter belongs to another model.
+        UnsupportedError: The model family is unknown, its format takes no adapters, or tokenizers
+            is not installed.
+        DeviceError: The requested device is absent.
+        InputError: An option has no valid value, or the draft model has another vocabulary.
     """
 
     def __init__(
@@ -104,26 +103,26 @@ class TextGenerator(TextMeasures):
 
     @property
     def context(self) -> int:
-        """The most tokens of a text with its prompt."""
+        """Maximum number of tokens of prompt and text."""
         return self._model.context
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateOptions]
     ) -> Any:
-        """The text that follows a prompt, or those that follow several.
+        """Generates the continuation of one prompt or several.
 
         Args:
-            prompt: A text; the messages of a chat; tokens; or a list of prompts, which run
-                together.
-            options: What is left out is as the model's files propose.
+            prompt: A string; the messages of a chat; tokens; or a list of prompts, which run in one
+                batch.
+            options: Missing options come from the model's files.
 
         Returns:
-            A `GeneratedText`. A list of them for a list of prompts, or where
-            `num_return_sequences` is above 1: then those of each prompt one behind the other.
+            A `GeneratedText`; for a list of prompts, or if `num_return_sequences` is above 1, a
+            list of them, grouped by prompt.
 
         Raises:
             InputError: An option or a prompt has no valid value.
-            OutOfMemoryError: The cache has no room for one of the texts alone.
+            OutOfMemoryError: One text alone does not fit into the cache.
         """
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
@@ -135,7 +134,7 @@ class TextGenerator(TextMeasures):
         return as_asked(found, prompt)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
-        """The text that follows a prompt, piece by piece as it comes.
+        """Generates the continuation of a prompt as a stream of text chunks.
 
         Closing the stream ends the text; its `result` is a `GeneratedText`.
 
@@ -148,7 +147,7 @@ class TextGenerator(TextMeasures):
     async def agenerate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateOptions]
     ) -> Any:
-        """`generate`, while the event loop goes on. A task that is cancelled ends its texts.
+        """Runs `generate` without blocking the event loop; cancelling the task ends its texts.
 
         Raises:
             ClrtError: As `generate`.
@@ -167,7 +166,7 @@ class TextGenerator(TextMeasures):
         return as_asked(found, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
-        """`stream` for `async for`, while the event loop goes on.
+        """Returns an async stream like `stream`, which does not block the event loop.
 
         Raises:
             ClrtError: As `generate`.
@@ -180,28 +179,28 @@ class TextGenerator(TextMeasures):
         return stream
 
     def chat(self, system: str | None = None, **options: Unpack[GenerateOptions]) -> Chat:
-        """A chat, whose turns reuse what the cache has of those before.
+        """Starts a chat, whose turns reuse the cache of earlier turns.
 
         Args:
-            system: Its first message; None for none.
-            options: As `generate`, for all turns.
+            system: System message; None for none.
+            options: Options of `generate`, for all turns.
 
         Raises:
             InputError: An option has no valid value, or the model has no chat template.
         """
         request = self._requests.read(options, "chat")
-        self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
+        self._model.chat_template  # noqa: B018  raises errors now, and not at the first turn
         return Chat(self, system, request)
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
-        """Writes what the cache has of a prompt, computed before if need be.
+        """Writes the cached keys and values of a prompt to a file, computing them if needed.
 
         Returns:
-            How many tokens of its beginning are in the file: whole pages of them.
+            Number of prompt tokens in the file: whole pages only.
 
         Raises:
             InputError: The prompt is too short or too long, or the file cannot be written.
-            OutOfMemoryError: The cache has no room.
+            OutOfMemoryError: The prompt does not fit into the cache.
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(prompt, "`save_cache`")
@@ -210,16 +209,16 @@ class TextGenerator(TextMeasures):
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages, start)
 
     def load_cache(self, path: str | Path) -> int:
-        """Takes in a file of `save_cache`: texts that begin with its prompt do not compute it.
+        """Loads a file of `save_cache` into the cache: texts with its prompt as prefix reuse it.
 
-        It stays until its room is needed.
+        The pages stay until evicted.
 
         Returns:
-            How many tokens it has.
+            Number of tokens in the file.
 
         Raises:
-            ModelError: The file is damaged, or is of another model.
-            OutOfMemoryError: The cache has no room.
+            ModelError: The file is damaged, or belongs to another model.
+            OutOfMemoryError: The file does not fit into the cache.
             UnsupportedError: The model has an encoder.
         """
         self._model.check_decoder("`load_cache`")
@@ -253,7 +252,7 @@ class TextGenerator(TextMeasures):
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[GeneratedText]:
-        """The answers to prompts, which run together."""
+        """Generates the texts for several prompts in one batch."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
         streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:
@@ -280,6 +279,6 @@ class TextGenerator(TextMeasures):
         return AsyncGeneratedStream(self._scheduler, answer, self._finish, self._workers)
 
     def _finish(self, answer: GenerationState) -> GeneratedText:
-        """What has come of an answer. The first one has waited for the model."""
+        """Returns the result of a generation; only the first one reports the load time."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)

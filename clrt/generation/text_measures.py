@@ -1,4 +1,4 @@
-"""How likely texts are by a language model, and vectors of them: methods of a text generator."""
+"""Scores, perplexity and embeddings: methods of a text generator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TextMeasures:
-    """What a text generator says of texts that are given."""
+    """Methods of a text generator that measure given texts."""
 
     _model: LanguageModel
     _requests: RequestReader
@@ -31,25 +31,26 @@ class TextMeasures:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, of the library tokenizers."""
+        """Tokenizer of the model, a `tokenizers.Tokenizer`."""
         return self._model.tokenizer
 
     def score(
         self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
     ) -> Any:
-        """How likely the tokens of texts are.
+        """Computes the log-probabilities of the tokens of texts.
 
         Args:
-            texts: As the prompts of `generate`.
-            sources: What an encoder reads: a prompt for all texts, or one for each.
+            texts: Texts in the forms of `generate`'s prompts.
+            sources: Encoder input: a prompt for all texts, or one for each; None without an
+                encoder.
 
         Returns:
-            The log-probability of each token behind those before it, without the first one:
-            float32 `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
+            Log-probability of each token given those before it, without the first one: float32
+            `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
 
         Raises:
             InputError: A text is longer than the context, or sources do not fit the texts.
-            OutOfMemoryError: The cache has no room.
+            OutOfMemoryError: A text does not fit into the cache.
         """
         given = self._requests.texts(texts, sources)
         found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
@@ -63,20 +64,21 @@ class TextMeasures:
         *,
         compare: str | None = None,
     ) -> float:
-        """How much a text surprises the model: exp of the mean of its tokens' `-score`.
+        """Returns the perplexity of a text: exp of the mean of its tokens' negative `score`.
 
         Args:
-            stride: A text longer than the context is read in windows, each so many tokens behind
-                the one before; None for half of the context. Each begins with what the tokenizer
-                begins texts with, such as BOS.
-            progress: Is told how many tokens are done, and of how many.
-            compare: "llama.cpp" for the definition of llama-perplexity: windows one behind the
-                other, of which the second halves count; the context here is `-c` there.
+            stride: Distance in tokens between the windows in which a text longer than the context
+                is read; None for half the context. Each window begins with the tokens that the
+                tokenizer adds, such as BOS.
+            progress: Callback with the number of finished tokens and of all tokens.
+            compare: "llama.cpp" for the definition of llama-perplexity: consecutive windows, whose
+                second halves count; the context corresponds to its option `-c`. None for the one
+                above.
 
         Raises:
-            InputError: The text has fewer than two tokens, the stride is out of range, or
-                `compare` is unknown, or needs a longer text.
-            OutOfMemoryError: The cache has no room.
+            InputError: The text has fewer than two tokens, the stride is out of range, or `compare`
+                is unknown, or needs a longer text.
+            OutOfMemoryError: The text does not fit into the cache.
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(text, "`perplexity`")
@@ -84,18 +86,18 @@ class TextMeasures:
         return perplexity_as(compare, *given, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
-        """Vectors of texts: the model's last hidden states, those of its encoder if it has one.
+        """Computes embeddings of texts from the last hidden states, of the encoder if there is one.
 
         Args:
-            texts: As the prompts of `generate`.
-            pooling: "mean" of all tokens, or that of the "last" one.
+            texts: Texts in the forms of `generate`'s prompts.
+            pooling: "mean" over all tokens, or "last" for the last token.
 
         Returns:
-            float32 `[hidden]`; `[texts, hidden]` for several texts. They have not unit length.
+            float32 `[hidden]`; `[texts, hidden]` for several texts. Not normalized.
 
         Raises:
             InputError: A text is longer than the context, or the pooling is unknown.
-            OutOfMemoryError: The cache has no room.
+            OutOfMemoryError: A text does not fit into the cache.
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
         found = embeddings(self._scheduler, self._model, tokens, pooling)
@@ -103,5 +105,5 @@ class TextMeasures:
 
 
 def as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
-    """What a call gives: all that was found, or the one thing for one prompt."""
+    """Returns the list of results, or the only result of a single prompt."""
     return found[0] if len(found) == 1 and several(prompt) is None else found

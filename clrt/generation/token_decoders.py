@@ -1,7 +1,7 @@
-"""The decoders of tokenizer.json, step by step: each token's text is given once it is certain.
+"""Streaming versions of the decoders in tokenizer.json: they emit text once it is certain.
 
-Source: the tokenizers library, `tokenizers/src/decoders` and `pre_tokenizers/byte_level.rs`. A
-library's decoder takes all tokens at once; each step here keeps what later tokens may change.
+Source: the tokenizers library, `tokenizers/src/decoders` and `pre_tokenizers/byte_level.rs`. That
+library decodes all tokens at once; each decoder here buffers what later tokens may change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clrt.errors import UnsupportedError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BAD = "\ufffd"
-# What WordPiece's decoder tidies, in this order.
+# Replacements of WordPiece's decoder with `cleanup`, in this order.
 _TIDIED = (
     *((f" {c}", c) for c in ".?!,"),
     (" ' ", "'"),
@@ -27,17 +27,17 @@ _TIDIED = (
 
 
 class DecodingStep(Protocol):
-    """One decoder of a chain: it takes pieces of text in order, and gives pieces."""
+    """One decoder of a chain, which transforms a stream of text chunks."""
 
     def feed(self, piece: str) -> list[str]:
-        """What is certain once there is one more piece."""
+        """Returns the chunks that are certain after one more input chunk."""
 
     def finish(self) -> list[str]:
-        """The rest, once there are no more."""
+        """Returns the remaining chunks after the last input chunk."""
 
 
 class Joined:
-    """Without a decoder there is a space between tokens."""
+    """No decoder: joins tokens with spaces."""
 
     def __init__(self) -> None:
         self._between = ""
@@ -51,7 +51,7 @@ class Joined:
 
 
 class ByteLetters:
-    """ByteLevel: each letter is a byte, and the bytes of all tokens are one text in UTF-8."""
+    """ByteLevel: each letter stands for a byte; the bytes of all tokens are UTF-8 text."""
 
     _bytes: Mapping[str, int] = {}
 
@@ -63,7 +63,7 @@ class ByteLetters:
     def feed(self, piece: str) -> list[str]:
         try:
             data = bytes(map(self._bytes.__getitem__, piece))
-        except KeyError:  # a token that was added as it stands
+        except KeyError:  # an added token, which is plain text
             data = piece.encode("utf-8")
         return [self._decoder.decode(data)]
 
@@ -72,16 +72,16 @@ class ByteLetters:
 
 
 def _letters() -> dict[str, int]:
-    """The byte of each letter: printable ones stand for themselves, others follow at U+0100."""
+    """Returns the byte of each letter: printable bytes are themselves, others from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + k): b for k, b in enumerate(others)}
 
 
 class ByteTokens:
-    """ByteFallback: tokens such as <0xE2> that follow each other are bytes of one text in UTF-8.
+    """ByteFallback: a run of tokens such as <0xE2> is the UTF-8 encoding of text.
 
-    If that is not valid, each byte becomes U+FFFD. So nothing is certain before the last of them.
+    If the run is invalid UTF-8, each byte becomes U+FFFD; so a run is buffered until it ends.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class ByteTokens:
 
 
 class Spaces:
-    """Metaspace: a letter that stands for a space, and for nothing in the first token."""
+    """Metaspace: a letter stands for a space, except in the first token."""
 
     def __init__(self, letter: str, starts_text: bool) -> None:
         self._letter = letter
@@ -117,7 +117,7 @@ class Spaces:
 
 
 class WordParts:
-    """WordPiece: a space in front of each token but the first and those with the prefix."""
+    """WordPiece: inserts a space before each token except the first and those with the prefix."""
 
     def __init__(self, prefix: str, tidies: bool) -> None:
         self._prefix = prefix
@@ -138,7 +138,7 @@ class WordParts:
 
 
 class WordEnds:
-    """BPEDecoder: a suffix stands for a space, and for nothing in the last token."""
+    """BPEDecoder: a suffix stands for a space, except in the last token."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -155,7 +155,7 @@ class WordEnds:
 
 
 class Replaced:
-    """Replace: one text by another."""
+    """Replace: replaces one string by another."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old = old
@@ -169,7 +169,7 @@ class Replaced:
 
 
 class Stripped:
-    """Strip: up to so many of a letter go from both ends, of each piece or of the whole text."""
+    """Strip: removes up to a number of a letter at both ends, of each chunk or of all text."""
 
     def __init__(self, letter: str, start: int, stop: int, whole: bool) -> None:
         self._letter = letter
@@ -203,19 +203,19 @@ class Stripped:
 
 
 def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
-    """The steps of a decoder.
+    """Creates the chain of streaming decoders.
 
     Args:
-        decoder: What tokenizer.json has under `decoder`.
+        decoder: Value of `decoder` in tokenizer.json; None for no decoder.
 
     Raises:
-        UnsupportedError: It is of a kind, or in an order, whose text is not certain step by step.
+        UnsupportedError: The type or order of the decoders does not allow streaming.
     """
     if decoder is None:
         return [Joined()]
     chain = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     steps: list[DecodingStep] = []
-    whole = False  # whether what comes in is one text, and no longer the tokens
+    whole = False  # whether the input is one text, and no longer separate tokens
     for one in chain:
         kind = one["type"]
         if kind == "Sequence" or (made := _step(kind, one, whole)) is None:
@@ -232,12 +232,18 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
 
 
 def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecodingStep | None:
-    """The step of one decoder; None where there is none."""
+    """Creates one streaming decoder; None if its type does not allow streaming.
+
+    Args:
+        kind: Type of the decoder.
+        one: Its configuration in tokenizer.json.
+        whole: Whether its input is one text instead of separate tokens.
+    """
     if kind == "Strip":
         return Stripped(one["content"], one["start"], one["stop"], whole)
     if kind == "Replace":
         old = one["pattern"].get("String")
-        # In a whole text a longer pattern could lie across tokens.
+        # In a whole text a longer pattern could span tokens.
         return Replaced(old, one["content"]) if old and not (whole and len(old) > 1) else None
     if whole:
         return None

@@ -1,4 +1,4 @@
-"""Rules for the next token of a text: tokens that are banned, forced, or biased.
+"""Rules that ban, force or bias the next token, as logits processors do.
 
 Source: transformers, generation/logits_process.py.
 """
@@ -22,12 +22,12 @@ _STATIC = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequenc
 
 
 class _Sequences(NamedTuple):
-    """Sequences of tokens of one length: where a text ends with `before`, `last` would end them.
+    """Token sequences of one length: a rule applies to the last token if the others precede it.
 
     Attributes:
-        before: int64 `[sequences, length - 1]`.
-        last: int64 `[sequences]`.
-        bias: float64 `[sequences]`, added to the logit of `last`; -inf bans it.
+        before: All tokens but the last, int64 `[sequences, length - 1]`.
+        last: Last token, int64 `[sequences]`.
+        bias: Added to the logit of `last`, float64 `[sequences]`; -inf bans it.
     """
 
     before: Tokens
@@ -35,7 +35,7 @@ class _Sequences(NamedTuple):
     bias: NDArray[np.float64]
 
     def matching(self, text: Tokens) -> NDArray[np.bool_]:
-        """Which of them a text has all but the last token of, at its end."""
+        """Returns a mask of the sequences whose `before` is the end of a text, `[sequences]`."""
         length = self.before.shape[1]
         if length > len(text):
             return np.zeros(len(self.last), np.bool_)
@@ -46,13 +46,13 @@ class NextTokenRules:
     """Rules for the next token of one text.
 
     Attributes:
-        sampling: The options that say the rules.
+        sampling: Options that define the rules.
 
     Args:
         ends: Tokens that end the text.
-        prompt: Tokens of the text before its answer.
-        limit: Maximum number of tokens of the answer.
-        source: What the encoder reads; None without an encoder.
+        prompt: Prompt tokens.
+        limit: Maximum number of generated tokens.
+        source: Encoder input; None without an encoder.
     """
 
     def __init__(
@@ -78,20 +78,22 @@ class NextTokenRules:
         limit: int,
         source: NDArray[Any] | None = None,
     ) -> NextTokenRules | None:
-        """The rules of a text; None if the options have none."""
+        """Creates the rules of a text; None if the options define none."""
         forced = sampling.forced_bos_token_id is not None or sampling.forced_eos_token_id != ()
         if not forced and not any(getattr(sampling, name) for name in (*_DYNAMIC, *_STATIC)):
             return None
         return cls(sampling, ends, prompt, limit, source)
 
     def allowed(self, text: Sequence[int] | NDArray[Any], vocabulary: int) -> NDArray[np.uint32]:
-        """A bit for each token that may follow a text, uint32 `[ceil(vocabulary / 32)]`."""
+        """Returns a bit mask of the tokens that may follow a text, uint32
+        `[ceil(vocabulary / 32)]`.
+        """
         bits = np.zeros(-(-vocabulary // 32) * 32, np.bool_)
         bits[:vocabulary] = self._allowed(_tokens(text), vocabulary)
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
     def biases(self, text: Sequence[int] | NDArray[Any]) -> dict[int, float]:
-        """What is added to the logits of tokens behind a text, by token."""
+        """Returns the numbers to add to the logits of the next token, by token id."""
         found: dict[int, float] = defaultdict(float)
         tokens = _tokens(text)
         for group in self._biased:
@@ -101,11 +103,11 @@ class NextTokenRules:
         return dict(found)
 
     def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
-        """Log-probabilities by which beams are chosen.
+        """Returns the log-probabilities by which beams are ranked, after all rules.
 
         Args:
-            logprobs: float64 `[vocabulary]`; changed in place.
-            text: The tokens so far.
+            logprobs: float64 `[vocabulary]`; modified in place.
+            text: Tokens so far, with the prompt.
         """
         for token, bias in self.biases(text).items():
             if token < len(logprobs):
@@ -124,7 +126,7 @@ class NextTokenRules:
         return normalised(logprobs) if self.sampling.renormalize_logits else logprobs
 
     def _allowed(self, text: Tokens, vocabulary: int) -> NDArray[np.bool_]:
-        """Whether each token may follow a text, `[vocabulary]`."""
+        """Returns a mask of the tokens that may follow a text, bool `[vocabulary]`."""
         forced = self._forced(text)
         if forced is not None:
             found = np.zeros(vocabulary, np.bool_)
@@ -138,11 +140,11 @@ class NextTokenRules:
         return found
 
     def _forced(self, text: Tokens) -> Tokens | None:
-        """The only tokens that may follow; None if there is no such rule here."""
+        """Returns the only tokens that may follow; None if no rule forces any here."""
         options = self.sampling
         if options.forced_eos_token_id and len(text) == self._start + self._limit - 1:
             assert isinstance(options.forced_eos_token_id, tuple)
-            # transformers gives all of them one score, of which the first counts.
+            # transformers gives all of them the same score, so that the first one wins.
             return _tokens([min(options.forced_eos_token_id)])
         if options.forced_bos_token_id is not None and len(text) == 1:
             return _tokens([options.forced_bos_token_id])
@@ -183,14 +185,14 @@ class NextTokenRules:
 
 
 def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
-    """Maximum number of tokens of an answer.
+    """Returns the maximum number of generated tokens.
 
     Args:
-        prompt: Tokens of the text before it.
-        context: Maximum number of tokens of a text.
+        prompt: Number of prompt tokens.
+        context: Maximum number of tokens of prompt and generated text.
 
     Raises:
-        InputError: The prompt is as long as `max_length` allows texts to be.
+        InputError: The prompt already has `max_length` tokens.
     """
     most = min(sampling.max_new_tokens, max(context - prompt, 1))
     if not sampling.max_length:
@@ -204,7 +206,11 @@ def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
 
 
 def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
-    """Tokens of `seen` behind the last `size - 1` tokens of a text: they would repeat an n-gram."""
+    """Returns the tokens that would complete an n-gram of `seen` after the end of `text`.
+
+    Args:
+        size: Length of the n-gram.
+    """
     kept = size - 1
     if len(text) < kept or len(seen) < size:
         return np.zeros(0, np.int64)
@@ -215,7 +221,7 @@ def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
 
 
 def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logarithms of softmax; unchanged if no logit is above -inf."""
+    """Returns log-softmax of logits; unchanged if no logit is above -inf."""
     top = logits.max(initial=-np.inf)
     if top == -np.inf:
         return logits

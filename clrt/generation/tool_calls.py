@@ -1,4 +1,4 @@
-"""Calls of tools in the text of an answer: where they are, and what they say."""
+"""Parses tool calls in generated text, complete or streamed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NAMES, _ARGUMENTS, _IDS = (
     ("arguments", "parameters"),
     ("id", "tool_call_id"),
 )
-# Ids that all templates take: Mistral's wants just these.
+# Ids that all templates accept: Mistral's requires exactly this form.
 _ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
-# What may stand between two calls in JSON, and around them.
+# Separators between and around JSON calls.
 _BETWEEN = re.compile(r"[\s;,]*")
 _PARTS = re.compile(r"<｜tool▁call▁(?:begin|end)｜>")
-# A name in front of arguments in JSON: Mistral's of 2025 on, and DeepSeek's.
+# A function name before JSON arguments: Mistral since 2025, and DeepSeek.
 _NAMED = re.compile(
     r"\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]+)\s*"
     r"(?:(?:\[CALL_ID\](?P<id>\w+))?\[ARGS\]|<｜tool▁sep｜>|(?=```))(?P<json>.*)",
@@ -38,14 +38,14 @@ _PARAMETER = re.compile(
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a model writes calls of tools.
+    """How a model writes tool calls.
 
     Attributes:
-        start: What a call, or a list of them, begins with.
-        end: What it ends with; "" for the end of the answer.
-        is_bare: An answer that is JSON alone is calls, too, if it names functions that there are.
-        tokens: More that may be special tokens, and stands within calls.
-        text_arguments: The chat template takes arguments as JSON texts, not as objects.
+        start: Text before a call or list of calls.
+        end: Text after it; "" if the calls run to the end of the answer.
+        is_bare: Whether an answer that is only JSON counts as calls, if it names known functions.
+        tokens: Further texts within calls that may be special tokens.
+        text_arguments: Whether the chat template takes arguments as JSON strings, not as objects.
     """
 
     start: str
@@ -56,16 +56,17 @@ class CallFormat:
 
     @property
     def kept_tokens(self) -> frozenset[str]:
-        """Special tokens whose text an answer keeps, since calls are found by it."""
+        """Special tokens that the detokenizer must keep, because calls are found by their text."""
         return frozenset({self.start, self.end, *self.tokens} - {""})
 
 
 @dataclass(frozen=True)
 class ExpectedCalls:
-    """Calls that an answer may have.
+    """Format and tools of the calls that an answer may have.
 
     Attributes:
-        tools: What they may call: the JSON schemas of the arguments, by name of the function.
+        format: How the model writes calls.
+        tools: Properties of the JSON schema of each function's parameters, by function name.
     """
 
     format: CallFormat
@@ -73,7 +74,7 @@ class ExpectedCalls:
 
     @classmethod
     def of(cls, call_format: CallFormat, tools: Sequence[Any]) -> ExpectedCalls:
-        """Calls of tools that a chat template is given."""
+        """Creates it from the tools of a chat template: JSON schemas of functions."""
         made = {}
         for tool in tools:
             inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -85,14 +86,14 @@ class ExpectedCalls:
         return cls(call_format, made)
 
     def read(self, body: str, is_bare: bool = False) -> list[ToolCall]:
-        """The calls that a text is made of; none where any of it is something else.
+        """Parses the body of a call section; returns [] if any part of it is not a call.
 
         Args:
-            body: What lies between start and end.
-            is_bare: It has no start.
+            body: Text between the start and end markers.
+            is_bare: Whether the body had no start marker: calls must then name known functions.
         """
         found: list[ToolCall] = []
-        # Where nothing ends a call, the next one begins behind it.
+        # Without an end marker a section runs to the next start marker.
         each = [body] if self.format.end else body.split(self.format.start)
         for text in (text for part in each for text in _PARTS.split(part) if text.strip()):
             calls = self._functions(text) or _named(text) or _from_json(text)
@@ -102,7 +103,9 @@ class ExpectedCalls:
         return [] if is_bare and any(c.name not in self.tools for c in found) else found
 
     def _functions(self, text: str) -> list[ToolCall]:
-        """Calls as tags of functions, and of parameters or JSON in these."""
+        """Parses `<function=…>` tags with `<parameter=…>` tags or JSON in them; [] if it is not
+        these.
+        """
         found, at = [], 0
         while match := _FUNCTION.match(text, at):
             name, inner, at = match["name"], match["inner"], match.end()
@@ -120,7 +123,7 @@ class ExpectedCalls:
         return found if at == len(text) else []
 
     def _value(self, function: str, parameter: re.Match[str]) -> Any:
-        """A parameter: text, or JSON where the tool's schema has no text in its place."""
+        """Returns a parameter's text, or its JSON value if the schema allows no string."""
         text = parameter["value"].removeprefix("\n").removesuffix("\n")
         schema = self.tools.get(function, {}).get(parameter["name"])
         kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
@@ -130,30 +133,31 @@ class ExpectedCalls:
 
 
 class CallReader:
-    """Takes calls out of a text that comes piece by piece; what is no call is given on.
+    """Separates tool calls from streamed text.
 
-    From the start of a call on all is kept back until its end. What then is none is given on whole.
+    Text from a start marker on is buffered until the end marker; if it is not a call, it is emitted
+    whole.
 
     Attributes:
-        calls: All so far.
+        calls: Calls parsed so far.
     """
 
     def __init__(self, expected: ExpectedCalls) -> None:
         self.calls: list[ToolCall] = []
         self._expected, self._format = expected, expected.format
         self._held = ""
-        # How far the end was looked for in what is held, from the start of a call on.
+        # Offset in the buffer from which to search for the end marker; None outside a call section.
         self._searched: int | None = None
         self._is_first = expected.format.is_bare
         self._is_bare = self._skips = False
 
     @property
     def is_holding(self) -> bool:
-        """Whether something is kept back."""
+        """Whether text is buffered."""
         return bool(self._held)
 
     def push(self, text: str) -> str:
-        """What is certain to be no call with one more piece."""
+        """Adds a text chunk and returns the text that is certain not to belong to a call."""
         self._held += text
         shown = []
         while self._held:
@@ -166,7 +170,7 @@ class CallReader:
         return "".join(shown)
 
     def finish(self) -> str:
-        """What was kept back and is no call, once the text has ended."""
+        """Returns the buffered text that is not a call, after the last chunk."""
         held, self._held = self._held, ""
         if self._searched is None:
             return held.lstrip() if self._skips else held
@@ -174,7 +178,7 @@ class CallReader:
         return self._read(held, len(held))
 
     def _plain(self) -> str:
-        """What is held in front of a call, or of what may become the start of one."""
+        """Removes from the buffer and returns the text before a start marker or a prefix of one."""
         if self._skips or self._is_first:
             rest = self._held.lstrip()
             if not rest:
@@ -197,7 +201,10 @@ class CallReader:
         return shown
 
     def _call(self) -> str | None:
-        """What is no call of what has its end; None where the end has not come."""
+        """Parses a section that has its end marker; returns its text outside calls.
+
+        None if the end marker has not come yet.
+        """
         end, searched = self._format.end, self._searched or 0
         at = self._held.find(end, searched) if end else -1
         if at < 0:
@@ -208,13 +215,14 @@ class CallReader:
         return self._read(held, at)
 
     def _read(self, held: str, end: int) -> str:
-        """What is no call of a text from a start on.
+        """Parses a section and appends its calls; returns the text of it that is not a call.
 
         Args:
-            end: Where what ends a call is.
+            held: Text from the start marker on.
+            end: Offset of the end marker in `held`.
         """
         start = self._format.start
-        # A text may name what starts a call before there is one.
+        # Ordinary text may mention the start marker before the call itself.
         starts = {len(start), held.rfind(start, 0, end) + len(start)}
         for at in (0,) if self._is_bare else sorted(starts):
             calls = self._expected.read(held[at:end], self._is_bare)
@@ -227,7 +235,7 @@ class CallReader:
 
 
 def with_calls(result: GeneratedText, expected: ExpectedCalls | None) -> GeneratedText:
-    """An answer with its calls as objects, each with an id."""
+    """Returns a generated text with parsed calls, each with an id, and the remaining content."""
     if expected is None:
         return result
     reader = CallReader(expected)
@@ -248,7 +256,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """A number; `1e999` has no value that JSON could say again."""
+    """Parses a JSON number; raises ValueError if it overflows to infinity, as `1e999` does."""
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
 
@@ -257,7 +265,7 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
 def _values(text: str) -> list[Any]:
-    """JSON values one behind the other, as messages may have them; none where one is not."""
+    """Parses consecutive JSON values, such as several calls; [] if any is invalid."""
     text = text.strip()
     if text.startswith("```"):
         text = text.removeprefix("```").removeprefix("json").removesuffix("```")
@@ -274,7 +282,7 @@ def _values(text: str) -> list[Any]:
 
 
 def _only(text: str) -> dict[str, Any] | None:
-    """The object that a text is in JSON; None where it is none."""
+    """Parses text that is one JSON object; None if it is anything else."""
     values = _values(text)
     return values[0] if len(values) == 1 and isinstance(values[0], dict) else None
 
@@ -285,7 +293,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _from_json(text: str) -> list[ToolCall]:
-    """Calls as objects, or as lists of them."""
+    """Parses calls written as JSON objects or lists of them; [] if any is not a call."""
     values = _values(text)
     if len(values) == 1 and isinstance(values[0], list):
         (values,) = values
@@ -312,7 +320,7 @@ def _first(value: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _named(text: str) -> list[ToolCall]:
-    """A call whose name lies in front of its arguments."""
+    """Parses a call whose name precedes its JSON arguments; [] if it has another form."""
     match = _NAMED.fullmatch(text)
     if match is None:
         return []
