@@ -126,7 +126,7 @@ def test_a_part_does_not_outgrow_memory(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A huge row is alone in its part, or nearly so."""
-    monkeypatch.setattr(splitting, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(splitting, "_MAX_UNIT_BYTES", 10_000)
     rows = ["x" * 4000] * 8 + ["y" * 50_000] + ["z"] * 3
     path = tmp_path / name
     if name.endswith("parquet"):
