@@ -1,1 +1,1 @@
-"""Attention, rotary embeddings and caches."""
+"""Attention, rotary position embeddings and KV caches."""

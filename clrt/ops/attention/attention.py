@@ -1,4 +1,4 @@
-"""Attention: the forms of ONNX's scaled dot-product attention that have a kernel."""
+"""Attention: ONNX's scaled dot-product attention, for the cases that FusedAttention supports."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ _T = TypeVar("_T")
 class Attention(Op):
     """softmax(scale Q K^T + mask) V by head.
 
-    Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`, then optional ones: a mask that broadcasts to
+    Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`; optionally a mask that broadcasts to
     `[B, H, Sq, Sk]`, bool (true keeps) or of Q's dtype (added); past keys and values
-    `[B, H, P, D]`, which go before K and V; how many of its keys each sequence has, `[B]`, where
-    K and V are caches with room. Outputs: Y in Q's form, and with a past all keys and values by
-    head. A row without a visible key gives 0.
+    `[B, H, P, D]`, prepended to K and V; the number of valid keys of each sequence `[B]`, if K and
+    V are caches with spare capacity. Outputs: Y in the layout of Q; with a past also all keys and
+    values `[B, H, P + S, D]`. A row without a visible key gives 0.
 
     Attributes:
-        is_causal: Query i sees the keys up to its place, which is i; with a past `P + i`, and with
-            lengths that of the last query is the last key.
-        scale: 1 / sqrt(D) where None.
-        softcap: Scores s are `softcap * tanh(s / softcap)` before the mask is added; 0 for none.
-        left_window_size: Of causal attention: how many keys before its place a query sees; -1 for
-            all.
+        is_causal: Query i sees the keys up to its position: i; `P + i` with a past; counted from
+            the end, so that the last query sees the last valid key, with lengths.
+        q_num_heads: Number of heads of Q `[B, S, H * D]`.
+        kv_num_heads: Number of heads of K and V `[B, S, H * D]`.
+        scale: Factor of the scores; None for 1 / sqrt(D).
+        softcap: Scores s become `softcap * tanh(s / softcap)` before the mask is added; 0 to
+            disable.
+        left_window_size: Number of keys before its own position that a query of causal attention
+            sees; -1 for all.
 
-    Source: ONNX Attention, opset 23 to 25. What no kernel does (a window to the right, scores as an
-    output) runs as the function body that ONNX gives.
+    Source: ONNX Attention, opset 23 to 25. Cases without a kernel (a window to the right, scores as
+    an output) run as ONNX's function body.
     """
 
     is_causal: bool = False
@@ -70,15 +73,16 @@ class Attention(Op):
         return op
 
     def reject_reason(self, inputs: Types) -> str | None:
-        """Why no kernel does it, if so.
+        """Returns why FusedAttention does not support the inputs; None if it does.
 
         Raises:
-            ModelError, ShapeError: An input is left out or has no heads.
+            ModelError: Q, K or V is omitted.
+            ShapeError: Q, K or V cannot be split into heads.
         """
         operands = [need(inputs, i, self) for i in range(3)]
         mask, past, _, lengths = self._optional(inputs)
-        given = [*operands, *(t for t in inputs[4:6] if t is not None)]
-        if any(t.dtype is not DType.FLOAT32 or t.shape is None for t in given):
+        tensors = [*operands, *(t for t in inputs[4:6] if t is not None)]
+        if any(t.dtype is not DType.FLOAT32 or t.shape is None for t in tensors):
             return "its operands are not float32 of known rank"
         heads = [self.heads(t, i) for i, t in enumerate(operands)]
         if not all(isinstance(count, int) and isinstance(size, int) for _, count, _, size in heads):
@@ -93,26 +97,26 @@ class Attention(Op):
             return None
         if mask.shape is None or not 2 <= len(mask.shape) <= 4:
             return "the mask's rank is not 2 to 4"
-        # From opset 24 on a mask of fewer keys hides the others, also where it has one.
+        # Since opset 24 a mask with fewer columns than keys, even with one, hides the other keys.
         if not provably_equal(mask.shape[-1], self._keys(heads[1][2], past)):
             return "the mask may be shorter than the keys"
         return None
 
     @staticmethod
     def _optional(inputs: Sequence[_T | None]) -> Sequence[_T | None]:
-        """The mask, past keys and values, and lengths."""
+        """Returns the mask, past keys, past values and lengths; None for an omitted one."""
         return (*inputs[3:], *[None] * 4)[:4]
 
     @staticmethod
     def _keys(new: Dim, past: TensorType | None) -> Dim:
-        """How many keys there are, with those of the past."""
+        """Returns the number of keys including those of the past."""
         return new if past is None or past.shape is None else new + past.shape[2]
 
     def fused(self, parts: Sequence[Shape], has_past: bool, has_lengths: bool) -> FusedAttention:
-        """The op that does it, on heads apart.
+        """Returns the equivalent FusedAttention for operands `[B, H, S, D]`.
 
         Args:
-            parts: `[B, H, S, D]` of Q, K and V.
+            parts: Shapes `[B, H, S, D]` of Q, K and V.
         """
         (_, heads, _, size), (_, kv_heads, _, _), (*_, v_size) = parts
         assert isinstance(size, int)
@@ -130,10 +134,10 @@ class Attention(Op):
         )
 
     def heads(self, t: TensorType, index: int) -> tuple[Dim, Dim, Dim, Dim]:
-        """[B, H, S, D] of input `index`, of known rank, in either form.
+        """Returns the shape [B, H, S, D] of input `index`, whose rank is known.
 
         Raises:
-            ShapeError: It is neither.
+            ShapeError: The input is neither `[B, H, S, D]` nor `[B, S, H * D]`.
         """
         assert t.shape is not None
         if len(t.shape) == 4:
@@ -196,6 +200,6 @@ class Attention(Op):
 
 
 def _apart(x: Array, parts: Shape) -> Array:
-    """An input as `[B, H, S, D]`."""
+    """Reshapes an input to `[B, H, S, D]`, the shape `parts`."""
     batch, heads, length, size = parts
     return x if x.ndim == 4 else x.reshape(batch, length, heads, size).swapaxes(1, 2)

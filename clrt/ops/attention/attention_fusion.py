@@ -1,4 +1,4 @@
-"""Attention that shares launches with the product behind it, and with the projection before."""
+"""Launch fusion of attention with its output projection and norm, and with the QKV projection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ from clrt.ops.matmul.gemm_norm_fusion import (
 
 @dataclass(frozen=True)
 class _AttentionChain:
-    """A FusedAttention, the product that reads it, and perhaps the one that it reads."""
+    """Attention and its output projection in one launch, optionally after its QKV projection.
+
+    Attributes:
+        node: FusedAttention node.
+        product: GEMM that reads the attention's output, with the normalization of its rows.
+        projection: GEMM that produces q, k and v; None if it is not part of the region.
+    """
 
     node: Node
     op: FusedAttention
@@ -36,7 +42,7 @@ class _AttentionChain:
     projection: InlineProjection | None = None
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Those without the projection."""
+        """Emits the launches of attention and output projection."""
         product, before = self.product, self.projection
         if 0 in self.node.output.dims:
             return product.launches(ctx)
@@ -50,8 +56,8 @@ class _AttentionChain:
         return [_with_parts(heads, split, product.flops), split.add_up]
 
     def projected(self, before: InlineProjection, ctx: Lowering) -> list[Launch] | None:
-        """Those that make the projection, too; None where that does not pay."""
-        # Further blocks of queries, or sequences, would each make the same keys or weights again.
+        """Emits launches that also compute the QKV projection; None if that does not pay off."""
+        # Each further query block or sequence would recompute the same keys or reread the weights.
         if prod(query_blocks(self.node, ctx.tunables(CPU))) != 1:
             return None
         product, split = self.product, self.product.split(self.op.num_heads, ctx)
@@ -63,34 +69,38 @@ class _AttentionChain:
 
 
 def _with_parts(launch: Launch, split: SplitK, flops: int) -> Launch:
-    """The launch with a part of the product after it in each work-group."""
+    """Returns the launch with one chunk of the split product per work-group."""
     blocks, _, batch = launch.global_size
     return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
 
 
 def _attention_before(norm: Node, makers: ProducerMap) -> tuple[Node, Node] | None:
-    """The FusedAttention and the product that reads it, whose rows a node normalises."""
-    made = normalised_product(norm, makers)
-    heads = None if made is None else makers.get(made.arg(0))
-    if made is None or heads is None or not isinstance(heads.op, FusedAttention):
+    """Returns the FusedAttention and its output projection before the node `norm`, or None."""
+    product = normalised_product(norm, makers)
+    attention = None if product is None else makers.get(product.arg(0))
+    if product is None or attention is None or not isinstance(attention.op, FusedAttention):
         return None
-    return heads, made
+    return attention, product
 
 
-def _heads(node: Node, made: Node, norm: Node, ctx: Lowering) -> _AttentionChain:
-    """Raises UnsupportedError where the three do not share launches."""
+def _chain(node: Node, projection: Node, norm: Node, ctx: Lowering) -> _AttentionChain:
+    """Returns the chain of an attention, its output projection and the norm.
+
+    Raises:
+        UnsupportedError: The three nodes cannot share launches.
+    """
     op = node.op
     assert isinstance(op, FusedAttention)
     runs_as("cpu", op.variants, node, ctx.caps)
-    product, lanes = split_product(made, norm, ctx), ctx.tunables(CPU)["T_VW"]
+    product, lanes = split_product(projection, norm, ctx), ctx.tunables(CPU)["T_VW"]
     if product.lanes != lanes:
-        raise UnsupportedError(f"{made} has vectors of {product.lanes}, {node} of {lanes}")
+        raise UnsupportedError(f"{projection} has vectors of {product.lanes}, {node} of {lanes}")
     return _AttentionChain(node, op, product)
 
 
 def _match(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    found = _attention_before(norm, makers)
-    return None if found is None else FusionMatch((*found, norm), _heads(*found, norm, ctx))
+    pair = _attention_before(norm, makers)
+    return None if pair is None else FusionMatch((*pair, norm), _chain(*pair, norm, ctx))
 
 
 def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
@@ -98,35 +108,35 @@ def _emit(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
 
 
 def _match_projected(norm: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | None:
-    found = _attention_before(norm, makers)
-    before = None if found is None else product_making(found[0].arg(0), makers)
-    if found is None or before is None:
+    pair = _attention_before(norm, makers)
+    before = None if pair is None else product_making(pair[0].arg(0), makers)
+    if pair is None or before is None:
         return None
-    heads = _heads(*found, norm, ctx)
-    projection = InlineProjection.of(gemm_cpu_product(before, ctx.caps), heads.product, ctx)
-    _check_columns(heads, projection, ctx)
-    return FusionMatch((before, *found, norm), replace(heads, projection=projection))
+    chain = _chain(*pair, norm, ctx)
+    projection = InlineProjection.of(gemm_cpu_product(before, ctx.caps), chain.product, ctx)
+    _check_columns(chain, projection, ctx)
+    return FusionMatch((before, *pair, norm), replace(chain, projection=projection))
 
 
 def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
-    heads, before = match.payload, match.payload.projection
-    launches = heads.projected(before, ctx)
+    chain, before = match.payload, match.payload.projection
+    launches = chain.projected(before, ctx)
     if launches is not None:
         return RegionLaunches(launches, also=(before.spec,))
-    return RegionLaunches([*before.launches(ctx), *heads.launches(ctx)])
+    return RegionLaunches([*before.launches(ctx), *chain.launches(ctx)])
 
 
-def _check_columns(heads: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
-    """Checks that q, k and v are the columns of the projection, and that a work-group's heads take
-    whole panels of it.
+def _check_columns(chain: _AttentionChain, projection: InlineProjection, ctx: Lowering) -> None:
+    """Checks that q, k and v together are the columns of the projection, and that the heads of a
+    work-group cover whole panels of it.
 
     Raises:
-        UnsupportedError: They are not, or do not.
+        UnsupportedError: One of these conditions is violated.
     """
-    node, op, q = heads.node, heads.op, heads.node.arg(0)
+    node, op, q = chain.node, chain.op, chain.node.arg(0)
     if q.type.rank != 3 or any(node.arg(i) is not q for i in (1, 2)):
         raise UnsupportedError(f"q, k and v of {node} are not columns of one tensor")
-    span, group = heads.product.span(op.num_heads, ctx), op.num_heads // op.kv_num_heads
+    span, group = chain.product.span(op.num_heads, ctx), op.num_heads // op.kv_num_heads
     sizes = (
         (op.q_offset, op.num_heads, op.head_size, span),
         (op.k_offset, op.kv_num_heads, op.head_size, span // group),

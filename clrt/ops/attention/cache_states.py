@@ -1,4 +1,4 @@
-"""CacheStates: keys and values of an encoder's states into a cache."""
+"""CacheStates: writes the keys and values of encoder states to a paged KV cache."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class CacheStates(PagedOp):
-    """The heads of K and V of states that have no Q, into their places of a cache.
+    """Writes K and V of encoder states to a paged KV cache.
 
-    They are what cross-attention reads: PagedAttention with a step that says of each token the row
-    of the states, and the place of the last one.
+    Cross-attention reads them by PagedAttention with a `step` that has, for each token, the table
+    row of the states and the position of the last state.
 
-    Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V side by side; step; table; the
-    slabs. Outputs: the slabs.
+    Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V as columns; step and table, as
+    `PagedOp` describes; the slabs. Outputs: the slabs.
 
     Source: clrt; Kwon et al., PagedAttention (2023) for the pages.
     """
@@ -70,9 +70,9 @@ class CacheStates(PagedOp):
         slabs = [np.array(s) for s in inputs[self.first_slab :] if s is not None]
         heads = x.reshape(len(x), 2, self.kv_num_heads, self.head_size)
         for token, (k, v) in enumerate(heads):
-            found = self.place(step, table, token)
-            if found is None:
+            target = self.place(step, table, token)
+            if target is None:
                 continue
-            row, place = found
-            self.keep(slabs, int(row[place // PAGE_TOKENS]), place, k, v)
+            row, position = target
+            self.keep(slabs, int(row[position // PAGE_TOKENS]), position, k, v)
         return tuple(slabs)

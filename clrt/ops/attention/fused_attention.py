@@ -1,4 +1,4 @@
-"""FusedAttention: scaled dot-product attention over merged heads, as one kernel."""
+"""FusedAttention: scaled dot-product attention in one kernel, with online softmax."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CPU = tuned(
     T_MV=4,
     T_KB=64,
 )
-# Both kernels keep a row of the head in private memory.
+# Maximum elements of a head: kernels hold a row of it in private memory.
 MAX_HEAD_SIZE = 512
 
 
@@ -54,7 +54,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
-    """0: none, 1: the same for every query, 2: by query."""
+    """Returns the macro MASK: 0 without a mask, 1 if all queries share it, 2 if queries differ."""
     if mask is None:
         return 0
     if op.by_distance:
@@ -64,11 +64,13 @@ def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
 
 
 def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[str, int]:
-    """Elements from one batch, head and row to the next, heads side by side or apart.
+    """Returns the batch, head and row strides of a tensor, in elements, as kernel arguments.
 
     Args:
-        name: Of the tensor in the kernel: q_batch, q_head and q_step are the arguments of q.
-        row: What the kernel calls the last of them.
+        value: Heads `[B, S, H * size]` or `[B, H, S, size]`.
+        size: Elements of a head.
+        name: Prefix of the arguments, such as q for q_batch, q_head and q_step.
+        row: Suffix of the row stride's name.
     """
     if len(value.dims) == 4:
         _, heads, length, _ = value.dims
@@ -80,7 +82,7 @@ def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[st
 
 
 def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Defines and arguments that both kernels share."""
+    """Returns the defines and arguments that all kernels share."""
     q, k, v, mask, lengths = node.arg(0), node.arg(1), node.arg(2), node.input(3), node.input(4)
     op = node.op
     assert isinstance(op, FusedAttention)
@@ -97,7 +99,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
         args |= {name: BufferArg(tensor, offset), **head_steps(tensor, size, name)}
     strides = [0] * 4
     if mask is not None and op.by_distance:
-        # A row of it is read from the right to the left as queries go on.
+        # The window of a row that a query reads moves left by one element per query.
         args["mask"] = BufferArg(mask, queries - 1)
         strides = [0, 0 if provably_equal(mask.dims[0], 1) else mask.dims[1], -1, 1]
     elif mask is not None:
@@ -133,7 +135,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
-    """Blocks of queries in a sequence, and sequences, of the kernel for CPUs."""
+    """Returns the grid of the CPU kernel: query blocks per sequence, and sequences."""
     batch, queries, _ = node.output.dims
     return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
 
@@ -141,7 +143,7 @@ def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
 def launch_cpu(
     node: Node, ctx: Lowering, more_defines: Mapping[str, Define], **more: Any
 ) -> Launch:
-    """The kernel for CPUs, with further macros and arguments."""
+    """Returns the launch of the CPU kernel, with further macros and arguments."""
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = ctx.tunables(CPU)
@@ -152,8 +154,8 @@ def launch_cpu(
     return launch(kernel, size, (1, 1, 1), _flops(node), **args, **more)
 
 
-def _of_any_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Defines and arguments of the kernels that read any storage."""
+def _with_storage(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
+    """Returns defines and arguments of the kernels that read any float storage."""
     defines, args = _launch_parts(node)
     dtype = node.arg(0).dtype
     return {**defines, "DATA_T": dtype.cl, "STORAGE": dtype.storage}, args
@@ -164,9 +166,9 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in y.dims:
         return []
     assert isinstance(op, FusedAttention)
-    defines, args = _of_any_storage(node)
+    defines, args = _with_storage(node)
     del args["y"]
-    # Masks are read by element, whichever queries they are for.
+    # The kernel reads a mask by element, whether queries share it or not.
     defines["MASK"] = int(node.input(3) is not None)
     batch, queries, _ = y.dims
     heads = Attended(
@@ -188,7 +190,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
     assert isinstance(node.op, FusedAttention)
-    defines, args = _of_any_storage(node)
+    defines, args = _with_storage(node)
     kernel = KernelSpec.of("attention/fused_attention_any.cl", "fused_attention_any", **defines)
     batch, queries, _ = node.output.dims
     size = (queries, node.op.num_heads, batch)
@@ -198,27 +200,37 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class FusedAttention(Op):
-    """softmax(scale Q K^T + mask) V by head, on projections or on heads apart.
+    """softmax(scale Q K^T + mask) V by head.
 
-    Inputs: q, k, v, each with its heads side by side `[B, S, W]` (perhaps one tensor at three
-    column offsets) or by head `[B, H, S, D]`, and a mask that broadcasts to `[B, H, Sq, Sk]`: bool
-    (true keeps) or of q's dtype (added). Head h of q `[B, S, W]` is the columns from
-    `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k and v.
-    An optional fifth input `lengths`, int32 or int64 `[B]`, says how many rows of k and v each
-    sequence has; those behind are not read, so that k and v may be caches with room.
-    Output: `[B, Sq, num_heads * v_head_size]`.
+    Inputs: q, k and v, each `[B, S, W]` with the heads as columns (possibly one tensor at three
+    column offsets) or `[B, H, S, D]`; optionally a mask that broadcasts to `[B, H, Sq, Sk]`, bool
+    (true keeps) or of q's dtype (added); optionally lengths, int32 or int64 `[B]`, the number of
+    keys of each sequence (later rows of k and v are not read, so that they may be caches with
+    spare capacity). Head h of q `[B, S, W]` starts at column `q_offset + h * head_size`; it uses
+    head `h // (num_heads // kv_num_heads)` of k and v. Output: `[B, Sq, num_heads * v_head_size]`.
 
     Attributes:
-        is_causal: The query at place p sees the keys j <= p.
-        at_end: Query i is at place `keys - Sq + i`, where its sequence has that many keys; else i.
-        left_window: Of causal attention: p sees no keys before `p - left_window`; -1 for no limit.
-        softcap: Scores s are `softcap * tanh(s / softcap)` before the mask is added; 0 for none.
-        by_distance: The mask is `[num_heads or 1, Sq + Sk - 1]`: that of query i and key j is in
-            column `Sq - 1 + j - i`.
-        nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN; so it is with
-            lengths anyway.
+        num_heads: Number of heads of q.
+        kv_num_heads: Number of heads of k and v, a divisor of `num_heads`.
+        head_size: Elements of a head of q and k.
+        v_head_size: Elements of a head of v.
+        q_offset: First column of q in its tensor `[B, S, W]`; 0 for `[B, H, S, D]`.
+        k_offset: First column of k in its tensor.
+        v_offset: First column of v in its tensor.
+        scale: Factor of the scores.
+        is_causal: The query at position p sees the keys j <= p.
+        at_end: If true, query i is at position `keys - Sq + i`, where `keys` is the number of keys
+            of its sequence; else at position i.
+        left_window: Number of keys before its own position that a query of causal attention sees;
+            -1 for no limit.
+        softcap: Scores s become `softcap * tanh(s / softcap)` before the mask is added; 0 to
+            disable.
+        nan_to_zero: A row whose keys are all masked by -inf gives 0 instead of NaN; implied by
+            lengths.
+        by_distance: The mask is `[num_heads or 1, Sq + Sk - 1]`, and column `Sq - 1 + j - i`
+            applies to query i and key j.
 
-    Numerics: float32 throughout, online softmax (the maximum of the keys so far is subtracted).
+    Numerics: float32 throughout, online softmax (the running maximum of the scores is subtracted).
     Source: clrt; Dao et al., FlashAttention (2022) for the online softmax.
     """
 
@@ -312,10 +324,10 @@ class FusedAttention(Op):
         return [TensorType(q.dtype, y_shape)]
 
     def _check_distances(self, mask: TensorType, q: TensorType, k: TensorType) -> None:
-        """Checks a mask by distance.
+        """Checks the shape of a mask `[num_heads or 1, Sq + Sk - 1]` by distance.
 
         Raises:
-            ShapeError: It is none, or another number of distances.
+            ShapeError: The rank, the heads or the number of distances do not fit.
         """
         if mask.shape is None or q.shape is None or k.shape is None:
             return
@@ -331,24 +343,24 @@ class FusedAttention(Op):
         queries = heads_apart(q, self.q_offset, self.num_heads, self.head_size)
         keys = heads_apart(k, self.k_offset, self.kv_num_heads, self.head_size)
         values = heads_apart(v, self.v_offset, self.kv_num_heads, self.v_head_size)
-        (batch, _, rows, _), room = queries.shape, keys.shape[2]
+        (batch, _, rows, _), capacity = queries.shape, keys.shape[2]
         if mask is not None and self.by_distance:
-            mask = mask[:, rows - 1 + np.arange(room) - np.arange(rows)[:, None]]
+            mask = mask[:, rows - 1 + np.arange(capacity) - np.arange(rows)[:, None]]
         if mask is not None:
-            mask = np.broadcast_to(mask, (batch, self.num_heads, rows, room))
+            mask = np.broadcast_to(mask, (batch, self.num_heads, rows, capacity))
         op = self if lengths is None else replace(self, nan_to_zero=True)
-        lengths = np.full(batch, room) if lengths is None else lengths
-        check_lengths(lengths, room, self.name, 4, "a length")
+        lengths = np.full(batch, capacity) if lengths is None else lengths
+        check_lengths(lengths, capacity, self.name, 4, "a length")
         result = np.empty((batch, rows, self.num_heads, self.v_head_size))
         for b, n in enumerate(lengths):
-            own = None if mask is None else mask[b, ..., :n]
-            heads = op._attend(queries[b], keys[b, :, :n], values[b, :, :n], own)
+            sequence_mask = None if mask is None else mask[b, ..., :n]
+            heads = op._attend(queries[b], keys[b, :, :n], values[b, :, :n], sequence_mask)
             result[b] = heads.swapaxes(0, 1)
         width = self.num_heads * self.v_head_size
         return (result.reshape(batch, rows, width).astype(q.dtype),)
 
     def _attend(self, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
-        """The result of one sequence, all `[H, S, D]`."""
+        """Returns the attention of one sequence; q, k, v and the result are `[H, S, D]`."""
         k, v = (np.repeat(x, self.num_heads // self.kv_num_heads, axis=0) for x in (k, v))
         with np.errstate(all="ignore"):
             scores = q @ k.swapaxes(-1, -2) * self.scale
@@ -359,10 +371,10 @@ class FusedAttention(Op):
             if self.is_causal:
                 rows, count = scores.shape[-2:]
                 first = count - rows if self.at_end else 0
-                behind = first + np.arange(rows)[:, None] - np.arange(count)
-                visible = behind >= 0
+                distance = first + np.arange(rows)[:, None] - np.arange(count)
+                visible = distance >= 0
                 if self.left_window >= 0:
-                    visible &= behind <= self.left_window
+                    visible &= distance <= self.left_window
                 scores = np.where(visible, scores, -np.inf)
             weights = softmax(scores)
         if self.nan_to_zero:
@@ -378,13 +390,21 @@ class FusedAttention(Op):
 
     @classmethod
     def plain(cls, heads: int, size: int, **attributes: Any) -> FusedAttention:
-        """An op with the usual scale, and the same number and size of heads in q, k and v."""
+        """Creates an op of `heads` heads of `size` elements in q, k and v, scaled by size^-0.5.
+
+        Args:
+            attributes: Further fields; they override the defaults for k, v and scale.
+        """
         defaults = {"kv_num_heads": heads, "v_head_size": size, "scale": size**-0.5}
         return cls(heads, head_size=size, **{**defaults, **attributes})
 
 
 def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
-    """float64 [B, H, S, D] of the columns of a projection, or of heads apart."""
+    """Returns heads as float64 `[B, H, S, D]`.
+
+    Args:
+        x: `[B, S, W]` with `count` heads as columns from `offset` on, or `[B, H, S, D]`.
+    """
     if x.ndim == 4:
         return x.astype(np.float64)
     columns = x[..., offset : offset + count * size].astype(np.float64)
@@ -392,10 +412,10 @@ def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
 
 
 def add_mask(scores: Array, mask: Array) -> Array:
-    """Scores under a bool (true keeps) or additive mask, rounded to float32 as the models do.
+    """Applies a bool (true keeps) or additive mask to scores.
 
-    The rounding matters for additive masks near the lowest float: scores vanish in them, so that
-    a row of such masks alone is uniform.
+    Masks of large magnitude are added in float32, as models do: near the lowest float the scores
+    are rounded away, so that a row with only such masks gets uniform weights.
     """
     if mask.dtype == bool:
         return np.where(mask, scores, -np.inf)
@@ -405,7 +425,7 @@ def add_mask(scores: Array, mask: Array) -> Array:
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax over the last axis; rows of -inf give NaN."""
+    """Computes the softmax over the last axis; rows of -inf give NaN."""
     if not scores.size:
         return scores
     top = scores.max(axis=-1, keepdims=True)

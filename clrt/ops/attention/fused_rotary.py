@@ -60,11 +60,15 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class FusedRotary(Op):
-    """x cos + turn(x) sin by head; turn swaps the halves of a head, and negates the then first.
+    """x cos + rotate_half(x) sin by head, where rotate_half([a, b]) = [-b, a] for halves a and b.
 
-    Inputs: x with its heads side by side `[B, S, W]`, from column `offset` on, or by head
-    `[B, H, S, D]`; cos and sin, which broadcast to `[B or 1, 1, S or 1, D]`, D even. Output:
-    `[B, S, H * D]`.
+    Inputs: x `[B, S, W]` with the heads as columns from `offset` on, or `[B, H, S, D]`; cos and
+    sin, which broadcast to `[B or 1, 1, S or 1, D]`, D even. Output: `[B, S, H * D]`.
+
+    Attributes:
+        num_heads: Number of heads H.
+        head_size: Elements of a head, D.
+        offset: Column of x `[B, S, W]` at which the first head starts.
 
     Source: clrt; Su et al., RoFormer (2021), with the halves of a head as pairs as in GPT-NeoX.
     """
@@ -108,7 +112,9 @@ class FusedRotary(Op):
         return [TensorType(x.dtype, (batch, places, width))]
 
     def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
-        """Whether a table's dims are 1, or those of x where it has such an axis."""
+        """Returns whether a table (cos or sin) broadcasts to `[batch, 1, places, head_size]`; its
+        last axis must be `head_size`.
+        """
         if table.shape is None or not 1 <= len(table.shape) <= 4:
             return False
         full = (*(1,) * (4 - len(table.shape)), *table.shape)

@@ -1,4 +1,4 @@
-"""PagedAttention: causal attention of tokens of several sequences over a cache in pages."""
+"""PagedAttention: causal attention of a batch of tokens over a paged KV cache."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ CPU = tuned(
     T_ROWS=32,
     T_PAGES=4,
 )
+# Minimum work-groups per compute unit on CPUs before a work-group handles several tokens.
 _GROUPS_PER_UNIT = 8
-# Tokens up to which a work-group has all of a sequence, and a part of its pages.
+# Maximum tokens of a step for the "few tokens" path, where work-groups split a token's pages.
 _FEW_TOKENS = 8
-# Then there are so many work-groups for each core, if there are pages enough: they are not even.
+# Work-groups per compute unit on that path, if there are enough pages: several balance the load.
 _PARTS_PER_UNIT = 3
-# Rows of a tile at most, and of a tile of 8-bit dot products (common/dots.clh).
-_MOST_ROWS, _MOST_DOT_ROWS = 8, 4
-# Floats that a part of the pages gives for a query, besides the sum of values.
+# Maximum rows of a tile, and of a tile of 8-bit dot products (common/dots.clh).
+_MAX_ROWS, _MAX_DOT_ROWS = 8, 4
+# Floats of a partial result per query (one split of the pages), besides the weighted value sum.
 _PART = 3
 GPU = tuned("paged_attention_gpu", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, T_HELD=16)
-# Of the kernel for GPUs: rows of a tile, of which registers hold no more; work-groups for each
-# core; keys of a block; and pages of a part at least.
-_GPU_ROWS, _GPU_GROUPS, _BLOCK, _LEAST_PAGES = 4, 4, 64, 2
-# Elements of which a page has a multiple: vectors are read at their own addresses.
+# GPU kernel: maximum rows of a tile (limited by registers), work-groups per core, keys per block,
+# and minimum pages of a split.
+_GPU_ROWS, _GPU_GROUPS, _BLOCK, _MIN_PAGES = 4, 4, 64, 2
+# The row size of a slab must be a multiple of this many elements, so that vector loads are aligned.
 _VECTOR = 16
 
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
-    """Defines and arguments that both kernels share."""
+    """Returns the defines and arguments that all kernels share."""
     op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
     assert isinstance(op, PagedAttention)
     args = {"y": node.output, "q": node.arg(0), **optional(slopes=slopes, sinks=sinks)}
@@ -77,8 +78,8 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
 
 
 def _tile_rows(group: int) -> int:
-    """Rows of a tile where a token has `group` of them: as few of it are idle as may be."""
-    return min(range(1, _MOST_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
+    """Returns the tile height that pads `group` rows least; the larger one of equals."""
+    return min(range(1, _MAX_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -88,8 +89,8 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     tunables = ctx.tunables(CPU)
     lanes = min(tunables["T_VW"], op.head_size & -op.head_size)
-    most = 4 if lanes == 16 else 2
-    vectors = max(n for n in range(1, most + 1) if op.head_size // lanes % n == 0 and n != 3)
+    max_vectors = 4 if lanes == 16 else 2
+    vectors = max(n for n in range(1, max_vectors + 1) if op.head_size // lanes % n == 0 and n != 3)
     defines, args = _launch_parts(node, ctx)
     form = op.form(node.arg(op.first_slab).dtype)
     levels = isinstance(form, Int8PageLayout)
@@ -97,15 +98,15 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     tile = _tile_rows(group) if few else tunables["T_MR"]
     rows = max(tunables["T_ROWS"] // tile, 1) * tile
     macros = {**defines, **tunables, "T_VW": lanes, "S_NV": vectors, "T_MR": tile, "T_ROWS": rows}
-    dots = min(tile, _MOST_DOT_ROWS)
+    dots = min(tile, _MAX_DOT_ROWS)
     macros |= {"S_DOTS": dots, "S_OTHERS": tile - dots} if levels else {}
     kernel = KernelSpec.of(
         "attention/paged_attention.cl", "paged_attention_cpu", **macros, FEW=int(few)
     )
     units, pairs = ctx.caps.compute_units, tokens * op.kv_num_heads
-    # A simulator takes a work-group that reads what others wrote for a race, whatever they count.
+    # Simulators report a race if a work-group reads results of others, despite the atomic counter.
     splits = ceil_div(_PARTS_PER_UNIT * units, pairs) if few and not ctx.caps.simulator else 1
-    # Of many tokens a work-group has several where there are enough for all cores.
+    # With many tokens a work-group handles several, as long as all cores have enough groups.
     span = clamp(pairs // (_GROUPS_PER_UNIT * units), 1, max(rows // group, 1))
     size = (op.kv_num_heads, tokens if few else ceil_div(tokens, span), splits)
     if levels:
@@ -119,7 +120,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why the kernel for GPUs does not hold."""
+    """Returns why the GPU kernel does not apply."""
     op = node.op
     assert isinstance(op, PagedAttention)
     pitch = node.arg(op.first_slab).dims[1]
@@ -134,25 +135,25 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     defines, args = _launch_parts(node, ctx)
     group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.cores
     slab, tunables = node.arg(op.first_slab), ctx.tunables(GPU)
-    # A work-item has four columns of the values.
+    # A work-item sums four columns of the values.
     while 4 * tunables["T_ITEMS"] < op.head_size:
         tunables["T_ITEMS"] *= 2
     items = tunables["T_ITEMS"]
     form, sub_group = op.form(slab.dtype), sub_group_of(ctx.caps)
-    most = _GPU_ROWS
+    max_rows = _GPU_ROWS
     if sub_group:
         tunables["T_HELD"] //= 2
     if isinstance(form, Int8PageLayout) and ctx.caps.sub_group_sizes:
-        most //= 2
-    rows = min(1 << (group - 1).bit_length(), most)
+        max_rows //= 2
+    rows = min(1 << (group - 1).bit_length(), max_rows)
     while rows > 1 and _local_bytes(form, rows, items) > ctx.caps.local_mem_bytes:
         rows //= 2
     local = _local_bytes(form, rows, items)
     ctx.require(Requires(work_group_size=items, local_mem_bytes=local))
-    # Of many tokens a work-group has as many as fill a tile.
+    # With many tokens a work-group handles as many as fill a tile.
     span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
     pairs = ceil_div(tokens, span) * op.kv_num_heads
-    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
+    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _MIN_PAGES))
     source = "attention/paged_attention_gpu.cl"
     macros = {**defines, **tunables, "S_ROWS": rows, **sub_group}
     queries = tokens * op.num_heads
@@ -172,8 +173,9 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _local_bytes(form: PageLayout, rows: int, items: int) -> int:
-    """Local memory of the kernel for GPUs: queries with their scales, weights, what is added up,
-    and where the cache lies.
+    """Returns the bytes of local memory of the GPU kernel.
+
+    It holds the queries with their scales, the softmax weights, partial sums, and page addresses.
     """
     blocks = ceil_div(form.head_size, form.block) if isinstance(form, Int8PageLayout) else 0
     return 4 * (rows * (form.head_size + blocks + _BLOCK + 2 + 4 * items) + items + 32)
@@ -190,20 +192,22 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class PagedAttention(PagedOp):
-    """softmax(scale Q K^T) V by head, causal: a token sees its sequence up to its own place.
+    """softmax(scale Q K^T) V by head, causal: a token sees its sequence up to its own position.
 
-    Inputs: Q `[T, num_heads * head_size]`; step; table; slopes `[num_heads]`, times which the
-    distance of a key is taken off its score; sinks `[num_heads]`, the score of a key without a
-    value; biases `[num_heads, distances]`, what is added to the score of a key at each distance,
-    the last one for all that are farther; the slabs, with keys and values of these tokens. Slopes,
-    sinks and biases may be left out. Output: like Q; 0 for a token of no sequence.
+    Inputs: Q `[T, num_heads * head_size]`; step and table, as `PagedOp` describes; ALiBi slopes
+    `[num_heads]`, which times the distance of a key are subtracted from its score; attention sinks
+    `[num_heads]`, the score of an additional key without a value; biases `[num_heads, distances]`,
+    added to the score of a key by its distance (the last one also for larger distances); the
+    slabs, which already hold keys and values of these tokens. Slopes, sinks and biases are
+    optional. Output: like Q; 0 for a token of no sequence.
 
     Attributes:
-        left_window: No keys before `place - left_window` are seen; -1 for no limit.
-        softcap: Scores s are `softcap * tanh(s / softcap)`; 0 for none.
+        scale: Factor of the scores.
+        left_window: Number of keys before its own position that a token sees; -1 for no limit.
+        softcap: Scores s become `softcap * tanh(s / softcap)`; 0 to disable.
 
-    Numerics: float32, whatever the cache holds, online softmax. For a cache in 8 bits queries are
-    rounded to 8 bits as well, by blocks of 32 elements, or 16 where heads are no multiple of 32.
+    Numerics: float32 for any cache dtype, online softmax. With an 8-bit cache, queries are rounded
+    to 8 bits, too, by blocks of 32 elements, or 16 if the head size is not a multiple of 32.
     Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021); Raffel et al., T5
     (2019) for biases.
     """
@@ -253,23 +257,24 @@ class PagedAttention(PagedOp):
         heads = self.form(DType.of(slabs[0].dtype)).rounded(heads).astype(np.float64)
         y = np.zeros(heads.shape)
         for token, query in enumerate(heads):
-            found = self.place(step, table, token)
-            if found is None:
+            target = self.place(step, table, token)
+            if target is None:
                 continue
-            row, place = found
-            first = max(place - self.left_window, 0) if self.left_window >= 0 else 0
-            keys, values = visible(self, slabs, row, range(first, place + 1))
+            row, position = target
+            first = max(position - self.left_window, 0) if self.left_window >= 0 else 0
+            keys, values = visible(self, slabs, row, range(first, position + 1))
             group = self.num_heads // self.kv_num_heads
             keys, values = (np.repeat(x, group, axis=0) for x in (keys, values))
             scores = np.einsum("hd,hnd->hn", query, keys) * self.scale
             if self.softcap > 0:
                 scores = self.softcap * np.tanh(scores / self.softcap)
             if slopes is not None:
-                distances = np.arange(first, place + 1) - place
-                scores = scores + slopes.astype(np.float64)[:, None] * distances
+                offsets = np.arange(first, position + 1) - position
+                scores = scores + slopes.astype(np.float64)[:, None] * offsets
             if biases is not None:
-                behind = np.minimum(place - np.arange(first, place + 1), biases.shape[1] - 1)
-                scores = scores + biases.astype(np.float64)[:, behind]
+                distances = position - np.arange(first, position + 1)
+                columns = np.minimum(distances, biases.shape[1] - 1)
+                scores = scores + biases.astype(np.float64)[:, columns]
             top = scores.max(axis=1, keepdims=True)
             if sinks is not None:
                 top = np.maximum(top, sinks[:, None])

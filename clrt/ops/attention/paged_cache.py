@@ -1,4 +1,4 @@
-"""What ops of a cache in pages share: its form, its arguments, and how it is read with NumPy."""
+"""Base class of ops on a paged KV cache: type checks, kernel arguments, NumPy access."""
 
 from __future__ import annotations
 
@@ -20,21 +20,27 @@ from clrt.ops.attention.page_layout import FLOATS, PAGE_TOKENS, PageLayout, page
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 
-# Slabs of a cache: as many times it can grow without a copy of what is there.
+# Number of slab inputs: each growth of a cache adds a slab, so that existing pages are not copied.
 MAX_SLABS = 6
-# Of kernels that keep a head in private memory.
+# Maximum elements of a head: kernels hold one in private memory.
 _MAX_HEAD_SIZE = 512
 
 
 @dataclass(frozen=True)
 class PagedOp(Op):
-    """An op on the keys and values of one layer in a cache.
+    """An op on the keys and values of one layer in a paged KV cache.
 
-    `step` int32 `[T, 3]` says of each token its number, its sequence (-1: it is none) and its place
-    there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab
-    is `[pages, pitch]`, float32, float16 or bfloat16, or uint8 for numbers of 8 bits with their
-    scales: a page number counts through the slabs. A page has, from `layer * kv_num_heads` heads
-    on, those of this layer, as `PageLayout` says.
+    Input `step`, int32 `[T, 3]`, has for each token its id, its sequence (-1 for padding) and its
+    position in the sequence. Input `table`, int32 `[sequences, pages]`, has the page numbers of
+    each sequence. Each slab is `[pages, pitch]` of float32, float16, bfloat16, or uint8 (8-bit
+    integers with scales); page numbers count through the slabs in order. The heads of this layer
+    start at head `layer * kv_num_heads` of a page, in the layout `PageLayout`.
+
+    Attributes:
+        num_heads: Number of query heads.
+        kv_num_heads: Number of key and value heads, a divisor of `num_heads`.
+        head_size: Elements of a head, a multiple of 4.
+        layer: Index of the layer in the pages.
     """
 
     num_heads: int = 1
@@ -44,18 +50,18 @@ class PagedOp(Op):
 
     @property
     def first_slab(self) -> int:
-        """Where the slabs stand among the inputs."""
+        """Index of the first slab among the inputs."""
         raise NotImplementedError
 
     def form(self, dtype: DType) -> PageLayout:
-        """How a page has heads in slabs of a dtype."""
+        """Returns the layout of a page in slabs of a dtype."""
         return page_form(self.head_size, dtype)
 
     def check_cache(self, inputs: Types) -> list[TensorType]:
-        """The types of the slabs, once all inputs fit.
+        """Checks the attributes, step, table and slabs; returns the types of the slabs.
 
         Raises:
-            ShapeError: One does not.
+            ShapeError: One of them does not fit.
         """
         if not 1 <= self.head_size <= _MAX_HEAD_SIZE or self.head_size % 4:
             raise ShapeError(
@@ -69,60 +75,63 @@ class PagedOp(Op):
         if self.layer < 0:
             raise ShapeError(f"{self.name}: layer {self.layer}; it is 0 or more.")
         for index, last in ((1, 3), (2, None)):
-            found = need(inputs, index, self)
-            if found.dtype is not DType.INT32 or not is_matrix(found, last):
+            type_ = need(inputs, index, self)
+            if type_.dtype is not DType.INT32 or not is_matrix(type_, last):
                 raise ShapeError(
-                    f"{self.name}: input {index} is {found}; expected int32 [n, {last}]."
+                    f"{self.name}: input {index} is {type_}; expected int32 [n, {last}]."
                 )
         slabs = [need(inputs, self.first_slab + s, self) for s in range(MAX_SLABS)]
         for slab in slabs:
-            least = (self.layer + 1) * self.kv_num_heads * self.form(slab.dtype).head_elements
+            min_pitch = (self.layer + 1) * self.kv_num_heads * self.form(slab.dtype).head_elements
             pitch = None if slab.shape is None else slab.shape[-1]
-            fits = not isinstance(pitch, int) or pitch >= least
+            fits = not isinstance(pitch, int) or pitch >= min_pitch
             if slab.dtype not in (*FLOATS, DType.UINT8) or not is_matrix(slab, None) or not fits:
-                raise ShapeError(f"{self.name}: a slab {slab}; expected [pages, {least}] or more.")
+                raise ShapeError(
+                    f"{self.name}: a slab {slab}; expected [pages, {min_pitch}] or more."
+                )
             if slab.dtype is not slabs[0].dtype:
                 raise ShapeError(f"{self.name}: slabs of {slab.dtype} and {slabs[0].dtype}.")
         return slabs
 
-    def check_rows(self, found: TensorType, width: Dim, steps: TensorType) -> None:
-        """Checks a float32 matrix with a row for each token.
+    def check_rows(self, x: TensorType, width: Dim, steps: TensorType) -> None:
+        """Checks that `x` is float32 `[T, width]` for the T tokens of `steps`.
 
         Raises:
-            ShapeError: It is none.
+            ShapeError: The dtype or a dim differs.
         """
-        rows = None if found.shape is None else found.shape[0]
-        counted = None if steps.shape is None else steps.shape[0]
-        other = rows is not None and counted is not None and provably_different(rows, counted)
-        if found.dtype is not DType.FLOAT32 or not is_matrix(found, width) or other:
-            raise ShapeError(f"{self.name}: {found} for steps {steps}; expected [T, {width}].")
+        rows = None if x.shape is None else x.shape[0]
+        tokens = None if steps.shape is None else steps.shape[0]
+        differ = rows is not None and tokens is not None and provably_different(rows, tokens)
+        if x.dtype is not DType.FLOAT32 or not is_matrix(x, width) or differ:
+            raise ShapeError(f"{self.name}: {x} for steps {steps}; expected [T, {width}].")
 
     def check_vector(self, inputs: Types, index: int, size: int) -> None:
-        """Checks an optional float32 vector.
+        """Checks that an optional input is float32 `[size]`.
 
         Raises:
-            ShapeError: It is none of that size.
+            ShapeError: The dtype or the shape differs.
         """
-        found = inputs[index]
-        wrong = found is not None and (
-            found.dtype is not DType.FLOAT32
+        vector = inputs[index]
+        wrong = vector is not None and (
+            vector.dtype is not DType.FLOAT32
             or (
-                found.shape is not None
-                and (len(found.shape) != 1 or provably_different(found.shape[0], size))
+                vector.shape is not None
+                and (len(vector.shape) != 1 or provably_different(vector.shape[0], size))
             )
         )
         if wrong:
-            raise ShapeError(f"{self.name}: input {index} is {found}; expected float32 [{size}].")
+            raise ShapeError(f"{self.name}: input {index} is {vector}; expected float32 [{size}].")
 
     def defines(self, node: Node, caps: DeviceCaps) -> dict[str, Define]:
-        """Macros of common/pages.clh."""
+        """Returns the macros that common/pages.clh reads."""
         return self.form(node.arg(self.first_slab).dtype).defines(caps)
 
     def arguments(self, node: Node, first: int, slabs: Sequence[Any]) -> dict[str, Any]:
-        """What PAGES declares.
+        """Returns the kernel arguments that the macro PAGES declares.
 
         Args:
-            first: Where the step stands among the inputs.
+            first: Index of `step` among the inputs; `table` follows it.
+            slabs: Slabs that the kernel accesses.
         """
         step, table = node.arg(first), node.arg(first + 1)
         counts = [slab.dims[0] for slab in slabs]
@@ -144,22 +153,26 @@ class PagedOp(Op):
         return {"step": step, "table": table, **named, "status": status, **numbers}
 
     def page(self, slabs: Sequence[Array], number: int) -> Array:
-        """A view of a page's heads in this layer, `[kv_num_heads, head_elements]`.
+        """Returns a view of a page's heads in this layer, `[kv_num_heads, head_elements]`.
 
         Raises:
             NumberError: The cache has no page of that number.
         """
-        at = number
+        i = number
         for slab in slabs:
-            if 0 <= at < len(slab):
+            if 0 <= i < len(slab):
                 size = self.form(DType.of(slab.dtype)).head_elements
                 first = self.layer * self.kv_num_heads
-                return slab[at, first * size : (first + self.kv_num_heads) * size].reshape(-1, size)
-            at -= len(slab)
+                return slab[i, first * size : (first + self.kv_num_heads) * size].reshape(-1, size)
+            i -= len(slab)
         raise self.no_page(number, sum(map(len, slabs)))
 
     def keep(self, slabs: Sequence[Array], number: int, place: int, k: Array, v: Array) -> None:
-        """Writes a key and a value `[kv_num_heads, head_size]` to a place of a page.
+        """Writes a key and a value `[kv_num_heads, head_size]` to a page.
+
+        Args:
+            number: Page number.
+            place: Position of the token in its sequence.
 
         Raises:
             NumberError: The cache has no page of that number.
@@ -168,36 +181,43 @@ class PagedOp(Op):
         form.keep(self.page(slabs, number), place % PAGE_TOKENS, k, v)
 
     def place(self, step: Array, table: Array, token: int) -> tuple[Array, int] | None:
-        """The row of the table for a token, and its place; None for a token of no sequence.
+        """Returns the page numbers of a token's sequence, and its position in the sequence.
+
+        Returns None for a padding token, which belongs to no sequence.
 
         Raises:
-            NumberError: They lie outside the table.
+            NumberError: The sequence or the position is outside the table.
         """
-        _, sequence, place = map(int, step[token])
+        _, sequence, position = map(int, step[token])
         if sequence < 0:
             return None
         sequences, pages = table.shape
-        if sequence >= sequences or not 0 <= place < pages * PAGE_TOKENS:
-            raise self.no_page(sequence if sequence >= sequences else place, sequences)
-        return table[sequence], place
+        if sequence >= sequences or not 0 <= position < pages * PAGE_TOKENS:
+            raise self.no_page(sequence if sequence >= sequences else position, sequences)
+        return table[sequence], position
 
     def no_page(self, number: int, count: int) -> NumberError:
-        """The error for a number that leads out of the cache."""
+        """Returns the error for a sequence, position or page number outside 0..`count` - 1."""
         what = "a sequence, a place or a page"
         return NumberError(self.name, 2, what, number, f"allowed are 0..{count - 1}")
 
 
-def is_matrix(found: TensorType, columns: Dim | None) -> bool:
-    """Whether it may have two axes, the second of that size."""
-    if found.shape is None:
+def is_matrix(x: TensorType, columns: Dim | None) -> bool:
+    """Returns whether `x` may be of rank 2 with `columns` columns; None allows any number."""
+    if x.shape is None:
         return True
-    if len(found.shape) != 2:
+    if len(x.shape) != 2:
         return False
-    return columns is None or not provably_different(found.shape[1], columns)
+    return columns is None or not provably_different(x.shape[1], columns)
 
 
 def visible(op: PagedOp, slabs: Sequence[Array], row: Array, keys: range) -> tuple[Array, Array]:
-    """Keys and values of some places of a sequence, float64 `[H, n, D]`."""
+    """Reads the keys and values of a range of positions, each float64 `[H, n, D]`.
+
+    Args:
+        row: Page numbers of the sequence.
+        keys: Positions in the sequence.
+    """
     numbers = range(keys.start // PAGE_TOKENS, (keys.stop + PAGE_TOKENS - 1) // PAGE_TOKENS)
     form = op.form(DType.of(slabs[0].dtype))
     pages = [form.read(op.page(slabs, int(row[n]))) for n in numbers]

@@ -1,4 +1,4 @@
-"""RotateAndCache: heads of a projection rotated by their place; keys and values into a cache."""
+"""RotateAndCache: rotates Q and K of a QKV projection (RoPE); writes K and V to a paged cache."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
 
-# Of a work-group on GPUs, which share a head.
+# Work-items of a work-group on GPUs, one work-group per head.
 _ITEMS = 32
 
 
 def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
-    """The last outputs begin as the slabs, which are the last inputs."""
+    """Emits copies of the slabs, the last inputs, to the last outputs; in place they are no-ops."""
     launches: list[Launch] = []
-    for slab, kept in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):
+    for slab, output in zip(node.inputs[-MAX_SLABS:], node.outputs[-MAX_SLABS:], strict=True):
         assert slab is not None
-        own = contiguous_strides(slab.dims)
+        strides = contiguous_strides(slab.dims)
         copies = copy_launches(
-            ctx, BufferArg(slab), BufferArg(kept), slab.dtype, slab.dims, own, own
+            ctx, BufferArg(slab), BufferArg(output), slab.dtype, slab.dims, strides, strides
         )
-        launches += [replace(copy, copy=(slab, kept)) for copy in copies]
+        launches += [replace(copy, copy=(slab, output)) for copy in copies]
     return launches
 
 
@@ -68,7 +68,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def launch_heads(
     ctx: Lowering, macros: Mapping[str, Define], heads: int, tokens: int, /, **args: Any
 ) -> Launch:
-    """The launch for so many heads of each token."""
+    """Returns the launch of rotate_and_cache for `heads` heads of each token."""
     items, groups = (1, 1) if ctx.caps.is_cpu else (_ITEMS, heads)
     source = "attention/rotate_and_cache.cl"
     kernel = KernelSpec.of(source, "rotate_and_cache", **macros, T_ITEMS=items)
@@ -76,7 +76,7 @@ def launch_heads(
 
 
 def by_heads(emit: Emit) -> tuple[Variant, ...]:
-    """The variants of an op that `launch_heads` runs."""
+    """Returns the CPU and the GPU variant of an op whose `emit` uses `launch_heads`."""
     shared = replace(requires.GPU, work_group_size=_ITEMS)
     return Variant("cpu", emit, requires=requires.CPU), Variant("group", emit, requires=shared)
 
@@ -84,17 +84,17 @@ def by_heads(emit: Emit) -> tuple[Variant, ...]:
 @register
 @dataclass(frozen=True)
 class RotateAndCache(PagedOp):
-    """The heads of Q, rotated; those of K, rotated, and of V into their places of a cache.
+    """Rotates the heads of Q and K, and writes K and V to a paged KV cache.
 
-    Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V side by side;
-    step; table; cosines and sines `[T, R / 2]`, where the first R elements of each head turn by
-    them; scales `[head_size]` of Q and of K, for their heads once these are divided by their root
-    mean square; the slabs. Tables and scales may be left out. Outputs: Q
-    `[T, num_heads * head_size]`, and the slabs.
+    Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V as columns;
+    step and table, as `PagedOp` describes; cosines and sines `[T, R / 2]` for the first R elements
+    of each head; scales `[head_size]` of the RMS normalization of the heads of Q, and of K; the
+    slabs. Cosines and sines, and scales, are optional. Outputs: Q `[T, num_heads * head_size]`,
+    and the slabs.
 
     Attributes:
-        interleaved: Neighbours turn by each angle, and not elements half of R apart.
-        epsilon: Added to the mean square.
+        interleaved: If true, elements 2i and 2i + 1 form a rotated pair; else i and i + R / 2.
+        epsilon: Added to the mean square of a head before the root.
 
     Source: clrt; Su et al., RoFormer (2021); Kwon et al., PagedAttention (2023) for the pages.
     """
@@ -145,13 +145,13 @@ class RotateAndCache(PagedOp):
         q, k, v = np.split(heads, [first, first + self.kv_num_heads], axis=1)
         q, k = self._normalised(q, q_scale), self._normalised(k, k_scale)
         if cosines is not None and sines is not None:
-            q, k = (self._turned(h, cosines[:, None], sines[:, None]) for h in (q, k))
+            q, k = (self._rotated(h, cosines[:, None], sines[:, None]) for h in (q, k))
         for token in range(tokens):
-            found = self.place(step, table, token)
-            if found is None:
+            target = self.place(step, table, token)
+            if target is None:
                 continue
-            row, place = found
-            self.keep(slabs, int(row[place // PAGE_TOKENS]), place, k[token], v[token])
+            row, position = target
+            self.keep(slabs, int(row[position // PAGE_TOKENS]), position, k[token], v[token])
         return (q.reshape(tokens, first * size).astype(x.dtype), *slabs)
 
     def _normalised(self, heads: Array, scale: Array | None) -> Array:
@@ -160,13 +160,13 @@ class RotateAndCache(PagedOp):
         square = np.mean(heads * heads, axis=-1, keepdims=True)
         return np.asarray(heads / np.sqrt(square + self.epsilon) * scale)
 
-    def _turned(self, heads: Array, cosines: Array, sines: Array) -> Array:
-        turned, pairs = heads.copy(), cosines.shape[-1]
+    def _rotated(self, heads: Array, cosines: Array, sines: Array) -> Array:
+        rotated, pairs = heads.copy(), cosines.shape[-1]
         if self.interleaved:
             first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
         else:
             first, second = slice(0, pairs), slice(pairs, 2 * pairs)
         a, b = heads[..., first], heads[..., second]
-        turned[..., first] = a * cosines - b * sines
-        turned[..., second] = b * cosines + a * sines
-        return turned
+        rotated[..., first] = a * cosines - b * sines
+        rotated[..., second] = b * cosines + a * sines
+        return rotated

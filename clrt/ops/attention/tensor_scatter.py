@@ -1,4 +1,4 @@
-"""TensorScatter: an update written into a cache at a place of its own for each sample."""
+"""TensorScatter: writes an update into a cache, at one position per batch sample."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 
-# Elements behind the axis from which on a work-group of a CPU copies them all: to start one takes
-# as long as some ten elements by work-items of their own.
+# Minimum elements behind the axis for one CPU work-group per row instead of a work-item per
+# element: starting a work-group costs about as much as ten work-items.
 _LONG_ROW = 16
 
 
@@ -62,9 +62,14 @@ _Mode: TypeAlias = Literal["linear", "circular"]
 @register
 @dataclass(frozen=True)
 class TensorScatter(Op):
-    """The cache with `update` along `axis` from write_indices[batch] on (0 where left out).
+    """The cache with `update` written along `axis` from position write_indices[batch] on.
 
-    Circular: places are taken modulo the size of the cache.
+    Write indices are 0 if omitted.
+
+    Attributes:
+        axis: Axis of the positions, not 0 (the batch).
+        mode: "circular" wraps positions modulo the size of the cache; "linear" rejects positions
+            outside it.
 
     Source: ONNX TensorScatter, opset 24.
     """
@@ -79,10 +84,10 @@ class TensorScatter(Op):
     variants = (Variant("rows", _emit),)
 
     def place(self, rank: int) -> int:
-        """The axis.
+        """Returns `axis` counted from the front.
 
         Raises:
-            ShapeError: It is outside the rank, or that of the batch.
+            ShapeError: The axis is outside the rank, or is axis 0, the batch.
         """
         axis = normalize_axis(self.axis, rank, self)
         if not axis:
@@ -97,11 +102,11 @@ class TensorScatter(Op):
             axis = self.place(len(cache.shape))
             if len(cache.shape) != len(update.shape):
                 raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
-            for k, (own, new) in enumerate(zip(cache.shape, update.shape, strict=True)):
+            for k, (old, new) in enumerate(zip(cache.shape, update.shape, strict=True)):
                 if (
-                    isinstance(own, int)
+                    isinstance(old, int)
                     and isinstance(new, int)
-                    and (new > own or (k != axis and new != own))
+                    and (new > old or (k != axis and new != old))
                 ):
                     raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
             starts = inputs[2] if len(inputs) > 2 else None
@@ -120,6 +125,6 @@ class TensorScatter(Op):
         y = np.moveaxis(cache, axis, 1).copy()
         new = np.moveaxis(update, axis, 1)
         for sample, values, start in zip(y, new, starts, strict=True):
-            places = (int(start) % max(size, 1) + np.arange(length)) % max(size, 1)
-            sample[places] = values
+            positions = (int(start) % max(size, 1) + np.arange(length)) % max(size, 1)
+            sample[positions] = values
         return (np.ascontiguousarray(np.moveaxis(y, 1, axis)),)

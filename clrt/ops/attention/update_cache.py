@@ -1,4 +1,4 @@
-"""UpdateCache: new rows written into a cache, which grows where it has no room for them."""
+"""UpdateCache: writes new rows into a KV cache, and grows the cache if they do not fit."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ _ROWS = TensorScatter(-2)
 @register
 @dataclass(frozen=True)
 class UpdateCache(Op):
-    """A cache with rows from a place of each sequence on, and with room for `total` of them.
+    """A cache with `rows` written from one position per sequence on, and at least `total` rows.
 
-    Inputs: a cache `[B, H, P, D]`, rows `[B, H, S, D]`, the place of the first of them `[B]`, and
-    total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`; what is new and not written is 0.
+    Inputs: a cache `[B, H, P, D]`, rows `[B, H, S, D]`, the position of the first of them `[B]`,
+    and total, an int64 `[1]`. Output: `[B, H, max(P, total), D]`; added rows that are not written
+    are 0.
 
-    Planning takes it apart. Where the memory of the cache is donated the rows are written there:
-    the output has the shape of the cache, total is not read, and one plan serves all lengths.
+    Planning decomposes it into Pad and TensorScatter. If the cache is donated, the rows are written
+    in place: the output has the shape of the cache, total is not read, and one plan serves all
+    lengths.
 
     Attributes:
-        grows: False where the cache has its memory for good.
+        grows: Whether the cache may grow; False if it is donated.
 
     Source: clrt; past and present of com.microsoft's GroupQueryAttention.
     """
@@ -61,10 +63,10 @@ class UpdateCache(Op):
         if not self.grows or cache.shape is None:
             return _ROWS.infer(inputs[:3])
         total, (batch, heads, size, width) = elements(inputs, 3), cache.shape
-        room: Dim = fresh_dim()
+        capacity: Dim = fresh_dim()
         if total is not None and isinstance(total[0], int) and isinstance(size, int):
-            room = max(size, total[0])
-        grown = TensorType(cache.dtype, (batch, heads, room, width))
+            capacity = max(size, total[0])
+        grown = TensorType(cache.dtype, (batch, heads, capacity, width))
         return _ROWS.infer([grown, *inputs[1:3]])
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -77,7 +79,7 @@ class UpdateCache(Op):
 
 @register_decomposition(UpdateCache, audience=DecompositionStage.PLANNING)
 def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
-    """With numbers for all sizes: before, nobody knows whether the cache will be donated."""
+    """Decomposes the op if all sizes are numbers: only then is it known if the cache is donated."""
     op, cache = node.op, node.arg(0)
     assert isinstance(op, UpdateCache)
     ready = cache.type.is_static and (not op.grows or node.arg(3).has_numbers)
@@ -85,12 +87,12 @@ def _planned(node: Node, make: Builder) -> Sequence[Value] | None:
 
 
 def update_parts(node: Node, make: Builder) -> Sequence[Value]:
-    """The rows written into the cache, padded where it grows."""
+    """Adds nodes that pad the cache, if it grows, and write the rows into it."""
     op, (cache, rows, first, total) = node.op, [node.arg(i) for i in range(4)]
     assert isinstance(op, UpdateCache)
     if op.grows:
-        room = make.add(Sub(), total, make.add(Shape_(2, 3), cache))
-        more = make.add(Max(), room, make.ints(0))
+        missing = make.add(Sub(), total, make.add(Shape_(2, 3), cache))
+        more = make.add(Max(), missing, make.ints(0))
         pads = make.add(Concat(0), make.ints(0), more)
         cache = make.add(Pad(), cache, pads, None, make.ints(2))
     return [make.add(_ROWS, cache, rows, first)]
