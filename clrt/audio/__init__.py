@@ -1,7 +1,5 @@
-"""Sound to the features that models take, voice activity, and speech to text.
-
-features = clrt.audio.Features.from_config("whisper-tiny")
-inputs = features("speech.wav", device_outputs=True)
+"""Audio features, voice activity detection, and speech to text. features =
+clrt.audio.Features.from_config("whisper-tiny") inputs = features("speech.wav", device_outputs=True)
 """
 
 from clrt.audio.chunks import Chunks

@@ -1,4 +1,4 @@
-"""Sound in chunks of one size."""
+"""Audio in chunks of a fixed size."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clrt.errors import InputError
 
 
 class Chunks:
-    """Iterates over a sound in chunks float32 [samples]; a file is never held as a whole.
+    """Iterates over audio in chunks float32 `[samples]`, without loading a whole file.
 
     Args:
-        source: As for `read_audio`.
-        samples: Of a chunk. The last one is filled up with zeros.
-        sampling_rate: Samples a second of the chunks.
-        source_rate: Samples a second of an array; None says that it is `sampling_rate`.
+        source: Audio source, as in `read_audio`.
+        samples: Samples per chunk. The last chunk is padded with zeros.
+        sampling_rate: Sampling rate of the chunks, in Hz.
+        source_rate: Sampling rate of an array, in Hz; None for `sampling_rate`.
 
     Attributes:
-        samples_read: Samples of the sound that the chunks so far hold, without the zeros behind it.
+        samples_read: Number of samples returned so far, without padding.
 
     Raises:
-        InputError: An option is out of range; the source, once it is read, as `read_audio` says.
+        InputError: An option is out of range; while iterating, as `read_audio`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Chunks:
 
     @property
     def taken(self) -> int:
-        """The former name of `samples_read`."""
+        """Deprecated name of `samples_read`."""
         warnings.warn("use Chunks.samples_read", DeprecationWarning, stacklevel=2)
         return self.samples_read
 

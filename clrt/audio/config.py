@@ -1,4 +1,4 @@
-"""Reads the preprocessor_config.json of a model into a preset."""
+"""Reads preprocessor_config.json: which feature extractor a model needs, with its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRESETS: Mapping[str, type[LogMel] | type[Waveform] | type[FilterBank]] = {
     "Wav2Vec2FeatureExtractor": Waveform,
     "ASTFeatureExtractor": FilterBank,
 }
-# Of models whose preprocessor_config.json names no class, by the model_type of config.json.
+# Feature extractors by `model_type` of config.json, if preprocessor_config.json names none.
 _BY_MODEL = {
     "audio-spectrogram-transformer": "ASTFeatureExtractor",
     "whisper": "WhisperFeatureExtractor",
@@ -38,7 +38,7 @@ _BY_MODEL = {
     ),
     "Wav2Vec2FeatureExtractor",
 )
-# What a file may ask for: a matrix of n_fft times n_fft, and a result of a few hundred MiB.
+# Ranges of options: the DFT matrix is n_fft times n_fft, and a result a few hundred MiB at most.
 _BOUNDS = {
     "sampling_rate": (LEAST_HERTZ, MOST_HERTZ),
     "n_fft": (4, 4096),
@@ -48,20 +48,20 @@ _BOUNDS = {
     "feature_size": (1, 512),
     "max_length": (1, 65_536),
 }
-# Options that clrt has in one way alone.
+# Options that clrt supports with one value only.
 _FIXED = {"dither": 0.0, "padding_side": "right"}
 PREPROCESSOR = "preprocessor_config.json"
 
 
 def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
-    """The preset of a configuration.
+    """Reads the feature extractor of a configuration.
 
     Args:
-        source: The values of a preprocessor_config.json, its path, or that of its folder.
+        source: Contents of a preprocessor_config.json, its path, or that of its folder.
 
     Raises:
         ModelError: A file is missing or damaged, or a value is out of range.
-        UnsupportedError: It asks for what clrt does not have.
+        UnsupportedError: The feature extractor or an option is not supported.
         InputError: The source is neither a path nor a dict.
     """
     if isinstance(source, Mapping):
@@ -69,7 +69,7 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
     if not isinstance(source, str | Path):
         raise InputError(f"A configuration is a path or a dict, not {type(source).__name__}.")
     path = expanded(source)
-    if not os.path.isdir(path):  # where Path's raises, False
+    if not os.path.isdir(path):  # False for paths on which Path.is_dir raises
         return preset_of(read_object(path), f"'{path}'")
     values: Mapping[str, Any]
     file, inner = path / PREPROCESSOR, path / "processor_config.json"
@@ -85,7 +85,7 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
 
 
 def is_whisper(source: Path) -> bool:
-    """Whether a source is a folder with a config.json of Whisper, or a compiled file.
+    """Whether a source is a folder whose config.json is Whisper's, or a compiled file.
 
     Raises:
         ModelError: The file is damaged.
@@ -96,10 +96,10 @@ def is_whisper(source: Path) -> bool:
 
 
 def preset_of(values: Mapping[str, Any], name: str) -> Preset:
-    """The preset of the values of a preprocessor_config.json.
+    """Creates the feature extractor from the contents of a preprocessor_config.json.
 
     Args:
-        name: Where they are from, as messages say it.
+        name: Name of the file, the subject of error messages.
 
     Raises:
         ModelError, UnsupportedError: As `read_preset`.
@@ -130,7 +130,11 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
 
 
 def _value(option: str, given: object, default: object, name: str) -> Any:
-    """A value of the type of its default, and in its bounds."""
+    """Returns an option's value after checking its type, that of the default, and its range.
+
+    Raises:
+        ModelError: It has another type, or is out of range.
+    """
     if isinstance(default, bool):
         fits = isinstance(given, bool)
     elif isinstance(default, float):

@@ -1,4 +1,4 @@
-"""Speech to text by models such as wav2vec2, which give a letter for each moment."""
+"""Speech to text by CTC models such as wav2vec2, which output a letter per time step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from clrt.util.files import expanded
 
 @dataclass(frozen=True)
 class CtcVocabulary:
-    """The tokens of a model's classes.
+    """Tokens of a CTC model's classes.
 
     Attributes:
-        tokens: By class.
-        blank: The class of the blank, which parts equal letters.
-        delimiter: The token between words.
-        lower: Whether text is lower case.
+        tokens: Token of each class.
+        blank: Class of the CTC blank, which separates repeated letters.
+        delimiter: Token between words.
+        lower: Whether text is converted to lower case.
     """
 
     tokens: Sequence[str]
@@ -40,7 +40,7 @@ class CtcVocabulary:
 
     @classmethod
     def read(cls, folder: str | Path) -> CtcVocabulary:
-        """The vocabulary of a Hugging Face folder: vocab.json and tokenizer_config.json.
+        """Reads vocab.json and tokenizer_config.json of a Hugging Face folder.
 
         Raises:
             ModelError: A file is missing or damaged.
@@ -67,10 +67,10 @@ class CtcVocabulary:
         )
 
     def decode(self, classes: Sequence[int] | np.ndarray[Any, Any]) -> str:
-        """The text of the best class at each moment: repeats are one, blanks are none.
+        """Decodes the best class of each time step: merges repeats and drops blanks.
 
         Args:
-            classes: [moments].
+            classes: Class per time step, `[steps]`.
 
         Raises:
             ModelError: A class has no token.
@@ -94,20 +94,20 @@ class CtcVocabulary:
 class CtcSpeech:
     """A CTC model on a device: wav2vec2, HuBERT, WavLM and the like.
 
-    Sounds run one by one: padding would change what models without a mask hear.
+    Inputs run one at a time: padding would change the results of models without an attention mask.
 
     Attributes:
-        model: Samples in, scores [batch, moments, classes] out.
-        features: What makes its inputs.
-        vocabulary: Its tokens.
+        model: Model from samples to scores `[batch, steps, classes]`.
+        features: Feature extractor of its inputs.
+        vocabulary: Tokens of its classes.
 
     Args:
         folder: A Hugging Face folder with the model as ONNX.
         device, strict, cache_dir: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged, or the model is of another form.
-        UnsupportedError: The model has an op, or asks for an option, that clrt lacks.
+        ModelError: A file is missing or damaged, or the model has another form.
+        UnsupportedError: The model needs an op or an option that clrt does not support.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class CtcSpeech:
             )
 
     def check(self, options: SpeechOptions) -> None:
-        """Whether the model can do what is asked for.
+        """Checks that a CTC model supports the options.
 
         Raises:
-            InputError: It cannot.
+            InputError: It does not.
         """
         asked = {"language": options.language, "prompt": options.prompt}
         for name, value in asked.items():
@@ -147,17 +147,17 @@ class CtcSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """What is said in sounds, each as one segment.
+        """Transcribes audio inputs, each as one segment.
 
         Raises:
-            InputError: A sound is damaged, empty, too short for the model, or of another kind.
+            InputError: An input is damaged, empty, too short for the model, or of a wrong type.
         """
         return [self._transcript(sound, sampling_rate) for sound in sounds]
 
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
-        """The segment of a sound."""
+        """Returns a stream with the only segment of an audio input."""
         made = self._transcript(sound, sampling_rate)
         return TranscriptStream(made.duration, iter(made.segments), str, Event())
 
@@ -189,6 +189,6 @@ def _is_scores(shape: Sequence[int | str] | None) -> bool:
 
 
 def _text(given: object, default: str) -> str:
-    """A token as configurations write it: its text, or an object that has it."""
+    """Returns the text of a token in a configuration: a string, or an object with `content`."""
     found = given.get("content") if isinstance(given, Mapping) else given
     return found if isinstance(found, str) and found else default

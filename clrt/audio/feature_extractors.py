@@ -1,4 +1,4 @@
-"""The feature extractors: what each takes from sound, and its small model."""
+"""Feature extractors: options, padding of audio, and the graph that computes the features."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from clrt.ir.graph import Graph
 MASK = "attention_mask"
 Feeds: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 
-# Short sounds are computed in so many frames, or a multiple: calls then meet few shapes.
+# Frame counts of short audio are padded to a multiple of this, to limit the number of shapes.
 FRAME_STEP = 100
-# Under the root of the variance; transformers' Wav2Vec2FeatureExtractor.
+# Added to the variance before its square root, as in transformers' Wav2Vec2FeatureExtractor.
 _VARIANCE = 1e-7
 
 
 @dataclass(frozen=True)
 class LogMel:
-    """Whisper's features. Fields are as in transformers' WhisperFeatureExtractor."""
+    """Whisper's log-mel features. Fields are those of transformers' WhisperFeatureExtractor."""
 
     output: ClassVar[str] = "input_features"
 
@@ -44,20 +44,20 @@ class LogMel:
 
     @property
     def most_samples(self) -> int:
-        """Samples after which a sound is cut."""
+        """Maximum number of samples; longer audio is cut."""
         return self.chunk_length * self.sampling_rate
 
     @property
     def frames(self) -> int:
-        """Frames of a result."""
+        """Number of frames of a result."""
         return self.most_samples // self.hop_length
 
     def graph(self) -> Graph:
-        """Its model."""
+        """Returns the graph that computes the features."""
         return log_mel_graph(self._spectrum(), self.frames, self.output)
 
     def decades_graph(self) -> Graph:
-        """The same before the loudest moment is known; its frames are as many as there are."""
+        """Returns the graph without normalization by the maximum, for any number of frames."""
         return decades_graph(self._spectrum(), self.output)
 
     def _spectrum(self) -> MelSpectrum:
@@ -67,10 +67,10 @@ class LogMel:
         return MelSpectrum(window * real, window * imaginary, filters, self.hop_length)
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """The inputs of the model: sounds with silence behind, and mirrored at both ends."""
+        """Returns the graph's inputs: audio padded with zeros, and mirrored at both ends."""
         before, hop, end = self.n_fft // 2, self.hop_length, self.most_samples
         longest = max(map(len, sounds))
-        count = -(-(longest + before) // hop)  # later frames see silence alone
+        count = -(-(longest + before) // hop)  # later frames contain zeros only
         count = min(-(-count // FRAME_STEP) * FRAME_STEP, self.frames)
         blocks = count + -(-self.n_fft // hop) - 1
         padded = np.zeros((len(sounds), blocks * hop), np.float32)
@@ -85,7 +85,7 @@ class LogMel:
         return {BLOCKS: padded.reshape(len(sounds), blocks, hop)}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Which frames start within each sound, where it is wanted."""
+        """Returns the mask of frames that start within the audio, if requested; else {}."""
         if not self.return_attention_mask:
             return {}
         starts = np.arange(self.frames) * self.hop_length
@@ -94,7 +94,7 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """Samples for wav2vec2. Fields are as in transformers' Wav2Vec2FeatureExtractor."""
+    """Samples for wav2vec2. Fields are those of transformers' Wav2Vec2FeatureExtractor."""
 
     output: ClassVar[str] = "input_values"
     most_samples: ClassVar[None] = None
@@ -105,12 +105,12 @@ class Waveform:
     return_attention_mask: bool = False
 
     def graph(self) -> None:
-        """It has no model: normalising on the host takes less time than on the way to a device."""
+        """Returns None: normalizing on the host is faster than a transfer to a device."""
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """The results: samples padded to the longest sound, of mean 0 and variance 1.
+        """Returns the features: samples padded to the longest input, with mean 0 and variance 1.
 
-        Without a mask the padding counts, too, as it does in transformers.
+        Without a mask the padding is normalized, too, as in transformers.
         """
         padded = np.full((len(sounds), max(map(len, sounds))), self.padding_value, np.float32)
         for row, sound in zip(padded, sounds, strict=True):
@@ -120,7 +120,7 @@ class Waveform:
         return {self.output: padded}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """Which samples are of each sound, where it is wanted."""
+        """Returns the mask of samples that are not padding, if requested; else {}."""
         if not self.return_attention_mask:
             return {}
         places = np.arange(max(map(len, sounds)))
@@ -129,7 +129,7 @@ class Waveform:
 
 @dataclass(frozen=True)
 class FilterBank:
-    """Kaldi's features. Fields are as in transformers' ASTFeatureExtractor."""
+    """Kaldi's filter bank features. Fields are those of transformers' ASTFeatureExtractor."""
 
     output: ClassVar[str] = "input_values"
 
@@ -146,11 +146,11 @@ class FilterBank:
 
     @property
     def most_samples(self) -> int:
-        """Samples after which a sound is cut."""
+        """Maximum number of samples; longer audio is cut."""
         return (self.max_length - 1) * self._hop + self._length
 
     def graph(self) -> Graph:
-        """Its model."""
+        """Returns the graph that computes the features."""
         mean, scale = (self.mean, 0.5 / self.std) if self.do_normalize else (0.0, 1.0)
         return fbank_graph(self._spectrum(), self.max_length, mean, scale, self.output)
 
@@ -162,7 +162,7 @@ class FilterBank:
         return MelSpectrum(prepared @ real, prepared @ imaginary, filters, self._hop)
 
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """The inputs of the model: frames end within each sound."""
+        """Returns the graph's inputs: audio padded with zeros, and which frames end within it."""
         counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
         most = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)
         blocks = most + -(-self._length // self._hop) - 1
@@ -174,7 +174,7 @@ class FilterBank:
         return {BLOCKS: padded.reshape(len(sounds), blocks, self._hop), VALID: valid[..., None]}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
-        """No mask: results have one length."""
+        """Returns {}: all results have the same length."""
         return {}
 
 
@@ -182,14 +182,14 @@ Preset: TypeAlias = LogMel | Waveform | FilterBank
 
 
 def _normalize(samples: FloatArray) -> None:
-    """Gives samples mean 0 and variance 1, in place. Sums are float64."""
+    """Normalizes samples to mean 0 and variance 1 in place. Sums are float64."""
     samples -= np.float32(samples.mean(dtype=np.float64))
     energy = float(np.einsum("i,i->", samples, samples, dtype=np.float64))
     samples *= np.float32(1 / np.sqrt(energy / len(samples) + _VARIANCE))
 
 
 def _part(sound: FloatArray, start: int, end: int) -> FloatArray:
-    """Samples start to end of a sound with silence behind it."""
+    """Returns samples `start` to `end`, padded with zeros after the end of the audio."""
     part = np.zeros(end - start, np.float32)
     found = sound[start:end]
     part[: len(found)] = found

@@ -1,4 +1,4 @@
-"""Sound to the features that models take, on a device."""
+"""Computes a model's audio features on a device."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from clrt.runtime.opencl.tensor_factory import tensor
 
 
 class Features:
-    """Makes of sound what a model takes, as the feature extractor of its folder does.
+    """Converts audio to a model's inputs, as the feature extractor of its folder does.
 
-    Presets are those of transformers: WhisperFeatureExtractor, Wav2Vec2FeatureExtractor and
-    ASTFeatureExtractor. Sound of any length runs without a compile once the first has. Calls may
-    come from several threads.
+    Supports WhisperFeatureExtractor, Wav2Vec2FeatureExtractor and ASTFeatureExtractor of
+    transformers. Only the first call compiles, for audio of any length. Thread-safe.
 
     Args:
-        preset: What `from_config` reads.
+        preset: Feature extractor, as read by `from_config`.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
 
     Attributes:
-        preset: The options of the feature extractor, by transformers' names.
-        device: The device that it runs on.
+        preset: Options of the feature extractor, with transformers' names.
+        device: Device of the computation.
     """
 
     def __init__(
@@ -57,25 +56,25 @@ class Features:
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> Features:
-        """The features that a model's configuration asks for.
+        """Creates the feature extractor of a model's configuration.
 
         Args:
-            source: A Hugging Face folder, the path of its preprocessor_config.json, or what that
-                holds, as a dict with `feature_extractor_type`.
+            source: A Hugging Face folder, the path of its preprocessor_config.json, or the file's
+                contents as a dict with `feature_extractor_type`.
             device: As in `clrt.load`.
             strict: As in `clrt.load`.
             cache_dir: As in `clrt.load`.
 
         Raises:
             ModelError: A file is missing or damaged, or a value is out of range.
-            UnsupportedError: It asks for a feature extractor or an option that clrt lacks.
-            DeviceError: The device asked for is absent.
+            UnsupportedError: The feature extractor or an option is not supported.
+            DeviceError: The requested device is absent.
         """
         return cls(read_preset(source), device=device, strict=strict, cache_dir=cache_dir)
 
     @property
     def sampling_rate(self) -> int:
-        """Samples a second that the model takes; sound of other rates is resampled."""
+        """Sampling rate of the model in Hz; other audio is resampled."""
         return self.preset.sampling_rate
 
     def __call__(
@@ -85,25 +84,24 @@ class Features:
         *,
         device_outputs: bool = False,
     ) -> dict[str, Any]:
-        """The inputs of a model, by their names.
+        """Returns a model's inputs by name.
 
         Args:
-            audio: A path, the bytes of a file, or an array [samples] or [channels, samples] of
-                floats or int16; a list of these is a batch. Channels are mixed to one.
-            sampling_rate: Samples a second of arrays; None says that it is the model's. A file says
-                its own.
-            device_outputs: Give DeviceTensors, which `Model.run` takes where they lie.
+            audio: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]` of
+                floats or int16; a list of these is a batch. Channels are averaged.
+            sampling_rate: Sampling rate of arrays in Hz; None for the model's. Ignored for files.
+            device_outputs: Whether to return DeviceTensors, which `Model.run` uses without a copy.
 
         Returns:
-            Of Whisper `input_features`, float32 [batch, mels, frames]; of wav2vec2 `input_values`,
-            float32 [batch, samples], padded to the longest; of AST `input_values`, float32 [batch,
-            frames, mels]. Where the configuration asks for it, also `attention_mask`, int64
-            [batch, frames or samples].
+            For Whisper `input_features`, float32 `[batch, mels, frames]`; for wav2vec2
+            `input_values`, float32 `[batch, samples]`, padded to the longest; for AST
+            `input_values`, float32 `[batch, frames, mels]`. If configured, also `attention_mask`,
+            int64 `[batch, frames or samples]`.
 
         Raises:
-            InputError: A sound is damaged, empty, or of another kind.
+            InputError: Audio is damaged, empty, or of a wrong type.
             UnsupportedError: A file is not WAV, and soundfile is not installed.
-            OutOfMemoryError: The samples take more than CLRT_HOST_LIMIT.
+            OutOfMemoryError: The samples exceed CLRT_HOST_LIMIT.
         """
         preset = self.preset
         sounds = [

@@ -1,7 +1,7 @@
-"""Features of sound as small models of standard ops.
+"""Graphs of standard ONNX ops that compute audio features.
 
-A spectrum is a product of frames and a matrix: on CPUs it takes a twentieth of the time of the
-direct kernel of STFT. Where the window is symmetric, half of the operations are left (see
+The spectrum is a product of frames and a DFT matrix: on CPUs it takes a twentieth of the time of
+the direct kernel of STFT. If the window is symmetric, this halves the operations (see
 docs/guides/audio.md for the measurement).
 """
 
@@ -20,19 +20,19 @@ from clrt.ops.op_builder import OpBuilder, floats, ints
 BLOCKS = "blocks"
 VALID = "valid"
 
-# What silence counts as.
+# Lower bound of mel energies before the logarithm.
 _LEAST_ENERGY = 1e-10
 _TO_THE_END = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class MelSpectrum:
-    """How frames become mel bands.
+    """Constants of the transform from frames to mel bands.
 
     Attributes:
-        real, imaginary: What transforms a frame, its window included: [length, bins].
-        filters: Weights of the bins in each band, [bins, mels].
-        hop: Samples from frame to frame.
+        real, imaginary: Matrices from a frame to its spectrum, with the window, `[length, bins]`.
+        filters: Weights of the bins in each mel band, `[bins, mels]`.
+        hop: Samples between the starts of frames.
     """
 
     real: Doubles
@@ -42,20 +42,20 @@ class MelSpectrum:
 
     @property
     def blocks(self) -> int:
-        """Blocks of `hop` samples that a frame reaches into."""
+        """Number of blocks of `hop` samples that a frame overlaps."""
         return -(-len(self.real) // self.hop)
 
 
 def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
-    """Whisper's features: log10 of mel bands, the 8 decades below the largest.
+    """Builds Whisper's features: log10 of mel bands, clamped to 8 below the maximum, and scaled.
 
     Args:
-        frames: Of the result; what lies behind those of the input is silence.
-        name: Of the output.
+        frames: Number of frames of the result; missing input frames count as silence.
+        name: Name of the output.
 
     Returns:
-        Input `blocks`, float32 [batch, blocks, hop], of which frame k starts at block k; output
-        float32 [batch, mels, frames].
+        Graph with input `blocks`, float32 `[batch, blocks, hop]`, of which frame k starts at block
+        k, and output float32 `[batch, mels, frames]`.
 
     Source: transformers' WhisperFeatureExtractor.
     """
@@ -72,13 +72,13 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
 
 
 def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
-    """log10 of mel bands, of which `log_mel_graph` makes Whisper's features.
+    """Builds log10 of mel bands, the part of `log_mel_graph` before its maximum.
 
     Args:
-        name: Of the output.
+        name: Name of the output.
 
     Returns:
-        Input as of `log_mel_graph`; output float32 [batch, mels, frames].
+        Graph with the input of `log_mel_graph`, and output float32 `[batch, mels, frames]`.
     """
     build = OpBuilder()
     x = build("Transpose", _decades(build, spectrum), perm=(0, 2, 1))
@@ -86,24 +86,26 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
 
 
 def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
-    """log10 of the energies [batch, frames, mels] of the input `blocks`."""
+    """Adds the input `blocks` and ops for log10 of its mel energies, `[batch, frames, mels]`."""
     given = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
     x = build("Log", build("Max", _mel(build, given, spectrum), floats(_LEAST_ENERGY)))
     return build("Mul", x, floats(1 / np.log(10)))
 
 
 def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, name: str) -> Graph:
-    """Kaldi's filter bank energies, as the Audio Spectrogram Transformer takes them.
+    """Builds Kaldi's filter bank energies, as used by the Audio Spectrogram Transformer.
 
     Args:
-        frames: Of the result; what lies behind those of the input is 0 before the mean is taken.
-        mean: Is taken from the logarithms.
-        scale: They are multiplied by it.
-        name: Of the output.
+        frames: Number of frames of the result; missing input frames are 0 before `mean` is
+            subtracted.
+        mean: Subtracted from the logarithms.
+        scale: Factor of the result.
+        name: Name of the output.
 
     Returns:
-        Inputs `blocks` as of `log_mel_graph`, and `valid`, bool [batch, frames of the input, 1],
-        false for frames that reach beyond the sound; output float32 [batch, frames, mels].
+        Graph with inputs `blocks` as in `log_mel_graph`, and `valid`, bool
+        `[batch, input frames, 1]`, false for frames that extend beyond the audio; output float32
+        `[batch, frames, mels]`.
 
     Source: transformers' ASTFeatureExtractor.
     """
@@ -121,7 +123,7 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
 
 
 def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
-    """Energies [batch, frames, mels] of the frames that start at each block but the last ones."""
+    """Adds ops for the mel energies `[batch, frames, mels]` of the frames of `blocks`."""
     length, last = len(spectrum.real), spectrum.blocks - 1
     parts = []
     for k in range(spectrum.blocks):
@@ -153,7 +155,10 @@ def _mel(build: OpBuilder, blocks: Value, spectrum: MelSpectrum) -> Value:
 
 
 def _is_symmetric(spectrum: MelSpectrum) -> bool:
-    """Whether the first sample does not count, and the others do so from both ends alike."""
+    """Whether the transform ignores sample 0 and is symmetric in the others.
+
+    The cosine matrix must be even, and the sine matrix odd, under reversal of samples 1 and up.
+    """
     if len(spectrum.real) % 2 or len(spectrum.real) < 4:
         return False
     real, imaginary = spectrum.real[1:], spectrum.imaginary[1:]

@@ -1,4 +1,4 @@
-"""Mel scales, their filter banks, and matrices that turn frames of samples into spectra."""
+"""Mel scales, mel filter banks, and matrices that transform frames of samples into spectra."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 Doubles = NDArray[np.float64]
 Scale = Literal["slaney", "kaldi"]
 
-# Slaney's scale is linear up to 1 kHz, at 3 mel for 200 Hz, and then grows by 6.4 in 27 mel.
+# Slaney's scale is linear up to 1 kHz (3 mel per 200 Hz), then logarithmic (factor 6.4 per 27 mel).
 _LINEAR_HERTZ, _LINEAR_MEL = 1000.0, 15.0
 _STEP = np.log(6.4) / 27
 
 
 def hertz_to_mel(hertz: Doubles, scale: Scale = "slaney") -> Doubles:
-    """Frequencies on a mel scale.
+    """Converts frequencies to a mel scale.
 
     Source: Slaney, Auditory Toolbox (1998), as librosa has it; Kaldi's 1127 ln(1 + f / 700).
     """
@@ -27,13 +27,13 @@ def hertz_to_mel(hertz: Doubles, scale: Scale = "slaney") -> Doubles:
 
 
 def mel_to_hertz(mel: Doubles) -> Doubles:
-    """Frequencies in Hz of places on Slaney's scale."""
+    """Converts Slaney's mel scale to frequencies in Hz."""
     above = _LINEAR_HERTZ * np.exp(_STEP * (np.maximum(mel, _LINEAR_MEL) - _LINEAR_MEL))
     return np.where(mel < _LINEAR_MEL, 200 * mel / 3, above)
 
 
 def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
-    """Triangles between 0 Hz and `highest`, each of area 1: [n_fft // 2 + 1, mels].
+    """Returns triangular filters of area 1 from 0 Hz to `highest`, `[n_fft // 2 + 1, mels]`.
 
     Source: librosa.filters.mel, and transformers' mel_filter_bank with norm="slaney".
     """
@@ -44,7 +44,7 @@ def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
 
 
 def kaldi_filters(mels: int, n_fft: int, rate: int, lowest: float) -> Doubles:
-    """Triangles on the mel scale between `lowest` and half the rate: [n_fft // 2 + 1, mels].
+    """Returns filters triangular in mel from `lowest` to half the rate, `[n_fft // 2 + 1, mels]`.
 
     Source: Kaldi's MelBanks; transformers' mel_filter_bank with triangularize_in_mel_space.
     """
@@ -61,22 +61,23 @@ def _triangles(bins: Doubles, edges: Doubles) -> Doubles:
 
 
 def hann(length: int, periodic: bool) -> Doubles:
-    """The Hann window."""
+    """Returns the Hann window, `[length]`."""
     return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (length - (not periodic)))
 
 
 def fourier(length: int, n_fft: int) -> tuple[Doubles, Doubles]:
-    """The real and imaginary part of what transforms frames: [length, n_fft // 2 + 1] each."""
+    """Returns real and imaginary part of the DFT matrix, each `[length, n_fft // 2 + 1]`."""
     turns = np.outer(np.arange(length), np.arange(n_fft // 2 + 1)) % n_fft
     angle = 2 * np.pi * turns / n_fft
     return np.cos(angle), -np.sin(angle)
 
 
 def emphasis(length: int, factor: float) -> Doubles:
-    """What takes the mean from a frame, and from each sample a share of the one before.
+    """Returns the matrix that subtracts a frame's mean and applies pre-emphasis.
 
-    The first sample counts as its own predecessor. A frame is a row that is multiplied by the
-    matrix [length, length]. Source: Kaldi's ProcessWindow.
+    Pre-emphasis subtracts `factor` times the preceding sample; the first sample precedes itself. A
+    frame is a row vector multiplied by the matrix `[length, length]`. Source: Kaldi's
+    ProcessWindow.
     """
     centred = np.eye(length) - 1 / length
     step = np.eye(length) - factor * np.eye(length, k=1)

@@ -1,8 +1,8 @@
-"""From one sampling rate to another: a polyphase filter, a sinc in a Kaiser window.
+"""Sampling rate conversion by a polyphase filter: a sinc with a Kaiser window.
 
-With r the lower of the two rates, what lies below 0.44 r is kept to 0.01 dB, and what lies above
-r / 2, which the result cannot hold, is 90 dB down. Between them the filter falls. The result has
-ceil(samples * to / from) samples, and no delay.
+With r the lower of the two rates, frequencies below 0.44 r are kept to 0.01 dB, and those above r /
+2, which the result cannot represent, are attenuated by 90 dB. The transition band is between. The
+result has ceil(samples * to / from) samples, and no delay.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.lib.stride_tricks import as_strided
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ, FloatArray
 from clrt.errors import InputError
 
-# Zeros of the sinc at each side, where it falls to half as a share of the lower Nyquist frequency,
+# Zero crossings of the sinc per side, its cutoff (-6 dB) relative to the lower Nyquist frequency,
 # and the Kaiser window's beta for 90 dB: Oppenheim and Schafer, Discrete-Time Signal Processing.
 _ZEROS = 48
 _CUTOFF = 0.94
 _BETA = 0.1102 * (90 - 8.7)
-# Outputs that one product computes, and rows of inputs that are copied for it at a time.
+# Maximum number of outputs per matrix product, and of input rows copied at a time.
 _COLUMNS, _ROWS = 128, 1 << 12
 
 
 def check_rate(rate: object) -> int:
-    """A sampling rate in Hz.
+    """Returns a sampling rate in Hz as an int.
 
     Raises:
-        InputError: It is no whole number that a recording may have.
+        InputError: It is not an integer, or out of range.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
         raise InputError(f"sampling_rate is {rate!r}; it is a whole number of samples a second.")
@@ -42,12 +42,12 @@ def check_rate(rate: object) -> int:
 
 
 def resample(samples: FloatArray, rate: int, to: int) -> FloatArray:
-    """A signal at another sampling rate.
+    """Resamples a signal.
 
     Args:
-        samples: float32 [samples].
-        rate: Its samples a second.
-        to: The samples a second of the result.
+        samples: float32 `[samples]`.
+        rate: Sampling rate of the signal, in Hz.
+        to: Sampling rate of the result, in Hz.
 
     Raises:
         InputError: A rate is out of range.
@@ -59,7 +59,7 @@ def resample(samples: FloatArray, rate: int, to: int) -> FloatArray:
 
 
 def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[FloatArray]:
-    """Blocks of a signal at another rate, as soon as each can be computed."""
+    """Yields resampled blocks of a signal as soon as they can be computed."""
     if rate == to:
         yield from blocks
         return
@@ -70,11 +70,11 @@ def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[Floa
 
 
 class Resampler:
-    """Resamples a signal that comes in blocks.
+    """Resamples a signal in blocks.
 
-    Output n lies at input n * step / phases: between two inputs at one of `phases` places, each of
-    which has a filter of its own. A group of outputs, after which places come again, is a product
-    of a row of inputs and a matrix that holds the filters of the group, each where its inputs are.
+    Output n is at input position n * step / phases; each of the `phases` fractional positions has
+    its own filter. A group of outputs, a multiple of `phases`, is the product of a row of inputs
+    and a matrix that holds the group's filters, each at the rows of its inputs.
     """
 
     def __init__(self, rate: int, to: int) -> None:
@@ -83,21 +83,21 @@ class Resampler:
         self._half = _half(self._phases, self._step)
         self._group = self._phases * max(1, _COLUMNS // self._phases)
         self._kept = np.zeros(self._half - 1, np.float32)
-        self._before = 1 - self._half  # the input that `_kept` starts with
+        self._before = 1 - self._half  # index of the first input in `_kept`
         self._taken = 0
         self._given = 0
 
     def push(self, block: FloatArray) -> FloatArray:
-        """The outputs that one more block of inputs settles."""
+        """Adds a block of inputs and returns the outputs that it completes."""
         self._kept = np.concatenate([self._kept, np.asarray(block, np.float32)])
         self._taken += len(block)
-        # The last output whose filter ends within what is there.
+        # Index of the last output whose filter ends within the available inputs.
         last = self._taken - 1 - self._half
         count = (last * self._phases + self._phases - 1) // self._step + 1
         return self._outputs(max(count - count % self._group, self._given))
 
     def finish(self) -> FloatArray:
-        """The outputs that are left; after the last input there are zeros."""
+        """Returns the remaining outputs; zeros follow the last input."""
         left = -(-self._taken * self._phases // self._step) - self._given
         end = self._given + -(-left // self._group) * self._group
         room = end * self._step // self._phases + self._half - self._taken
@@ -105,7 +105,7 @@ class Resampler:
         return self._outputs(end)[:left]
 
     def _outputs(self, end: int) -> FloatArray:
-        """Outputs up to `end`, in whole groups."""
+        """Computes outputs up to `end`, in whole groups."""
         group, hop = self._group, self._group // self._phases * self._step
         result = np.empty(((end - self._given) // group, group), np.float32)
         start = self._given // self._phases * self._step - self._half + 1 - self._before
@@ -125,16 +125,17 @@ class Resampler:
 
 
 def _half(phases: int, step: int) -> int:
-    """Half of the taps of a filter."""
+    """Returns half the number of taps of a filter."""
     return ceil(_ZEROS / (_CUTOFF * min(1.0, phases / step)))
 
 
 @lru_cache(16)
 def _product(phases: int, step: int, first: int, group: int) -> tuple[int, FloatArray]:
-    """What makes outputs of a row of inputs: up to 128 of a group, from the `first` on.
+    """Returns the filter matrix of up to 128 outputs of a group, from output `first` on.
 
     Returns:
-        The input that the matrix starts with, and the matrix, float32 [inputs, outputs].
+        Index of the matrix's first input, relative to the group, and the matrix, float32
+        `[inputs, outputs]`.
     """
     outputs = np.arange(first, min(first + _COLUMNS, group))
     half, scale = _half(phases, step), _CUTOFF * min(1.0, phases / step)

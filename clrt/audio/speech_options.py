@@ -1,4 +1,4 @@
-"""How speech is turned into text: what a call may choose."""
+"""Options of speech to text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ _MOST_TEMPERATURE = 10.0
 
 @dataclass(frozen=True)
 class Fallback:
-    """When the text of a window is drawn anew, at a higher temperature, or is none.
+    """When the text of a window is decoded again at a higher temperature, or dropped as silence.
 
     Attributes:
-        temperatures: In the order in which they are tried. At 0 the likeliest token is taken.
-        compression_ratio: A text that shrinks by more than that factor repeats itself, and is drawn
-            anew; None for any.
-        logprob: So is one whose tokens have a lower mean log-probability; None for any.
-        no_speech: A window of at least this probability that nobody speaks has no text, if the text
-            has a lower mean log-probability than `logprob`, too; None for windows that all have.
+        temperatures: Temperatures in the order of attempts. 0 selects the most likely token.
+        compression_ratio: Maximum compression ratio of a text; a higher one indicates repetition,
+            and the text is decoded again; None for no limit.
+        logprob: Minimum mean log-probability of a text, below which it is decoded again; None for
+            no limit.
+        no_speech: Probability of no speech above which a window has no text, if its mean
+            log-probability is also below `logprob`; None to keep all texts.
 
     Raises:
         InputError: A value is out of range.
@@ -44,16 +45,16 @@ class Fallback:
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """What a call asks for.
+    """Options of a transcription.
 
     Attributes:
-        language: What is spoken, as a code or a name; None lets the model find out.
+        language: Spoken language, as a code or a name; None to detect it.
         task: "transcribe", or "translate" into English.
-        timestamps: Whether parts have times within a window.
-        prompt: Text that seems to come before the sound: names, and how they are written.
-        condition: Whether a window is told what was said before it.
-        fallback: When a text is drawn anew.
-        seed: Of what is drawn.
+        timestamps: Whether segments have times within a window.
+        prompt: Text assumed to precede the audio, such as the spelling of names; None for none.
+        condition: Whether a window is conditioned on the text of the windows before.
+        fallback: When a window is decoded again.
+        seed: Seed of random draws.
     """
 
     language: str | None = None

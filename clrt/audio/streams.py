@@ -1,4 +1,4 @@
-"""Sound from files, bytes and arrays, as blocks of one channel at the rate that is wanted."""
+"""Reads audio from files, bytes and arrays as mono blocks at the requested sampling rate."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from clrt.util.files import expanded
 from clrt.util.host_limits import check_host_bytes
 
 Sound: TypeAlias = Any
-"""A path, the bytes of a file, or an array [samples] or [channels, samples]; float or int16."""
+"""A path, the bytes of a file, or an array `[samples]` or `[channels, samples]`; float or int16."""
 
 
 def sounds_of(given: Sound) -> list[Sound]:
-    """The sounds of a call.
+    """Returns the audio inputs of a call as a list; a list of numbers is one input.
 
     Raises:
         InputError: It is an empty list.
@@ -42,7 +42,7 @@ def sounds_of(given: Sound) -> list[Sound]:
 
 
 def is_batch(given: Sound) -> bool:
-    """Whether a call is for a batch: a list, unless it is one of numbers."""
+    """Whether a call's input is a batch: a list, unless it is a list of numbers."""
     is_list = isinstance(given, list | tuple)
     return is_list and not (given and isinstance(given[0], int | float | np.number))
 
@@ -54,19 +54,19 @@ def read_audio(
     to: int,
     most: int | None = None,
 ) -> FloatArray:
-    """Sound as one channel, float32 [samples], of which full scale is 1.
+    """Reads audio as mono, float32 `[samples]`, full scale 1.
 
     Args:
-        source: A path, the bytes of a file, or an array [samples] or [channels, samples] of floats
-            or int16. WAV files are read by clrt, others by the package soundfile.
-        sampling_rate: Samples a second of an array; None says that it is `to`. A file says its own.
-        to: Samples a second of the result.
-        most: Read so many samples at most.
+        source: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]` of
+            floats or int16. WAV files are read by clrt, others by the package soundfile.
+        sampling_rate: Sampling rate of an array in Hz; None for `to`. Ignored for files.
+        to: Sampling rate of the result, in Hz.
+        most: Maximum number of samples to read; None for all.
 
     Raises:
-        InputError: The source is damaged, empty, or of another kind.
+        InputError: The source is damaged, empty, or of a wrong type.
         UnsupportedError: The file is not WAV, and soundfile is not installed.
-        OutOfMemoryError: The samples take more than CLRT_HOST_LIMIT.
+        OutOfMemoryError: The samples exceed CLRT_HOST_LIMIT.
     """
     parts: list[FloatArray] = []
     count = 0
@@ -85,7 +85,7 @@ def read_audio(
 def mono_blocks(
     source: Sound, sampling_rate: int | None = None, *, to: int
 ) -> Generator[FloatArray]:
-    """As `read_audio`, in blocks: a file is never held as a whole."""
+    """Reads audio as `read_audio` does, in blocks, without loading a whole file."""
     if isinstance(source, str | Path | bytes | bytearray | memoryview):
         with _stream(source) as stream:
             rate, frames = _decoded(stream, _name(source))
@@ -106,7 +106,7 @@ def _stream(source: str | Path | bytes | bytearray | memoryview) -> Iterator[Bin
         return
     try:
         stream = open(expanded(source), "rb")  # noqa: SIM115
-    except (OSError, ValueError) as error:  # the latter of a path with a zero in it
+    except (OSError, ValueError) as error:  # ValueError: the path contains a null character
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"'{source}' cannot be read: {reason}.") from error
     with stream:
@@ -120,7 +120,7 @@ def _name(source: Sound) -> str:
 
 
 def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
-    """Samples a second, and blocks [frames, channels]."""
+    """Returns sampling rate in Hz, and an iterator of blocks `[frames, channels]`."""
     if is_wav(stream):
         header = read_header(stream, name)
         if header.is_known:
@@ -133,7 +133,7 @@ def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
         import soundfile
     try:
         file = soundfile.SoundFile(stream)
-    except Exception as error:  # of any kind: as its decoders do
+    except Exception as error:  # any type: soundfile's decoders raise several
         raise InputError(f"{name} is no sound file that soundfile reads.") from error
     return check_rate(file.samplerate), _decoded_frames(file, name)
 
@@ -142,12 +142,16 @@ def _decoded_frames(file: Any, name: str) -> Iterator[FloatArray]:
     try:
         while len(block := file.read(BLOCK_FRAMES, "float32", always_2d=True)):
             yield block
-    except Exception as error:  # of any kind: as its decoders do
+    except Exception as error:  # any type: soundfile's decoders raise several
         raise InputError(f"{name} is a damaged sound file; copy or record it anew.") from error
 
 
 def _array(given: Any) -> np.ndarray[Any, Any]:
-    """An array as [channels, samples]."""
+    """Returns an array as `[channels, samples]`, after checking its type and shape.
+
+    Raises:
+        InputError: It is not an array of floats or int16 of that shape.
+    """
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -187,5 +191,5 @@ def _finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]
 
 
 def _mixed(block: FloatArray) -> FloatArray:
-    """The mean of the channels of [frames, channels]."""
+    """Returns the mean over the channels of `[frames, channels]`."""
     return block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Segments as the entries of subtitle files: SubRip (.srt) and WebVTT (.vtt).
+"""Formats segments as subtitle files: SubRip (.srt) and WebVTT (.vtt).
 
 Source: W3C, WebVTT: The Web Video Text Tracks Format; SubRip has no standard.
 """
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def srt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """The parts of an .srt file, an entry for each segment as it comes."""
+    """Yields an .srt file, one entry per segment."""
     for number, segment in enumerate(segments, start=1):
         text = _line(segment.text).replace("-->", "->")
         yield f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{text}\n\n"
 
 
 def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """The parts of a .vtt file: its head, and an entry for each segment as it comes."""
+    """Yields a .vtt file: its header, and one entry per segment."""
     yield "WEBVTT\n\n"
     for segment in segments:
         text = _line(segment.text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -28,12 +28,12 @@ def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """A text in one line: an empty one would end the entry."""
+    """Returns a text on one line, because an empty line would end the entry."""
     return " ".join(text.split())
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """Hours, minutes, seconds and milliseconds."""
+    """Formats a time as HH:MM:SS, `mark`, and milliseconds."""
     whole, thousandths = divmod(round(max(seconds, 0.0) * 1000), 1000)
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""Speech to text, by whichever kind of model a folder has."""
+"""Speech to text by Whisper or CTC models."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
     from clrt.audio.whisper.speech import WhisperSpeech
     from clrt.audio.whisper.vocabulary import WhisperVocabulary
 
-# Whose model a name without an organisation is.
+# Organization of model names without one.
 _ORGANISATION = "openai"
 
 
 class Transcriber:
     """Speech to text by Whisper, or by a CTC model: wav2vec2, HuBERT, WavLM and the like.
 
-    Of Whisper `transcribe` takes, and so do `stream` and a call:
+    For Whisper `transcribe`, `stream` and calls take these options:
 
-    - `language`: what is spoken, as a code or a name; by default the model finds out.
-    - `task`: "transcribe", or "translate" into English.
-    - `timestamps`: whether parts have times within 30 s, as they have by default.
-    - `prompt`: text that seems to come before the sound: names, and how they are written.
-    - `condition`: whether each 30 s are told what was said before them, as they are by default.
-    - `fallback`: when a text is drawn anew (`clrt.audio.Fallback`).
-    - `seed`: of what is drawn; 0 by default.
+    - `language`: spoken language, as a code or a name; detected by default.
+    - `task`: "transcribe" (default), or "translate" into English.
+    - `timestamps`: whether segments have times within a window of 30 s; True by default.
+    - `prompt`: text assumed to precede the audio, such as the spelling of names.
+    - `condition`: whether a window is conditioned on the text before it; True by default.
+    - `fallback`: when a window is decoded again (`clrt.audio.Fallback`).
+    - `seed`: seed of random draws; 0 by default.
 
-    Threads may share a transcriber.
+    Thread-safe.
 
     Args:
-        source: A Hugging Face folder, or its name in the local cache. Of Whisper with
+        source: A Hugging Face folder, or its name in the local cache. For Whisper with
             `config.json`, safetensors, `tokenizer.json`, `generation_config.json` and
-            `preprocessor_config.json`; or what clrt-convert made of it. Of a CTC model with the
+            `preprocessor_config.json`; or clrt-convert's output for it. For a CTC model with the
             model as ONNX, `preprocessor_config.json` and `vocab.json`.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged, or the model is of another form.
-        UnsupportedError: The model has an op, or asks for an option, that clrt lacks.
+        ModelError: A file is missing or damaged, or the model has another form.
+        UnsupportedError: The model needs an op or an option that clrt does not support.
     """
 
     def __init__(
@@ -76,32 +76,32 @@ class Transcriber:
 
     @property
     def model(self) -> Model:
-        """The model. Of a CTC model: samples in, scores [batch, moments, classes] out."""
+        """The loaded model. For a CTC model: samples to scores `[batch, steps, classes]`."""
         return self._speech.model
 
     @property
     def features(self) -> Features:
-        """What makes of sound what the model takes."""
+        """Feature extractor of the model's inputs."""
         return self._speech.features
 
     @property
     def vocabulary(self) -> CtcVocabulary | WhisperVocabulary:
-        """The tokens of the model."""
+        """Tokens of the model."""
         return self._speech.vocabulary
 
     def __call__(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any
     ) -> str | list[str]:
-        """The text of a sound; a list for a list of sounds.
+        """Transcribes audio to plain text; returns a list for a list of inputs.
 
         Args:
-            audio: As for `Features`; of any length.
-            sampling_rate: As for `Features`.
-            options: As the class lists them.
+            audio: Audio of any length, as in `Features`.
+            sampling_rate: As in `Features`.
+            options: Options listed at the class.
 
         Raises:
-            InputError: A sound is damaged, empty, too short for the model, or of another kind; or
-                an option has no valid value.
+            InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
+                option has no valid value.
         """
         made = self.transcribe(audio, sampling_rate, **options)
         return [one.text for one in made] if isinstance(made, list) else made.text
@@ -109,13 +109,14 @@ class Transcriber:
     def transcribe(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any
     ) -> Transcript | list[Transcript]:
-        """The text of a sound in parts with times; a list for a list of sounds, which Whisper hears
-        together.
+        """Transcribes audio to segments with times; returns a list for a list of inputs.
+
+        Whisper runs several inputs in one batch.
 
         Args:
-            audio: As for `Features`; of any length.
-            sampling_rate: As for `Features`.
-            options: As the class lists them.
+            audio: Audio of any length, as in `Features`.
+            sampling_rate: As in `Features`.
+            options: Options listed at the class.
 
         Raises:
             InputError: As a call.
@@ -127,12 +128,12 @@ class Transcriber:
     def stream(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any
     ) -> TranscriptStream:
-        """The segments of a sound as they come.
+        """Transcribes audio to a stream of segments.
 
         Args:
-            audio: One sound, as for `Features`; of any length.
-            sampling_rate: As for `Features`.
-            options: As the class lists them.
+            audio: One audio input of any length, as in `Features`.
+            sampling_rate: As in `Features`.
+            options: Options listed at the class.
 
         Raises:
             InputError: As a call.
@@ -165,14 +166,14 @@ class Transcriber:
 
 
 def _found(source: str | Path) -> Path:
-    """The file or folder of a model: a path, or a name in Hugging Face's cache.
+    """Returns the file or folder of a model, by path or by name in Hugging Face's cache.
 
     Raises:
-        ModelError: Nothing is there.
-        UnsupportedError: A name is looked up by what the extra `text` brings.
+        ModelError: There is none.
+        UnsupportedError: Finding a name needs the extra `text`, which is not installed.
     """
     path = expanded(source)
-    if os.path.exists(path):  # where Path's raises, False
+    if os.path.exists(path):  # False for paths on which Path.exists raises
         return path
     with explain_missing_extra("A model by its name"):
         from clrt.models.locate import find_model

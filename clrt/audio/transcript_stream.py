@@ -1,4 +1,4 @@
-"""Segments of a sound as they come."""
+"""Streams of transcript segments."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from clrt.audio.transcripts import Transcript, TranscriptSegment
 
 
 class TranscriptStream(Iterator[TranscriptSegment]):
-    """Segments of a sound as they come: an iterator, for one thread at a time.
+    """Iterator of transcript segments, for one thread at a time.
 
-    Closing it ends it: where another thread waits for a segment, after the token that is on its
-    way.
+    Cancelling or closing it ends transcription; a thread waiting for a segment returns after the
+    current token.
 
     Attributes:
-        duration: Seconds of the sound.
+        duration: Duration of the audio, in seconds.
 
     Args:
-        segments: Where they come from; they end soon after `ended` is set.
-        language: Gives the code of the language, once it is known.
-        ended: Is set when no more are wanted.
+        segments: Source of segments; ends soon after `ended` is set.
+        language: Returns the language code; "" while unknown.
+        ended: Event that ends transcription.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class TranscriptStream(Iterator[TranscriptSegment]):
         self._language, self._ended = language, ended
 
     def __next__(self) -> TranscriptSegment:
-        """The next segment; it waits for it.
+        """Returns the next segment, waiting for it.
 
         Raises:
-            ClrtError: What went wrong.
+            ClrtError: Transcription failed.
         """
         if self._ended.is_set():
             raise StopIteration
@@ -53,25 +53,25 @@ class TranscriptStream(Iterator[TranscriptSegment]):
         self.close()
 
     def close(self) -> None:
-        """Ends it where it is; `result` has what came."""
+        """Ends transcription; `result` has the segments so far."""
         self.cancel()
         self._coming = iter(())
 
     def cancel(self) -> None:
-        """Ends it soon; any thread, and a signal's handler, may ask for it."""
+        """Ends transcription soon; may be called from any thread and from signal handlers."""
         self._ended.set()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was ended."""
+        """Whether the stream was cancelled or closed."""
         return self._ended.is_set()
 
     @property
     def language(self) -> str:
-        """The code of the language that is spoken; "" where it is not known, or not yet."""
+        """Code of the spoken language; "" if unknown, or not yet known."""
         return self._language()
 
     @property
     def result(self) -> Transcript:
-        """What has come so far."""
+        """Transcript of the segments so far."""
         return Transcript.of(self._come, self.language, self.duration)

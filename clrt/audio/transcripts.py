@@ -1,4 +1,4 @@
-"""What is said in a sound, as text with times."""
+"""Transcripts: recognized text with times."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clrt.audio.subtitles import srt_entries, vtt_entries
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """A part of what is said.
+    """A segment of a transcript.
 
     Attributes:
-        start, end: Seconds from the start of the sound.
-        text: With the space in front that the model puts there.
-        logprob: Mean log-probability of its tokens; None of models that have no tokens.
-        no_speech: How likely the model finds that nobody speaks in the window that it is from; None
-            of models that do not say.
-        language: Its code, such as "en"; "" where the model has none.
-        tokens: The model's, times included.
+        start, end: Seconds from the start of the audio.
+        text: Text, with a leading space if the model outputs one.
+        logprob: Mean log-probability of its tokens; None for models without tokens.
+        no_speech: Probability of no speech in the window of the segment; None for models that do
+            not estimate it.
+        language: Language code, such as "en"; "" if the model has none.
+        tokens: Tokens of the model, with timestamps.
     """
 
     start: float
@@ -34,14 +34,13 @@ class TranscriptSegment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What is said in a sound.
+    """Transcript of an audio input; `str` returns its text.
 
     Attributes:
-        text: All of it. `str` gives it, too.
-        segments: Its parts in their order.
-        language: The code of the language that is spoken, such as "en"; "" where the model has
-            none.
-        duration: Seconds of the sound.
+        text: Text of all segments.
+        segments: Segments in order of time.
+        language: Code of the spoken language, such as "en"; "" if the model has none.
+        duration: Duration of the audio, in seconds.
     """
 
     text: str
@@ -53,7 +52,7 @@ class Transcript:
     def of(
         cls, segments: Sequence[TranscriptSegment], language: str, duration: float
     ) -> Transcript:
-        """What parts say together."""
+        """Creates the transcript of segments, whose texts are joined."""
         text = "".join(segment.text for segment in segments).strip()
         return cls(text, tuple(segments), language, duration)
 
@@ -61,13 +60,13 @@ class Transcript:
         return self.text
 
     def to_srt(self) -> str:
-        """The segments as a subtitle file of SubRip (.srt)."""
+        """Formats the segments as a SubRip file (.srt)."""
         return "".join(srt_entries(self.segments))
 
     def to_vtt(self) -> str:
-        """The segments as a subtitle file of WebVTT (.vtt)."""
+        """Formats the segments as a WebVTT file (.vtt)."""
         return "".join(vtt_entries(self.segments))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in a form that JSON has."""
+        """Returns all fields as JSON-compatible values."""
         return asdict(self)

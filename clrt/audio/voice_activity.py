@@ -1,4 +1,4 @@
-"""Where there is speech in a sound, by models such as Silero VAD."""
+"""Voice activity detection by models such as Silero VAD."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clrt.errors import InputError, ModelError
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 
-# Samples a second that the models are made for: samples of a chunk, and of the end of the chunk
-# before, which they see in front of it.
+# Samples per chunk, and samples of the preceding chunk that the model takes before it, by supported
+# sampling rate in Hz.
 _SIZES = {16_000: (512, 64), 8_000: (256, 32)}
 _INPUT, _STATE, _RATE = "input", "state", "sr"
 _OUTPUTS = "output", "stateN"
@@ -24,7 +24,7 @@ _UNITS = 128
 
 
 class Segment(NamedTuple):
-    """A stretch of speech, in seconds from the start of the sound."""
+    """A segment of speech, in seconds from the start of the audio."""
 
     start: float
     end: float
@@ -32,14 +32,15 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class SpeechThresholds:
-    """What makes a segment of the probabilities of chunks. The defaults are Silero's.
+    """Thresholds that turn chunk probabilities into segments. The defaults are Silero's.
 
     Attributes:
-        speech: Speech starts with a chunk of at least this probability.
-        silence: It may end with one below this; None is 0.15 less than `speech`, at least 0.01.
-        min_speech_ms: Segments that are not longer are dropped.
-        min_silence_ms: A shorter pause does not end a segment.
-        pad_ms: Is added at both ends of a segment, or half of what lies between two.
+        speech: Minimum probability of the chunk with which a segment starts.
+        silence: Probability below which a segment may end; None for 0.15 less than `speech`, at
+            least 0.01.
+        min_speech_ms: Segments that are not longer, in ms, are dropped.
+        min_silence_ms: Minimum pause that ends a segment, in ms.
+        pad_ms: Padding at both ends of a segment in ms, at most half the pause between two.
 
     Raises:
         InputError: A value is out of range.
@@ -65,32 +66,32 @@ class SpeechThresholds:
 
     @property
     def ends_below(self) -> float:
-        """The probability below which speech may end."""
+        """Probability below which a segment may end."""
         return max(self.speech - 0.15, 0.01) if self.silence is None else self.silence
 
 
 class VoiceActivity:
-    """Finds speech with a model of Silero VAD's form: a chunk and a state in, both out.
+    """Finds speech with a model in the form of Silero VAD, which maps chunk and state to both.
 
-    The state stays on the device from chunk to chunk. Each call has a state of its own, so that
-    calls may come from several threads.
+    The state stays on the device between chunks. Each call has its own state, so calls may come
+    from several threads.
 
     Args:
-        model: An ONNX file with inputs `input` and `state` [2, 1, 128], where it has it `sr`, and
+        model: An ONNX file with inputs `input`, `state` `[2, 1, 128]` and optionally `sr`, and
             outputs `output` and `stateN`: Silero VAD 5 or later.
-        sampling_rate: 16000 or 8000, which the model must be made for. Sound is resampled to it.
-        thresholds: What makes a segment.
+        sampling_rate: Sampling rate that the model supports, 16000 or 8000 Hz. Audio is resampled.
+        thresholds: Thresholds of segments; None for the defaults.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
 
     Attributes:
-        model: The model.
-        thresholds: What makes a segment.
+        model: The loaded model.
+        thresholds: Thresholds of segments.
 
     Raises:
-        ModelError: The model is of another form.
-        InputError: There are no chunks for the sampling rate.
+        ModelError: The model has other inputs or outputs.
+        InputError: The sampling rate is not supported.
 
     Source: `get_speech_timestamps` of the package silero-vad, without its longest duration.
     """
@@ -123,14 +124,14 @@ class VoiceActivity:
         self._rates = {_RATE: np.array(sampling_rate, np.int64)} if _RATE in names else {}
 
     def segments(self, audio: Sound, sampling_rate: int | None = None) -> Iterator[Segment]:
-        """Segments of speech, each as soon as it is settled; a file is never held as a whole.
+        """Yields segments of speech as soon as they are final, without loading a whole file.
 
         Args:
-            audio: A path, the bytes of a file, or an array [samples] or [channels, samples].
-            sampling_rate: Samples a second of an array; None says that it is the model's.
+            audio: A path, the bytes of a file, or an array `[samples]` or `[channels, samples]`.
+            sampling_rate: Sampling rate of an array in Hz; None for the model's.
 
         Raises:
-            InputError: The sound is damaged or of another kind.
+            InputError: The audio is damaged or of a wrong type.
         """
         chunks = Chunks(audio, self._samples, self._rate, sampling_rate)
         rate = self._rate
@@ -142,14 +143,14 @@ class VoiceActivity:
             yield Segment(start / rate, end / rate)
 
     def probabilities(self, audio: Sound, sampling_rate: int | None = None) -> Iterator[float]:
-        """How likely there is speech in each chunk, of 32 ms.
+        """Yields the probability of speech in each chunk of 32 ms.
 
         Args:
-            audio: As for `segments`.
-            sampling_rate: As for `segments`.
+            audio: As in `segments`.
+            sampling_rate: As in `segments`.
 
         Raises:
-            InputError: The sound is damaged or of another kind.
+            InputError: The audio is damaged or of a wrong type.
         """
         return self._run(Chunks(audio, self._samples, self._rate, sampling_rate))
 
@@ -178,7 +179,19 @@ class VoiceActivity:
 
 @dataclass
 class SegmentFinder:
-    """Segments of chunk probabilities, in samples. The last one waits for the next one's start."""
+    """Finds segments in chunk probabilities, in samples.
+
+    A segment is held back until the next one starts, which may limit its padding.
+
+    Attributes:
+        thresholds: Thresholds of segments.
+        rate: Sampling rate in Hz.
+        samples: Samples per chunk.
+        at: Position of the next chunk.
+        start: Start of the current segment; None outside of speech.
+        pause: Start of the current pause in the segment; None for none.
+        waiting: Padded start and unpadded end of the segment held back; None for none.
+    """
 
     thresholds: SpeechThresholds
     rate: int
@@ -189,7 +202,7 @@ class SegmentFinder:
     waiting: tuple[int, int] | None = field(default=None)
 
     def push(self, probability: float) -> Iterator[tuple[int, int]]:
-        """The segments that one more chunk settles."""
+        """Adds a chunk's probability and yields the segments that are now final."""
         at, self.at = self.at, self.at + self.samples
         if probability >= self.thresholds.speech:
             self.pause = None
@@ -200,10 +213,10 @@ class SegmentFinder:
                 yield from self._close(self.pause)
 
     def finish(self, length: int) -> Iterator[tuple[int, int]]:
-        """The segments that are left.
+        """Yields the remaining segments.
 
         Args:
-            length: Samples of the sound.
+            length: Number of samples of the audio.
         """
         if self.start is not None:
             yield from self._close(length)

@@ -1,4 +1,4 @@
-"""WAV files as float32 samples: PCM of 8 to 32 bits, and floats.
+"""Reads WAV files as float32 samples: PCM of 8 to 32 bits, and floats.
 
 The standard library's `wave` reads no floats, and no extensible format before Python 3.12.
 """
@@ -17,33 +17,34 @@ from clrt.errors import InputError, counted, warn_user
 
 FloatArray = NDArray[np.float32]
 
-# No recording has more; a header that says so is damaged.
+# Plausible ranges: a header outside them is damaged.
 MOST_CHANNELS = 256
 LEAST_HERTZ, MOST_HERTZ = 1_000, 768_000
-# What is read at a time.
+# Maximum number of frames read at a time.
 BLOCK_FRAMES = 1 << 16
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _DTYPES: Mapping[tuple[int, int], np.dtype[Any]] = {
     (_PCM, 8): np.dtype("u1"),
     (_PCM, 16): np.dtype("<i2"),
-    (_PCM, 24): np.dtype("u1"),  # three of them are a sample
+    (_PCM, 24): np.dtype("u1"),  # three bytes per sample
     (_PCM, 32): np.dtype("<i4"),
     (_FLOAT, 32): np.dtype("<f4"),
     (_FLOAT, 64): np.dtype("<f8"),
 }
-# Programs that write to a pipe leave this in the place of sizes that they do not know.
+# Placeholder for unknown sizes, by programs that write to a pipe.
 _UNKNOWN_BYTES = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class WavHeader:
-    """What a WAV file says of its samples, which follow it in the stream.
+    """Header of a WAV file.
 
     Attributes:
         codec: 1 for PCM, 3 for floats.
+        channels: Number of channels.
         rate: Frames per second.
-        bits: Of a sample as it is stored.
-        nbytes: Of all samples; None where the header does not know.
+        bits: Stored bits per sample.
+        nbytes: Total size of the samples in bytes; None if unknown.
     """
 
     codec: int
@@ -54,30 +55,30 @@ class WavHeader:
 
     @property
     def is_known(self) -> bool:
-        """Whether `read_frames` reads this kind of samples."""
+        """Whether `read_frames` supports the codec and sample size."""
         return (self.codec, self.bits) in _DTYPES
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of one sample of each channel."""
+        """Size of a frame, one sample per channel, in bytes."""
         return self.channels * self.bits // 8
 
 
 def is_wav(stream: BinaryIO) -> bool:
-    """Whether a stream starts as a WAV file does; it is at its start again afterwards."""
+    """Whether a stream starts as a WAV file does; rewinds the stream."""
     head = stream.read(12)
     stream.seek(0)
     return len(head) == 12 and head[:4] == b"RIFF" and head[8:] == b"WAVE"
 
 
 def read_header(stream: BinaryIO, name: str) -> WavHeader:
-    """The header of a WAV file; the samples come next in the stream.
+    """Reads the header of a WAV file; leaves the stream at the first sample.
 
     Args:
-        name: The file as messages name it.
+        name: Name of the file in error messages.
 
     Raises:
-        InputError: The header is damaged, or tells of no samples.
+        InputError: The header is damaged, or the file has no samples.
     """
     stream.seek(12)
     found: tuple[int, int, int, int, int] | None = None
@@ -96,7 +97,10 @@ def read_header(stream: BinaryIO, name: str) -> WavHeader:
 
 
 def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
-    """Codec, channels, rate, bytes of a frame and bits of a sample."""
+    """Parses a format chunk: codec, channels, rate, bytes per frame and bits per sample.
+
+    None if it is too short.
+    """
     if len(chunk) < 16:
         return None
     codec, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", chunk[:16])
@@ -124,10 +128,10 @@ def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> Wav
 
 
 def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[FloatArray]:
-    """The samples in blocks [frames, channels], full scale being 1.
+    """Yields the samples in blocks `[frames, channels]`, full scale 1.
 
-    Where the header promises more than there is, as it does in files of a pipe, whose writer could
-    not come back to it, and in those that are cut short, what is there is read, with a warning.
+    If the header promises more samples than there are, as in files written by a pipe and in
+    truncated ones, reads those that are there, with a warning.
     """
     width = header.frame_bytes
     left = None if header.nbytes is None else header.nbytes // width
@@ -151,13 +155,13 @@ def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[Floa
 def _samples(data: bytes, header: WavHeader) -> FloatArray:
     raw = np.frombuffer(data, _DTYPES[header.codec, header.bits])
     bits = header.bits
-    if bits == 24:  # the upper three bytes of 32 bits
+    if bits == 24:  # becomes the upper three bytes of int32
         wide = np.zeros((len(raw) // 3, 4), np.uint8)
         wide[:, 1:] = raw.reshape(-1, 3)
         raw, bits = wide.view("<i4").reshape(-1), 32
     samples: FloatArray = raw.astype(np.float32)
     if header.codec == _PCM:
-        if bits == 8:  # the only one without a sign
+        if bits == 8:  # the only unsigned format
             samples -= np.float32(128)
         samples *= np.float32(0.5 ** (bits - 1))
     return samples

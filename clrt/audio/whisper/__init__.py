@@ -1,1 +1,1 @@
-"""Speech to text by Whisper: an encoder of 30 s of sound, and a decoder of text and times."""
+"""Speech to text by Whisper: an encoder of 30 s of audio, and a decoder of text and timestamps."""

@@ -1,4 +1,4 @@
-"""The languages that Whisper was trained for, by code.
+"""Languages of Whisper's training data: English names by code.
 
 Source: openai/whisper, `whisper/tokenizer.py`.
 """
@@ -107,7 +107,7 @@ LANGUAGES: dict[str, str] = {
     "su": "sundanese",
     "yue": "cantonese",
 }
-#: Further names.
+#: Alternative names, to codes.
 OTHER_NAMES: dict[str, str] = {
     "burmese": "my",
     "valencian": "ca",

@@ -1,4 +1,4 @@
-"""Which token may follow in a window: what the logits of a model are changed by.
+"""Rules for the next token of a window: masks on the logits.
 
 Source: openai/whisper, `whisper/decoding.py`; transformers' WhisperTimeStampLogitsProcessor.
 """
@@ -18,15 +18,15 @@ _NEVER = np.float32(-np.inf)
 
 @dataclass(frozen=True, eq=False)
 class WhisperLogitsProcessor:
-    """Rules for the tokens of a window.
+    """Masks the logits of tokens that may not follow in a window.
 
     Attributes:
-        suppressed: Tokens that never come.
-        first_suppressed: Those that do not come first.
-        end: The token that ends a text; those below are text.
-        first_time: The token of the window's start; those above are 0.02 s later each.
-        timestamps: Whether there are times, which then come in pairs and do not go back.
-        most_first_time: How many steps of time there may be before the first text; None for any.
+        suppressed: Tokens that are never allowed.
+        first_suppressed: Tokens that are not allowed first.
+        end: End token; lower tokens are text.
+        first_time: Timestamp token of the window's start; each higher token is 0.02 s later.
+        timestamps: Whether timestamps are generated; they come in pairs and do not decrease.
+        most_first_time: Maximum of the first timestamp, in steps of 0.02 s; None for any.
     """
 
     suppressed: NDArray[np.int64]
@@ -37,11 +37,11 @@ class WhisperLogitsProcessor:
     most_first_time: int | None = None
 
     def __call__(self, logits: FloatArray, made: Sequence[int]) -> FloatArray:
-        """The logits, -inf where a token may not follow.
+        """Returns a copy of the logits with -inf for tokens that may not follow.
 
         Args:
-            logits: float32 [vocabulary].
-            made: The tokens of the window so far.
+            logits: float32 `[vocabulary]`.
+            made: Tokens of the window so far.
         """
         scores = finite(logits)
         scores[self.suppressed] = _NEVER
@@ -53,7 +53,7 @@ class WhisperLogitsProcessor:
 
     def _keep_times(self, scores: FloatArray, made: Sequence[int]) -> None:
         first = self.first_time
-        scores[first - 1] = _NEVER  # the token that says that there are no times
+        scores[first - 1] = _NEVER  # the token for text without timestamps
         if not made:
             scores[:first] = _NEVER
             if self.most_first_time is not None:
@@ -66,7 +66,7 @@ class WhisperLogitsProcessor:
         elif after_time:
             scores[: self.end] = _NEVER
         last = next((t for t in reversed(made) if t >= first), None)
-        if last is not None:  # the next part may begin when this one ends
+        if last is not None:  # a segment may begin when the last one ends
             scores[first : last + (0 if after_time and not opened else 1)] = _NEVER
         times, texts = scores[first:], scores[:first]
         if times.size and _log_sum(times) > texts.max():
@@ -74,13 +74,13 @@ class WhisperLogitsProcessor:
 
 
 def finite(logits: FloatArray) -> FloatArray:
-    """A copy without NaN, which counts as -inf, and without inf."""
+    """Returns a copy with NaN replaced by -inf, and inf by the largest float32."""
     made: FloatArray = np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf).astype(np.float32)
     return made
 
 
 def log_probabilities(scores: FloatArray) -> FloatArray:
-    """Logarithms of what softmax gives; -inf where no score is above it."""
+    """Returns log-softmax of the scores; unchanged if all are -inf."""
     total = _log_sum(scores)
     return scores if total == -np.inf else np.asarray(scores - np.float32(total), np.float32)
 

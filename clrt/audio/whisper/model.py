@@ -1,4 +1,4 @@
-"""A Whisper model as it is stored: a Hugging Face folder, or a file of clrt-convert."""
+"""Reads and writes Whisper models: Hugging Face folders, and files of clrt-convert."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _EXTRACTOR = "WhisperFeatureExtractor"
 
 @dataclass(frozen=True, eq=False)
 class WhisperModel:
-    """What a source has.
+    """A Whisper model as read from its files.
 
     Attributes:
-        graph: Of encoder and decoder; or the header of a compiled file that has it.
-        decoder: With its encoder.
-        preset: The features that the encoder takes.
-        vocabulary: The tokens.
+        graph: Graph of encoder and decoder, or the header of its compiled file.
+        decoder: Configuration of the decoder, with its encoder.
+        preset: Feature extractor of the encoder's input.
+        vocabulary: Tokens.
     """
 
     graph: Graph | SafetensorsHeader
@@ -44,25 +44,25 @@ class WhisperModel:
 
     @property
     def encoder(self) -> DecoderConfig:
-        """What reads sound."""
+        """Configuration of the encoder."""
         assert self.decoder.encoder is not None
         return self.decoder.encoder
 
     @property
     def frames(self) -> int:
-        """Frames of a window."""
+        """Number of feature frames of a window."""
         return self.encoder.places * self.encoder.stride
 
 
 def read_whisper_model(source: Path) -> WhisperModel:
-    """Reads a model; of a compiled file all but the graph, which `load` maps.
+    """Reads a model; from a compiled file all but the graph, which `load` maps.
 
     Args:
         source: A Hugging Face folder, or a compiled file.
 
     Raises:
-        ModelError: A file is missing or damaged, or is of another model.
-        UnsupportedError: The model asks for what clrt lacks.
+        ModelError: A file is missing or damaged, or belongs to another model.
+        UnsupportedError: The model needs a feature that clrt does not support.
     """
     if is_compiled(source):
         return _read_compiled(source)
@@ -74,7 +74,10 @@ def read_whisper_model(source: Path) -> WhisperModel:
 
 
 def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
-    """Writes a model as one file; its weights lie as the device of the process wants them.
+    """Writes a model as one file, with its weights packed for the process's device.
+
+    Args:
+        producer: Name of the writing program.
 
     Raises:
         InputError: The file cannot be written.
@@ -113,10 +116,10 @@ def _read_compiled(path: Path) -> WhisperModel:
 
 
 def _checked(preset: Preset, decoder: DecoderConfig, source: Path) -> LogMel:
-    """A preset that makes what the encoder takes.
+    """Returns the feature extractor after checking that it fits the encoder.
 
     Raises:
-        ModelError: It makes something else.
+        ModelError: Its type or its numbers of frames and mel bands differ.
     """
     encoder = decoder.encoder
     assert encoder is not None

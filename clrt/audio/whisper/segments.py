@@ -1,4 +1,4 @@
-"""What the tokens of a window say: parts with times, and where the next window begins.
+"""Splits the tokens of a window into segments with times.
 
 Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGenerationMixin`.
 """
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Frames of features per step of time, and steps of time a second.
+# Feature frames per timestamp step, and timestamp steps per second.
 FRAMES_PER_STEP = 2
 STEPS_PER_SECOND = 50
 
 
 @dataclass(frozen=True)
 class WindowPart:
-    """A part of a window.
+    """A segment of a window.
 
     Attributes:
-        start, end: Steps of 0.02 s from the window's start.
-        first: Where its tokens begin in those of the window.
-        tokens: With their times.
+        start, end: Times in steps of 0.02 s from the window's start.
+        first: Index of its first token among those of the window.
+        tokens: Tokens, with timestamps.
     """
 
     start: int
@@ -32,15 +32,15 @@ class WindowPart:
 def split_window(
     tokens: Sequence[int], first_time: int, frames: int
 ) -> tuple[list[WindowPart], int]:
-    """The parts of a window, and how many frames it is done with.
+    """Splits a window into segments; returns them, and the number of frames that are finished.
 
-    Where two times follow each other a part ends and the next one begins. What follows the last
-    such place is cut in the middle, unless a time ends it, and is heard again in the next window.
+    Two consecutive timestamps end a segment and start the next one. Tokens after the last such pair
+    are cut off, unless they end with a timestamp: the next window decodes their audio again.
 
     Args:
-        tokens: Without the one that ends the text.
-        first_time: The token of the window's start.
-        frames: That the sound has in the window.
+        tokens: Tokens of the window, without the end token.
+        first_time: Timestamp token of the window's start.
+        frames: Number of frames of the window that contain audio.
     """
     times = [token >= first_time for token in tokens]
     ends = [k + 1 for k in range(len(tokens) - 1) if times[k] and times[k + 1]]
@@ -50,7 +50,7 @@ def split_window(
     if closed:
         ends.append(len(tokens))
     else:
-        ends[-1] += 1  # the second time says that another part would follow
+        ends[-1] += 1  # includes the second timestamp, which starts an unfinished segment
     parts, first = [], 0
     for number, end in enumerate(ends, start=1):
         own = tuple(tokens[first:end])
@@ -61,7 +61,7 @@ def split_window(
 
 
 def _whole(tokens: Sequence[int], first_time: int, frames: int) -> WindowPart:
-    """A window that is one part: it ends with its last time, if it has one, else with the sound."""
+    """Returns a window as one segment, which ends with its last timestamp, or with the audio."""
     last = next((t for t in reversed(tokens) if t >= first_time), first_time)
     end = last - first_time if last > first_time else frames // FRAMES_PER_STEP
     return WindowPart(0, end, 0, tuple(tokens))

@@ -1,4 +1,4 @@
-"""Whisper's features of a whole sound, however long."""
+"""Whisper's log-mel features of a whole audio input of any length."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.host_limits import check_host_bytes
 from clrt.util.math import ceil_div
 
-# Below the loudest moment by so many decades there is silence.
+# Dynamic range in decades: lower values are clamped to the maximum less this.
 _RANGE = 8.0
 
 
 @dataclass(frozen=True, eq=False)
 class Spectrogram:
-    """The features of a sound.
+    """Log-mel features of an audio input.
 
     Attributes:
-        values: float32 [mels, frames]; at least a window, of which silence may be a part.
-        frames: Those that the sound itself has.
+        values: float32 `[mels, frames]`; padded with silence to one window or more.
+        frames: Number of frames without padding.
     """
 
     values: FloatArray
     frames: int
 
     def window(self, start: int, frames: int) -> FloatArray:
-        """Features from a frame on, [mels, frames]; behind the last one they are 0."""
+        """Returns features from frame `start` on, `[mels, frames]`, zero-padded at the end."""
         part = self.values[:, start : start + frames]
         return np.pad(part, ((0, 0), (0, frames - part.shape[1])))
 
 
 class SpectrogramMaker:
-    """Makes features of samples, a window at a time.
+    """Computes the features of audio, one window at a time.
 
-    The loudest moment of the whole sound decides what counts as silence, as in transformers and in
-    openai/whisper. A sound that is shorter than a window has silence behind it.
+    The maximum over the whole audio determines the clamping, as in transformers and openai/whisper.
+    Audio shorter than a window is padded with silence.
 
     Args:
-        preset: The options of the feature extractor.
+        preset: Options of the feature extractor.
         device, strict, cache_dir: As in `clrt.load`.
     """
 
@@ -63,10 +63,10 @@ class SpectrogramMaker:
         )
 
     def __call__(self, samples: FloatArray) -> Spectrogram:
-        """The features of samples, float32 [samples].
+        """Computes the features of samples, float32 `[samples]`.
 
         Raises:
-            OutOfMemoryError: They take more than CLRT_HOST_LIMIT.
+            OutOfMemoryError: The features exceed CLRT_HOST_LIMIT.
         """
         preset = self.preset
         own = max(len(samples) // preset.hop_length, 1)
@@ -89,7 +89,7 @@ class SpectrogramMaker:
         self._model.close()
 
     def _parts(self, samples: FloatArray, frames: int) -> Iterator[FloatArray]:
-        """log10 of mel bands of windows, [mels, frames] each."""
+        """Yields log10 of mel bands for each window, `[mels, frames]`."""
         preset, hop = self.preset, self.preset.hop_length
         before = preset.n_fft // 2
         beyond = ceil_div(preset.n_fft, hop) - 1
@@ -103,7 +103,7 @@ class SpectrogramMaker:
 
 
 def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatArray:
-    """Samples start to end; so many in front of a sound and behind it are its mirror image."""
+    """Returns samples `start` to `end`, with up to `margin` mirrored samples beyond each end."""
     part = np.zeros(end - start, np.float32)
     inner = samples[max(start, 0) : end]
     at = max(-start, 0)

@@ -1,4 +1,4 @@
-"""A Whisper model on a device: sounds to segments."""
+"""A Whisper model on a device: transcribes audio to segments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.util.active_calls import ActiveCall, Turns
 from clrt.util.math import ceil_div
 
-# Sounds that go on together, and what the cache then holds of what they sound like.
+# Maximum number of inputs in a batch, and maximum size of their cached keys and values in bytes.
 _MOST_TOGETHER, _TOGETHER_BYTES = 8, 1 << 30
 
 
@@ -33,8 +33,8 @@ class WhisperSpeech:
     """A Whisper model on a device.
 
     Attributes:
-        features: What a window's features are, for use elsewhere.
-        vocabulary: The tokens.
+        features: Feature extractor of a window, for use by callers.
+        vocabulary: Tokens.
 
     Args:
         source: A Hugging Face folder, or a compiled file.
@@ -42,7 +42,7 @@ class WhisperSpeech:
 
     Raises:
         ModelError: A file is missing or damaged.
-        UnsupportedError: The model asks for what clrt lacks.
+        UnsupportedError: The model needs a feature that clrt does not support.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class WhisperSpeech:
 
     @property
     def model(self) -> Model:
-        """The encoder and the decoder, as one model over a cache in pages."""
+        """Encoder and decoder as one model over a paged cache."""
         return self._engine.model
 
     def check(self, options: SpeechOptions) -> None:
-        """Whether the model can do what is asked for.
+        """Checks that the model supports the options.
 
         Raises:
-            InputError: It cannot.
+            InputError: It does not.
         """
         self.vocabulary.check_task(options.task)
         self.vocabulary.language_of(options.language)
@@ -94,11 +94,11 @@ class WhisperSpeech:
     def transcribe(
         self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
     ) -> list[Transcript]:
-        """What is said in sounds.
+        """Transcribes audio inputs.
 
         Raises:
-            InputError: A sound is damaged, empty, or of another kind.
-            OutOfMemoryError: One takes more than CLRT_HOST_LIMIT.
+            InputError: An input is damaged, empty, or of a wrong type.
+            OutOfMemoryError: An input exceeds CLRT_HOST_LIMIT.
             ClrtError: A run failed.
         """
         made: list[Transcript] = []
@@ -118,7 +118,7 @@ class WhisperSpeech:
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
-        """The segments of a sound as they come; raises what `transcribe` does."""
+        """Transcribes an audio input to a stream of segments; raises what `transcribe` does."""
         course, seconds = self._open(sound, sampling_rate, options)
         ended = Event()
         segments = (segment for _, segment in self._hear([course], options, ended))
@@ -136,7 +136,7 @@ class WhisperSpeech:
     def _open(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> tuple[TranscriptionState, float]:
-        """A sound that is about to be heard, and how many seconds it has."""
+        """Reads an audio input; returns its transcription state, and its duration in seconds."""
         samples = read_audio(sound, sampling_rate, to=self.features.sampling_rate)
         spectrogram = self._spectrograms(samples)
         context = self._engine.context
@@ -146,7 +146,9 @@ class WhisperSpeech:
     def _hear(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> Iterator[tuple[int, TranscriptSegment]]:
-        """Segments, each with the number of its sound. All sounds go on by a window at a time."""
+        """Yields segments with the index of their input, running one window of each input at a
+        time.
+        """
         while going := [k for k, course in enumerate(courses) if not course.is_over]:
             found = self._hear_together([courses[k] for k in going], options, ended)
             if ended.is_set():
@@ -158,7 +160,7 @@ class WhisperSpeech:
     def _hear_together(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """Returns the segments of each sound's next window; one call at a time has the engine."""
+        """Returns the segments of each input's next window; locks the engine for the call."""
         call = ActiveCall()
         try:
             self._turns.take(call)
@@ -178,7 +180,7 @@ class WhisperSpeech:
     def _hear_windows(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
-        """Returns the segments of each sound's next window, in the order of `courses`."""
+        """Returns the segments of each input's next window, in the order of `courses`."""
         sources = [self._engine.read(course.frames) for course in courses]
         try:
             unknown = [k for k, course in enumerate(courses) if not course.language]

@@ -1,4 +1,4 @@
-"""A sound on its way through a model: where it is, and what was said so far."""
+"""Progress of the transcription of one audio input: position, and text so far."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.audio.whisper.window_decoding import Window, WindowText, is_silent
 from clrt.generation.encoder_inputs import EncoderInput
 
-# What was said at a higher temperature is no guide to what comes next.
+# Maximum temperature of text on which later windows are conditioned: text drawn at a higher one is
+# unreliable.
 _MOST_GUIDING = 0.5
 
 
 class TranscriptionState:
-    """A sound, window by window.
+    """Transcription of one audio input, window by window.
 
     Attributes:
-        language: Its code; "" until it is known.
+        language: Language code; "" until known.
 
     Args:
-        spectrogram: Of the sound.
-        vocabulary: Of the model.
-        options: What is asked for.
-        window: Frames of a window.
-        context: Tokens of a text, at most.
+        spectrogram: Features of the audio.
+        vocabulary: Tokens of the model.
+        options: Options of the transcription.
+        window: Number of frames of a window.
+        context: Maximum number of tokens of a text.
 
     Source: openai/whisper, `whisper/transcribe.py`; transformers, `WhisperGenerationMixin`.
     """
@@ -53,25 +54,25 @@ class TranscriptionState:
         self._window, self._kept = window, context // 2 - 1
         self._seek = 0
         self._prompt = vocabulary.encode(options.prompt) if options.prompt else []
-        # What the next window is told of the past.
+        # Token sequences on which the next window is conditioned.
         self._said: list[Sequence[int]] = [self._prompt]
         self._draws = np.random.default_rng(options.seed)
 
     @property
     def is_over(self) -> bool:
-        """Whether all of the sound was heard."""
+        """Whether all of the audio was transcribed."""
         return self._seek >= self._spectrogram.frames
 
     @property
     def frames(self) -> FloatArray:
-        """The features of the next window, [frames, mels]."""
+        """Features of the next window, `[frames, mels]`."""
         return self._spectrogram.window(self._seek, self._window).T
 
     def window(self, source: EncoderInput) -> Window:
-        """What is asked for next.
+        """Returns the next window to decode.
 
         Args:
-            source: Has the features.
+            source: Encoder input with the window's features.
         """
         options, vocabulary = self._options, self._vocabulary
         asked = vocabulary.prompt(self.language, options.task, options.timestamps)
@@ -82,7 +83,7 @@ class TranscriptionState:
         return Window(source, asked, len(asked) - last, self._draws)
 
     def take(self, text: WindowText) -> list[TranscriptSegment]:
-        """What a window says; the next one begins behind it."""
+        """Converts a window's text to segments and advances to the next window."""
         options, first_time = self._options, self._vocabulary.first_time
         frames = min(self._window, self._spectrogram.frames - self._seek)
         start = self._seek
@@ -117,11 +118,11 @@ class TranscriptionState:
         )
 
     def _before(self) -> list[int]:
-        """What the next window is told of the past."""
+        """Returns the tokens of earlier text for the prompt of the next window."""
         first_time = self._vocabulary.first_time
         told: list[int] = []
         for tokens in self._said:
-            # Of two times at the end, the second one is that of the next part.
+            # The second of two final timestamps starts the next segment.
             doubled = len(tokens) > 2 and tokens[-2] >= first_time
             told += tokens[:-1] if doubled else tokens
         return told[-self._kept :]

@@ -1,4 +1,4 @@
-"""The tokens of a Whisper model: texts, languages, tasks and times."""
+"""Tokens of a Whisper model: text, languages, tasks and timestamps."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from clrt.models.tokenizers.checked_tokenizer import CheckedTokenizer
 
 TASKS = ("transcribe", "translate")
-# Vocabularies of this size and more have a language more than those that know English alone.
+# Minimum vocabulary size of multilingual models; English-only ones have one token less.
 _LEAST_MULTILINGUAL = 51_865
-# Options that windows of sound follow, or whose limits they keep to in any case.
+# Options of generation_config.json that transcription follows, or whose limits it keeps anyway.
 _FOLLOWED = ("suppress_tokens", "begin_suppress_tokens", "max_length", "max_new_tokens")
 
 
 @dataclass(frozen=True, eq=False)
 class WhisperVocabulary:
-    """The tokens of a model, and how it likes them to be used.
+    """Tokens of a Whisper model, and rules for their use.
 
     Attributes:
-        tokenizer: Of texts.
-        size: Tokens that logits are for.
-        start: Begins a text.
-        end: Ends it. Tokens below it are text.
-        previous: What follows was said before; None where the model has no such token.
-        no_timestamps: The text has no times. Those behind it are times, 0.02 s apart.
-        languages: By code; empty for a model that knows English alone.
-        tasks: By name; as `languages`.
-        suppressed: Tokens that never come.
-        first_suppressed: Those that do not come first.
-        most_first_time: How many steps of time there may be before the first text; None for any.
+        tokenizer: Tokenizer of text.
+        size: Number of logits.
+        start: Token that starts a text.
+        end: Token that ends a text; lower tokens are text.
+        previous: Token before text of earlier windows; None if the model has none.
+        no_timestamps: Token of text without timestamps. Higher tokens are timestamps, 0.02 s apart.
+        languages: Language tokens by code; empty for English-only models.
+        tasks: Task tokens by name; empty for English-only models.
+        suppressed: Tokens that are never allowed.
+        first_suppressed: Tokens that are not allowed first.
+        most_first_time: Maximum of the first timestamp, in steps of 0.02 s; None for any.
     """
 
     tokenizer: Tokenizer
@@ -63,16 +63,17 @@ class WhisperVocabulary:
 
     @classmethod
     def read(cls, folder: Path, size: int) -> WhisperVocabulary:
-        """The vocabulary of a Hugging Face folder: tokenizer.json and generation_config.json.
+        """Reads tokenizer.json and generation_config.json of a Hugging Face folder.
 
         Args:
-            size: Tokens that logits are for.
+            size: Number of logits.
 
         Raises:
             ModelError: A file is missing or damaged, or a token is missing.
-            UnsupportedError: The package tokenizers is not installed.
+            UnsupportedError: The package tokenizers is not installed, or an option is not
+                supported.
         """
-        # Without such a file, and in old folders, config.json has these keys.
+        # config.json has these keys if generation_config.json is missing or old.
         file = folder / "generation_config.json"
         values = {**read_optional(folder / "config.json"), **read_optional(file)}
         return cls._of(file, read_tokenizer(folder / "tokenizer.json"), values, size)
@@ -81,17 +82,18 @@ class WhisperVocabulary:
     def of(
         cls, source: Path, tokenizer: object, values: Mapping[str, Any], size: int
     ) -> WhisperVocabulary:
-        """The vocabulary of what a compiled file has.
+        """Creates the vocabulary from the contents of a compiled file.
 
         Args:
-            source: The file, for messages.
-            tokenizer: The text of a tokenizer.json.
-            values: Those of a generation_config.json.
-            size: Tokens that logits are for.
+            source: Path of the file, for messages.
+            tokenizer: Text of a tokenizer.json.
+            values: Keys of a generation_config.json.
+            size: Number of logits.
 
         Raises:
             ModelError: The file is damaged.
-            UnsupportedError: The package tokenizers is not installed.
+            UnsupportedError: The package tokenizers is not installed, or an option is not
+                supported.
         """
         with explain_missing_extra("Speech to text by Whisper"):
             from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
@@ -136,7 +138,7 @@ class WhisperVocabulary:
         )
 
     def values(self) -> dict[str, Any]:
-        """What a generation_config.json says of it."""
+        """Returns the vocabulary as keys of a generation_config.json."""
         return {
             "is_multilingual": bool(self.languages),
             "decoder_start_token_id": self.start,
@@ -152,12 +154,12 @@ class WhisperVocabulary:
 
     @property
     def first_time(self) -> int:
-        """The token of the time 0."""
+        """Timestamp token of time 0."""
         return self.no_timestamps + 1
 
     @property
     def no_speech(self) -> int:
-        """Says that nobody speaks."""
+        """Token of no speech."""
         return self.no_timestamps - 1
 
     @cached_property
@@ -171,10 +173,10 @@ class WhisperVocabulary:
         return {token: code for code, token in self.languages.items()}
 
     def prompt(self, language: str, task: str, timestamps: bool) -> list[int]:
-        """The tokens that a text begins with.
+        """Returns the tokens that a text starts with.
 
         Args:
-            language: As `language_of` gives it.
+            language: Language code, as returned by `language_of`.
         """
         made = [self.start]
         if self.languages:
@@ -182,7 +184,7 @@ class WhisperVocabulary:
         return made if timestamps else [*made, self.no_timestamps]
 
     def rules(self, timestamps: bool) -> WhisperLogitsProcessor:
-        """What may follow the prompt."""
+        """Returns the rules for tokens after the prompt."""
         return WhisperLogitsProcessor(
             np.array(self.suppressed, np.int64),
             np.array(self.first_suppressed, np.int64),
@@ -193,10 +195,10 @@ class WhisperVocabulary:
         )
 
     def language_of(self, name: str | None) -> str | None:
-        """The code of a language by its code, its token or its English name; None for None.
+        """Returns the code of a language, given its code, token or English name; None for None.
 
         Raises:
-            InputError: The model does not know it.
+            InputError: The model does not support the language.
         """
         if name is None:
             return None
@@ -217,10 +219,10 @@ class WhisperVocabulary:
         raise InputError(f"The model does not know the language {name!r}; {hint}")
 
     def check_task(self, task: str) -> None:
-        """Whether the model has a task.
+        """Checks that the model supports a task.
 
         Raises:
-            InputError: It has not.
+            InputError: It does not.
         """
         if task not in TASKS:
             raise InputError(f"task is {task!r}; it is one of {', '.join(TASKS)}.")
@@ -230,8 +232,10 @@ class WhisperVocabulary:
             raise InputError(f"The model cannot {task}: it has no token for that.")
 
     def detected(self, logits: np.ndarray[Any, Any]) -> str:
-        """The code of the likeliest language, by the logits behind `start`; "en" of a model that
-        knows English alone.
+        """Returns the code of the most likely language; "en" for an English-only model.
+
+        Args:
+            logits: Logits after the token `start`, `[vocabulary]`.
         """
         if not self.languages:
             return "en"
@@ -239,23 +243,26 @@ class WhisperVocabulary:
         return self._codes[tokens[int(np.argmax(logits[tokens]))]]
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a prompt's text."""
+        """Tokenizes the text of a prompt."""
         found = self._checked.encode(f" {text.strip()}", add_special_tokens=False).ids
         return [t for t in found if t < self.end]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without times and the like."""
+        """Returns the text of tokens, without timestamps and special tokens."""
         text = [t for t in tokens if t < self.end]
         return self._checked.decode(text, skip_special_tokens=False)
 
 
 class _Own:
-    """What generation_config.json says, checked; else what tokenizer.json has.
+    """Reads tokens from generation_config.json with checks, or else from tokenizer.json.
 
     Args:
-        file: Where the values are from, for messages.
-        values: What it says.
-        size: Tokens that logits are for.
+        file: File of the values, for messages.
+        values: Contents of the file.
+        size: Number of logits.
+
+    Raises:
+        ModelError: Methods raise it for invalid values.
     """
 
     def __init__(
@@ -265,7 +272,12 @@ class _Own:
         self._tokenizer, self._size = tokenizer, size
 
     def found(self, key: str, text: str) -> int | None:
-        """A token; None where there is none."""
+        """Returns a token id; None if there is none.
+
+        Args:
+            key: Key of generation_config.json.
+            text: Text of the token in tokenizer.json.
+        """
         value = self._values.get(key)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -274,10 +286,10 @@ class _Own:
         return None if value is None else self._checked(key, value)
 
     def token(self, key: str, text: str) -> int:
-        """A token that must be there.
+        """Returns the id of a required token.
 
         Raises:
-            ModelError: It is not.
+            ModelError: There is none.
         """
         found = self.found(key, text)
         if found is None:
@@ -288,7 +300,7 @@ class _Own:
         return found
 
     def tokens(self, key: str, texts: Sequence[str]) -> dict[str, int]:
-        """Tokens by what stands between `<|` and `|>`."""
+        """Returns token ids by the text between `<|` and `|>`."""
         given = self._values.get(key)
         if given is None:
             ids = {text: self._tokenizer.token_to_id(text) for text in texts}
@@ -298,7 +310,7 @@ class _Own:
         return {str(t).strip("<|>"): self._checked(key, token) for t, token in given.items()}
 
     def numbers(self, key: str) -> list[int]:
-        """A list of tokens; those that logits are not for are left out."""
+        """Returns a list of token ids, without those that have no logits."""
         given = self._values.get(key)
         if given is None:
             return []
@@ -307,7 +319,7 @@ class _Own:
         return [t for t in given if 0 <= t < self._size]
 
     def count(self, key: str) -> int | None:
-        """A number of at least 0; None where there is none."""
+        """Returns an integer of 0 or more; None if there is none."""
         value = self._values.get(key)
         if value is not None and (type(value) is not int or value < 0):
             raise ModelError(f"'{self._file}' must give {key} as a number of at least 0.")

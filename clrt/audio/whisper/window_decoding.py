@@ -1,4 +1,4 @@
-"""The texts of windows: tokens chosen one by one, of several windows at a time."""
+"""Decodes the texts of windows, token by token, in batches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from clrt.generation.sequences import KvSequence, ScheduledSequence
 
 @dataclass(eq=False)
 class Window:
-    """A window whose text is wanted.
+    """A window to decode.
 
     Attributes:
-        source: Its sound.
-        prompt: Tokens, of which the last ones are those of `WhisperVocabulary.prompt`.
-        asked: How many those are.
-        draws: What decides where tokens are drawn.
+        source: Encoder input of the window.
+        prompt: Prompt tokens, which end with those of `WhisperVocabulary.prompt`.
+        asked: Number of the latter.
+        draws: Random generator for drawing tokens.
     """
 
     source: EncoderInput
@@ -39,13 +39,13 @@ class Window:
 
 @dataclass(eq=False)
 class WindowText:
-    """The text of a window.
+    """Decoded text of a window.
 
     Attributes:
-        tokens: Without the one that ends it.
-        logprobs: Of each; of the one that ended it, too, if one did.
-        no_speech: How likely it is that nobody speaks.
-        temperature: At which it was drawn.
+        tokens: Tokens, without the end token.
+        logprobs: Log-probability per token, and of the end token, if there was one.
+        no_speech: Probability of no speech.
+        temperature: Temperature at which it was decoded.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -55,16 +55,16 @@ class WindowText:
 
     @property
     def logprob(self) -> float:
-        """The mean log-probability."""
+        """Mean log-probability of the tokens; 0 if there are none."""
         return float(np.mean(self.logprobs)) if self.logprobs else 0.0
 
 
 class WindowReader:
-    """Finds texts of windows.
+    """Decodes the texts of windows.
 
     Args:
-        engine: The model. It is for one thread at a time.
-        vocabulary: Its tokens.
+        engine: Decoder engine, for one thread at a time.
+        vocabulary: Tokens of the model.
     """
 
     def __init__(self, engine: DecoderEngine, vocabulary: WhisperVocabulary) -> None:
@@ -72,7 +72,7 @@ class WindowReader:
         self._sampler = TokenSampler(Sampling(), vocabulary.size, seed=0)
 
     def languages(self, sources: Sequence[EncoderInput]) -> list[str]:
-        """The language of each sound.
+        """Detects the language of each encoder input.
 
         Raises:
             ClrtError: A run failed.
@@ -95,7 +95,7 @@ class WindowReader:
         fallback: Fallback,
         ended: Event,
     ) -> list[WindowText]:
-        """The text of each window; a part of it if `ended` is set meanwhile.
+        """Decodes the text of each window; texts are incomplete if `ended` is set meanwhile.
 
         Raises:
             ClrtError: A run failed.
@@ -111,7 +111,7 @@ class WindowReader:
         return [found[k] for k in range(len(windows))]
 
     def _is_bad(self, text: WindowText, fallback: Fallback) -> bool:
-        """Whether it is drawn anew."""
+        """Whether a text must be decoded again at the next temperature."""
         if is_silent(text, fallback):
             return False
         most, least = fallback.compression_ratio, fallback.logprob
@@ -126,10 +126,10 @@ class WindowReader:
         temperature: float,
         ended: Event,
     ) -> list[WindowText]:
-        """The text of each window at one temperature."""
+        """Decodes the text of each window at one temperature."""
         engine, end = self._engine, rules.end
         texts = [WindowText(temperature=temperature) for _ in windows]
-        # Their first tokens are run anew: the logits behind several of them are wanted.
+        # Recomputes the prompts, because the logits after several of their tokens are needed.
         sequences = [engine.open(w.prompt, anew=True, source=w.source) for w in windows]
         going = list(range(len(windows)))
         rows = [w.asked for w in windows]
@@ -159,7 +159,9 @@ class WindowReader:
         return texts
 
     def _step(self, sequences: Sequence[KvSequence], rows: Sequence[int]) -> FloatArray:
-        """Logits behind so many of the last tokens of each."""
+        """Runs the pending tokens; returns the logits after the last `rows[k]` tokens of each
+        sequence.
+        """
         parts = [
             ScheduledSequence(sequence, sequence.left, [self._sampler] * count)
             for sequence, count in zip(sequences, rows, strict=True)
@@ -171,14 +173,14 @@ class WindowReader:
 
 
 def is_silent(text: WindowText, fallback: Fallback) -> bool:
-    """Whether a text is taken for what a model makes up where nobody speaks."""
+    """Whether a text is unlikely, in a window without speech, and so to be dropped."""
     least, most = fallback.logprob, fallback.no_speech
     is_unsure = least is None or text.logprob < least
     return most is not None and is_unsure and text.no_speech > most
 
 
 def shrinks_by(text: str) -> float:
-    """How many times smaller a text becomes by compression."""
+    """Returns the compression ratio of a text by zlib."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))
 
