@@ -1,4 +1,4 @@
-"""Bernoulli: whether a random number is below the probability."""
+"""Bernoulli: returns 1 with the probability given by the input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Bernoulli")
 def _bernoulli(body: ImportBuilder) -> None:
-    """ONNX's own body gives 1 where the number is above, against ONNX's text and its reference."""
+    """Replaces ONNX's function body, which wrongly returns 1 if the random number is above the
+    input.
+
+    ONNX's text and reference implementation return 1 if it is below.
+    """
     seed = {"seed": body.attrs["seed"]} if "seed" in body.attrs else {}
     x = body.inputs[0]
     below = body("Less", body("RandomUniformLike", x, **seed), x)

@@ -1,4 +1,4 @@
-"""Experimental ops that ai.onnx once had; exporters for opsets below 10 wrote some of them."""
+"""Former experimental ops of ai.onnx, which some exporters wrote for opsets below 10."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from clrt.ops.pointwise.cast import onnx_dtype
 
 
 def _scaled(body: ImportBuilder, x: Value, factor: float) -> Value:
+    """Multiplies x by a factor; returns x if the factor is 1."""
     return x if factor == 1 else body("Mul", x, body.number(factor))
 
 
@@ -32,7 +33,7 @@ def _scale(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ImageScaler")
 def _image_scaler(body: ImportBuilder) -> None:
-    """`bias` has a number for each channel of `[N, C, H, W]`."""
+    """Scales an image and adds one element of `bias` per channel of `[N, C, H, W]`."""
     bias = body.number(body.attrs["bias"])
     y = _scaled(body, body.inputs[0], body.attrs.get("scale", 1.0))
     body.outputs = [body("Add", y, body("Unsqueeze", bias, body.ints(1, 2)))]
@@ -40,7 +41,9 @@ def _image_scaler(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Crop")
 def _crop(body: ImportBuilder) -> None:
-    """`border` is what goes left, above, right and below; `scale`, height and width, what stays."""
+    """Crops an image: `border` is removed at left, top, right, bottom; `scale` is height and width
+    to keep.
+    """
     left, top, right, bottom = (int(v) for v in body.attrs["border"])
     x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
     if size:
@@ -71,9 +74,10 @@ def _dynamic_slice(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ConstantFill")
 def _constant_fill(body: ImportBuilder) -> None:
-    """The shape is an attribute, that of the input, or with `input_as_shape` the input.
+    """Fills a tensor; the shape is an attribute, the input's shape, or the input if
+    `input_as_shape`.
 
-    Source: ONNX, opset 1 to 8; PyTorch wrote it for the first states of recurrent nets.
+    Source: ONNX, opset 1 to 8; PyTorch exported initial states of recurrent nets with it.
     """
     dtype = onnx_dtype(body.attrs.get("dtype", DType.FLOAT32.onnx), body.op_type)
     shape = body.ints(*body.attrs.get("shape", ()))

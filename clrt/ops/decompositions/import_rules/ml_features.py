@@ -1,4 +1,4 @@
-"""Ops of ai.onnx.ml that prepare features: tables, scaling, filling, choosing."""
+"""Feature ops of ai.onnx.ml: encoders, scalers, imputers, selection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _lookup(body: ImportBuilder, x: Value, keys: Array, values: Array, default: Any) -> Value:
-    """Adds a table; the first of equal keys counts."""
+    """Adds a Lookup from `keys` to `values`; the first of equal keys counts.
+
+    Raises:
+        ModelError: The numbers of keys and values differ.
+    """
     if len(keys) != len(values):
         raise ModelError(f"it has {counted(len(keys), 'key')} and {counted(len(values), 'value')}.")
     keys, first = np.unique(keys, return_index=True)
@@ -39,39 +43,45 @@ def _label_encoder(body: ImportBuilder) -> None:
     values, kind = _table(body, "values")
     defaults = {"int64s": -1, "floats": -0.0, "strings": "_Unused"}
     if kind == "tensor":
-        default = body.attrs.get("default_tensor")
-        found = _no_default(values) if default is None else default.reshape(-1)[0]
+        default_tensor = body.attrs.get("default_tensor")
+        default = _no_default(values) if default_tensor is None else default_tensor.reshape(-1)[0]
     else:
-        found = body.attrs.get(f"default_{kind[:-1]}", defaults[kind])
-    body.outputs = [_lookup(body, body.inputs[0], keys, values, found)]
+        default = body.attrs.get(f"default_{kind[:-1]}", defaults[kind])
+    body.outputs = [_lookup(body, body.inputs[0], keys, values, default)]
 
 
 def _table(body: ImportBuilder, name: str) -> tuple[Array, str]:
-    """The keys or the values, and the kind of attribute that has them."""
+    """Returns keys or values as a 1-D array, and the suffix of the attribute that holds them."""
     for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", None)):
-        found = body.attrs.get(f"{name}_{kind}")
-        if found:
-            return text_array(found) if dtype is None else np.asarray(found, dtype), kind
+        values = body.attrs.get(f"{name}_{kind}")
+        if values:
+            return text_array(values) if dtype is None else np.asarray(values, dtype), kind
     return body.attrs[f"{name}_tensor"].reshape(-1), "tensor"
 
 
 def _no_default(values: Array) -> Any:
-    """What ONNX says of a tensor without a default."""
+    """Returns ONNX's default for a tensor attribute without one."""
     if values.dtype.kind == "f":
         return -0.0
     return "_Unused" if values.dtype.kind == "U" else -1
 
 
 def _labels(body: ImportBuilder, strings: str, ints: Array | None = None) -> None:
-    """Text to numbers, or numbers to text, by the dtype of x."""
+    """Maps strings to numbers, or numbers to strings, depending on the dtype of x.
+
+    Args:
+        body: Builder.
+        strings: Name of the attribute with strings.
+        ints: Numbers of the strings; None for their positions.
+    """
     texts = text_array(body.attrs[strings])
     numbers = np.arange(len(texts)) if ints is None else ints
     x = body.inputs[0]
     if body.input_dtype() is DType.STRING:
-        made = _lookup(body, x, texts, numbers, body.attrs.get("default_int64", -1))
+        result = _lookup(body, x, texts, numbers, body.attrs.get("default_int64", -1))
     else:
-        made = _lookup(body, x, numbers, texts, body.attrs.get("default_string", "_Unused"))
-    body.outputs = [made]
+        result = _lookup(body, x, numbers, texts, body.attrs.get("default_string", "_Unused"))
+    body.outputs = [result]
 
 
 @register_import_decomposition(_DOMAIN, "CategoryMapper")
@@ -88,7 +98,7 @@ def _one_hot_encoder(body: ImportBuilder) -> None:
         categories = np.asarray(body.attrs["cats_int64s"], np.int64)
         x = x if body.input_dtype() is DType.INT64 else body.cast(x, DType.INT64)
     size = len(categories)
-    # `size` is nowhere on in OneHot, and no index for Gather, which reports it.
+    # For an unknown category, index `size` is all zeros in OneHot; Gather reports it as an error.
     numbers = np.arange(size)
     place = _lookup(body, x, categories, numbers, size)
     if not body.attrs.get("zeros", 1):

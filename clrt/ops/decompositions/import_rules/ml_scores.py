@@ -1,4 +1,4 @@
-"""What the classifiers and regressors of ai.onnx.ml do with their scores [rows, classes]."""
+"""Post-processing of scores [rows, classes] in classifiers and regressors of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from clrt.ops.decompositions.import_rules.import_builder import ImportBuilder
 
 
 def transform(body: ImportBuilder, scores: Value) -> Value:
-    """Applies the node's `post_transform`.
+    """Applies the node's `post_transform` to scores.
 
     Raises:
-        UnsupportedError: ONNX has no such transform.
+        UnsupportedError: The transform is unknown.
     """
     name = body.attrs.get("post_transform", "NONE")
     match name:
@@ -32,7 +32,7 @@ def transform(body: ImportBuilder, scores: Value) -> Value:
 
 
 def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
-    """Softmax in which a score of 0 has no weight."""
+    """Returns the softmax, in which scores of 0 get probability 0 and do not count."""
     last = body.ints(-1)
     some = body("Greater", body("Abs", x), body.floats(1e-7))
     top = body("ReduceMax", x, last, keepdims=1)
@@ -41,7 +41,7 @@ def _softmax_zero(body: ImportBuilder, x: Value) -> Value:
 
 
 def _probit(body: ImportBuilder, x: Value) -> Value:
-    """The normal quantile, with Winitzki's inverse of erf, as ONNX Runtime has it."""
+    """Returns the normal quantile, with Winitzki's inverse of erf, as in ONNX Runtime."""
     one = body.floats(1)
     y = body("Sub", body("Mul", x, body.floats(2)), one)
     log = body("Log", body("Mul", body("Sub", one, y), body("Add", one, y)))
@@ -52,10 +52,12 @@ def _probit(body: ImportBuilder, x: Value) -> Value:
 
 
 def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
-    """The transformed scores of two classes, from the score [rows, 1] of the second one.
+    """Returns the transformed scores of two classes, from the score [rows, 1] of the second
+    class.
 
-    The first one's is the negative; the complement to 1 where the transform is PROBIT, or where it
-    is NONE and the score is a share. Source: ONNX Runtime for NONE, ONNX's reference else.
+    The score of the first class is the negative. It is 1 - score if the transform is PROBIT, or if
+    it is NONE and `share` is set, i.e. the score is a probability. Source: ONNX Runtime for NONE,
+    else ONNX's reference implementation.
     """
     name = body.attrs.get("post_transform", "NONE")
     complement = name == "PROBIT" or (name == "NONE" and share)
@@ -64,16 +66,16 @@ def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
 
 
 def best(body: ImportBuilder, scores: Value) -> Value:
-    """The number of the largest score of each row, [rows]."""
+    """Returns the index of the largest score of each row, [rows]."""
     return body("ArgMax", scores, axis=1, keepdims=0)
 
 
-def named(body: ImportBuilder, places: Value, labels: Array | None) -> Value:
-    """The labels of class numbers; the numbers where there are none."""
-    return places if labels is None else body("Gather", body.constant(labels), places)
+def named(body: ImportBuilder, indices: Value, labels: Array | None) -> Value:
+    """Returns the labels of class indices; the indices if `labels` is None."""
+    return indices if labels is None else body("Gather", body.constant(labels), indices)
 
 
 def above(body: ImportBuilder, score: Value, threshold: float) -> Value:
-    """1 where a score is over a threshold, else 0, [rows], from [rows, 1]."""
+    """Returns 1 where the score exceeds the threshold, else 0; [rows, 1] to [rows]."""
     over = body("Greater", score, body.floats(threshold))
     return body("Reshape", body("Cast", over, to=7), body.ints(-1))

@@ -1,4 +1,4 @@
-"""Forms of BatchNormalization other than the one of inference."""
+"""BatchNormalization in training mode, or per element (`spatial=0`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "BatchNormalization")
 def _batch_normalization(body: ImportBuilder) -> None:
-    """In training statistics come from the batch, and move the running ones, which are outputs.
+    """Computes statistics of the batch, and updates the running ones, which are outputs.
 
-    Before opset 9 there may be a mean and a variance for each element instead.
+    Before opset 9, mean and variance may instead be per element.
     """
     if not body.attrs.get("spatial", 1):
         return _by_element(body)
@@ -43,6 +43,7 @@ def _batch_normalization(body: ImportBuilder) -> None:
 
 
 def _by_element(body: ImportBuilder) -> None:
+    """Normalizes with a mean and a variance per element."""
     if body.output_count > 1:
         raise UnsupportedError("it trains with spatial=0")
     x, scale, bias, mean, variance = body.inputs

@@ -1,4 +1,4 @@
-"""Ops of ai.onnx that are gone, and forms that opsets before 7 had, as what they are today."""
+"""Removed ops of ai.onnx, and forms of ops in opsets before 7, expressed in today's opset."""
 
 from __future__ import annotations
 
@@ -29,26 +29,28 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     before=7,
 )
 def _broadcasting(body: ImportBuilder) -> None:
-    """`axis` is the one of a that the first one of b lies along, else the last ones agree."""
+    """Converts `axis`, the axis of a that aligns with the first axis of b; default: align the last
+    axes.
+    """
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
         axis, rank = int(body.attrs["axis"]), body.rank_of(0)
-        b = _followed(body, b, rank - (axis % rank) - body.rank_of(1))
+        b = _append_axes(body, b, rank - (axis % rank) - body.rank_of(1))
     body.outputs = [body(body.op_type, a, b)]
 
 
 @register_import_decomposition("", "PRelu", before=7)
 def _prelu(body: ImportBuilder) -> None:
-    """Slopes are one for all, or one for each channel."""
+    """Accepts one slope, or one per channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
-        slope = _followed(body, slope, body.rank_of(0) - 1 - body.rank_of(1))
+        slope = _append_axes(body, slope, body.rank_of(0) - 1 - body.rank_of(1))
     body.outputs = [body("PRelu", x, slope)]
 
 
 @register_import_decomposition("", "Selu", before=6)
 def _selu(body: ImportBuilder) -> None:
-    """The defaults have fewer digits."""
+    """Uses the old defaults, which have fewer digits."""
     alpha, gamma = (
         float(body.attrs.get(name, default))
         for name, default in (("alpha", 1.6732), ("gamma", 1.0507))
@@ -58,7 +60,7 @@ def _selu(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Cast", before=6)
 def _cast(body: ImportBuilder) -> None:
-    """The dtype is a name."""
+    """Reads the dtype from a name."""
     name = str(body.attrs["to"]).lower()
     dtype = DType({"float": "float32", "double": "float64"}.get(name, name))
     body.outputs = [body.cast(body.inputs[0], dtype)]
@@ -66,20 +68,20 @@ def _cast(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Concat", before=4)
 def _concat(body: ImportBuilder) -> None:
-    """The axis has a default."""
+    """Applies the default of `axis`."""
     body.outputs = [body("Concat", *body.inputs, axis=int(body.attrs.get("axis", 1)))]
 
 
 @register_import_decomposition("", "Reshape", before=5)
 def _reshape(body: ImportBuilder) -> None:
-    """The shape is an attribute."""
+    """Reads the shape from an attribute."""
     shape = body.ints(*body.attrs["shape"])
     body.outputs = [body("Reshape", body.inputs[0], shape)]
 
 
 @register_import_decomposition("", "Pad", before=2)
 def _pad(body: ImportBuilder) -> None:
-    """The amounts are an attribute of another name."""
+    """Reads the pads from the attribute `paddings`."""
     pads = body.ints(*body.attrs["paddings"])
     number = body.number(body.attrs.get("value", 0.0))
     mode = body.attrs.get("mode", "constant")
@@ -88,7 +90,7 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Tile", before=6)
 def _tile(body: ImportBuilder) -> None:
-    """x is repeated along one axis."""
+    """Repeats x along a single axis."""
     x, tiles, axis = body.inputs
     tiles, axis = (
         body("Reshape", body.cast(value, DType.INT64), body.ints(1)) for value in (tiles, axis)
@@ -101,7 +103,7 @@ def _tile(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Split", before=2)
 def _split(body: ImportBuilder) -> None:
-    """The lengths are an input of x's dtype, an attribute, or all the same."""
+    """Reads the sizes from an input of x's dtype or an attribute; by default parts are equal."""
     inputs = body.inputs[:1]
     attrs: dict[str, Any] = {"axis": int(body.attrs.get("axis", 0))}
     if len(body.inputs) > 1:
@@ -115,7 +117,7 @@ def _split(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Upsample")
 def _upsample(body: ImportBuilder) -> None:
-    """Scales are an input, an attribute, or two for planes."""
+    """Reads the scales from an input, an attribute, or two attributes for height and width."""
     attrs = body.attrs
     if "height_scale" in attrs:
         scales = body.floats([1, 1, attrs["height_scale"], attrs["width_scale"]])
@@ -137,13 +139,13 @@ def _upsample(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Scatter")
 def _scatter(body: ImportBuilder) -> None:
-    """The old name of ScatterElements."""
+    """Replaces Scatter, the old name of ScatterElements."""
     body.outputs = [body("ScatterElements", *body.inputs, **body.attrs)]
 
 
 @register_import_decomposition("", "LpPool", before=2)
 def _lp_pool(body: ImportBuilder) -> None:
-    """The power is a float."""
+    """Reads p as a float."""
     p = float(body.attrs.get("p", 2))
     if not p.is_integer():
         raise UnsupportedError(f"p={p:g} is no integer")
@@ -151,13 +153,14 @@ def _lp_pool(body: ImportBuilder) -> None:
 
 
 def _has_one_element(body: ImportBuilder, index: int) -> bool:
-    found = body.types[index]
-    dims = None if found is None else found.shape
+    """Returns whether an input is known to have exactly one element."""
+    type_ = body.types[index]
+    dims = None if type_ is None else type_.shape
     return dims is not None and all(isinstance(d, int) and d == 1 for d in dims)
 
 
-def _followed(body: ImportBuilder, value: Value, count: int) -> Value:
-    """A value with axes of one element behind its own."""
+def _append_axes(body: ImportBuilder, value: Value, count: int) -> Value:
+    """Appends `count` axes of size 1."""
     if count <= 0:
         return value
     return body("Unsqueeze", value, body.ints(*range(-count, 0)))

@@ -1,4 +1,4 @@
-"""Ops whose function bodies in ONNX do not hold for all that the ops take."""
+"""Replaces function bodies of ONNX that are wrong or incomplete for some inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Shrink")
 def _shrink(body: ImportBuilder) -> None:
-    """ONNX's negates lambd in the dtype of x, which may be unsigned."""
+    """Avoids ONNX's negation of lambd in the dtype of x, which may be unsigned."""
     x, dtype = body.inputs[0], body.input_dtype()
     lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
     low, high, step, zero = (
@@ -29,7 +29,9 @@ def _shrink(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: ImportBuilder) -> None:
-    """ONNX's has constants of float32, and takes the difference of squares, which cancels."""
+    """Avoids ONNX's float32 constants, and its difference of squares, which suffers
+    cancellation.
+    """
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
     centred = body("Sub", x, body("ReduceMean", x, axes))
@@ -38,7 +40,7 @@ def _mean_variance_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization", before=9)
 def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
-    """It chose between two sets of axes, and could leave the variance as it is."""
+    """Handles the old attributes `across_channels` and `normalize_variance`."""
     x = body.inputs[0]
     axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
     centred = body("Sub", x, body("ReduceMean", x, axes))
@@ -48,13 +50,14 @@ def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
 
 
 def _of_unit_variance(body: ImportBuilder, centred: Value, axes: Value | None) -> Value:
+    """Divides by the standard deviation, given values with mean 0."""
     variance = body("ReduceMean", body("Mul", centred, centred), axes)
     return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
 
 
 @register_import_decomposition("", "CenterCropPad")
 def _center_crop_pad(body: ImportBuilder) -> None:
-    """ONNX's takes no shape of int32."""
+    """Accepts shapes of int32, which ONNX's body rejects."""
     if body.input_dtype(1) is DType.INT64:
         raise Decompose
     x, shape = body.inputs
@@ -63,7 +66,9 @@ def _center_crop_pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "AffineGrid")
 def _affine_grid(body: ImportBuilder) -> None:
-    """ONNX's loses the batch axis where it has one element, and divides by 0 along such planes."""
+    """Fixes ONNX's body, which drops a batch axis of size 1 and divides by 0 for spatial dims of
+    1.
+    """
     theta, size = body.inputs
     matrices, counts = (body.input_type(i).shape for i in (0, 1))
     ranks = [*(matrices or ())[1:2], *(d - 2 for d in counts or ())]
@@ -95,5 +100,5 @@ def _affine_grid(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "CastLike")
 def _cast_like(body: ImportBuilder) -> None:
-    """ONNX's loses the rounding mode."""
+    """Keeps the rounding mode, which ONNX's body drops."""
     body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

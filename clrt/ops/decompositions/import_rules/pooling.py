@@ -1,4 +1,4 @@
-"""LRN, GlobalLpPool and MaxUnpool: pooling made of other ops."""
+"""LRN, GlobalLpPool and MaxUnpool, composed of other ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "LRN")
 def _lrn(body: ImportBuilder) -> None:
-    """x / (bias + alpha / size * the sum of squares over neighbouring channels) ** beta."""
+    """Computes x / (bias + alpha / size * sum of squares over neighbouring channels) ** beta."""
     x, size = body.input_type(), int(body.attrs["size"])
     alpha, beta, bias = (
         body.number(body.attrs.get(name, default))
@@ -22,11 +22,11 @@ def _lrn(body: ImportBuilder) -> None:
     data, planes = body.inputs[0], body.ints(1)
     if x.rank is not None and x.rank <= 4:
         flat, rest = data, [1] * (x.rank - 2)
-    else:  # more axes than AveragePool takes
+    else:  # AveragePool does not support this rank
         flat, rest = body("Reshape", data, body.ints(0, 0, -1)), [1]
     squares = body("Unsqueeze", body("Mul", flat, flat), planes)
     before, after = (size - 1) // 2, size // 2
-    # A mean over `size` channels, those outside counting as 0.
+    # Mean over `size` channels; channels out of range count as 0.
     mean = body(
         "AveragePool",
         squares,
@@ -42,7 +42,7 @@ def _lrn(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "GlobalLpPool")
 def _global_lp_pool(body: ImportBuilder) -> None:
-    """The p-norm over the spatial axes, which are kept."""
+    """Returns the p-norm over the spatial axes, which are kept."""
     p = float(body.attrs.get("p", 2))
     rank = body("Size", body("Shape", body.inputs[0]))
     axes = body("Range", body.scalar(2), rank, body.scalar(1))
@@ -56,7 +56,7 @@ def _global_lp_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MaxUnpool")
 def _max_unpool(body: ImportBuilder) -> None:
-    """The elements of x at the places that MaxPool took them from, 0 elsewhere."""
+    """Writes elements of x to the positions from which MaxPool read them, 0 elsewhere."""
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
     if body.input_type().rank not in (None, len(kernel) + 2):
         raise ModelError("its window does not fit its input.")
@@ -73,10 +73,10 @@ def _max_unpool(body: ImportBuilder) -> None:
     count = body("ReduceProd", shape, keepdims=1)
     zero = np.zeros(1, body.input_dtype().numpy)
     zeros = body("ConstantOfShape", count, value=zero)
-    flat, places = (body("Reshape", v, body.ints(-1)) for v in (data, indices))
-    full = body("Reshape", body("ScatterElements", zeros, places, flat, axis=0), shape)
+    flat, positions = (body("Reshape", v, body.ints(-1)) for v in (data, indices))
+    full = body("Reshape", body("ScatterElements", zeros, positions, flat, axis=0), shape)
     if len(body.inputs) > 2:
-        room = body("Sub", body.inputs[2], shape)
-        nothing = body("Mul", room, body.ints(0))
-        full = body("Pad", full, body("Concat", nothing, room, axis=0))
+        missing = body("Sub", body.inputs[2], shape)
+        no_pads = body("Mul", missing, body.ints(0))
+        full = body("Pad", full, body("Concat", no_pads, missing, axis=0))
     body.outputs = [full]

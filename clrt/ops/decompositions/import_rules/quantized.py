@@ -1,4 +1,4 @@
-"""QLinearMatMul and QLinearConv: integer products whose sums are scaled and rounded."""
+"""QLinearMatMul and QLinearConv: integer products, rescaled and rounded."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides
 
 
 def is_list(body: ImportBuilder, index: int) -> bool:
-    """Whether a parameter has an element per place of an axis, rather than one element."""
-    found = body.types[index] if index < len(body.types) else None
-    if found is None or found.shape is None:
+    """Returns whether a quantization parameter has one element per index of an axis, not just
+    one.
+    """
+    type_ = body.types[index] if index < len(body.types) else None
+    if type_ is None or type_.shape is None:
         return False
-    return not (same_shape(found.shape, ()) or same_shape(found.shape, (1,)))
+    return not (same_shape(type_.shape, ()) or same_shape(type_.shape, (1,)))
 
 
 def column(body: ImportBuilder, index: int) -> Value:
-    """A parameter of the rows as float32: `[M]` becomes `[M, 1]`."""
+    """Returns a per-row parameter as float32; `[M]` becomes `[M, 1]`."""
     value = body.as_float32(index)
     if not is_list(body, index) or body.rank_of(index) > 1:
         return value
@@ -31,9 +33,16 @@ def column(body: ImportBuilder, index: int) -> Value:
 
 
 def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Value:
-    """What came of the product of two inputs in its shape.
+    """Reshapes `y` to the shape of `sums`, if one factor is a vector.
 
-    Scales `[1]` add an axis where a vector is multiplied.
+    Scales of shape `[1]` would otherwise add an axis.
+
+    Args:
+        body: Builder.
+        y: Result computed from the product.
+        sums: Product.
+        a: Input index of the first factor.
+        b: Input index of the second factor.
     """
     if all((body.input_type(index).rank or 0) > 1 for index in (a, b)):
         return y
@@ -41,14 +50,14 @@ def as_product(body: ImportBuilder, y: Value, sums: Value, a: int, b: int) -> Va
 
 
 def per_channel(body: ImportBuilder, value: Value, rank: int) -> Value:
-    """`[C]` in a shape that broadcasts along axis 1 of `[N, C, …]`."""
+    """Reshapes `[C]` to broadcast along axis 1 of `[N, C, …]`."""
     return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
 
 
 def requantise(
     body: ImportBuilder, sums: Value, factor: Value, zero: Value | None, to: DType
 ) -> Value:
-    """sums * factor, rounded, plus the zero point, as `to`."""
+    """Returns sums * factor, rounded, plus the zero point, in dtype `to`."""
     scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
     return quantise(body, scaled, body.floats(1.0), zero, to)
 
@@ -56,7 +65,7 @@ def requantise(
 def quantise(
     body: ImportBuilder, x: Value, scale: Value, zero: Value | None, to: DType, axis: int = 1
 ) -> Value:
-    """QuantizeLinear, perhaps without a zero point."""
+    """Adds QuantizeLinear; `zero` may be None."""
     if zero:
         return body("QuantizeLinear", x, scale, zero, axis=axis)
     return body("QuantizeLinear", x, scale, axis=axis, output_dtype=to.onnx)
@@ -86,7 +95,7 @@ def _qlinear_matmul(body: ImportBuilder) -> None:
 
 
 def qlinear_conv(body: ImportBuilder, x: Value, rank: int) -> Value:
-    """QLinearConv of x `[N, C, …]`, of which the body's input 0 is a view."""
+    """Adds a QLinearConv of x `[N, C, …]`, which is input 0 or a transpose of it."""
     _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = body.inputs[:8]
     attrs = {name: body.attrs[name] for name in CONV_ATTRS if name in body.attrs}
     sums = body("ConvInteger", x, w, x_zero, w_zero, **attrs)

@@ -1,4 +1,4 @@
-"""RotaryEmbedding in the form that the pass which has a kernel for it (`fuse_rotary`) looks for."""
+"""RotaryEmbedding in the form that the pass `fuse_rotary` matches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Halves of whole heads as pairs; other forms are what ONNX's function body says."""
+    """Handles rotation of whole heads with halves as pairs; other forms use ONNX's function
+    body.
+    """
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):
         raise Decompose
@@ -30,6 +32,6 @@ def _rotary_embedding(body: ImportBuilder) -> None:
         rows = body("Gather", table, body.inputs[3], axis=0) if body.has(3) else table
         tables.append(body("Unsqueeze", body("Concat", rows, rows, axis=-1), body.ints(1)))
     first, second = body.node("Split", [x], 2, num_outputs=2, axis=-1)
-    turned = body("Concat", body("Neg", second), first, axis=-1)
-    y = body("Add", body("Mul", x, tables[0]), body("Mul", turned, tables[1]))
+    rotated = body("Concat", body("Neg", second), first, axis=-1)
+    y = body("Add", body("Mul", x, tables[0]), body("Mul", rotated, tables[1]))
     body.outputs = [merge_heads(body, y) if len(shape) == 3 else y]

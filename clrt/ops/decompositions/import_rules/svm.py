@@ -1,4 +1,4 @@
-"""SVMRegressor and SVMClassifier of ai.onnx.ml: kernel values of the support vectors, weighted."""
+"""SVMRegressor and SVMClassifier of ai.onnx.ml: weighted kernel values of the support vectors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _floats(body: ImportBuilder, name: str) -> Array:
+    """Returns a float attribute as an array; empty if absent."""
     return np.asarray(body.attrs.get(name) or [], np.float32)
 
 
 def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
-    """Kernel values [rows, vectors] of x and each vector.
+    """Returns kernel values [rows, vectors] between x and each support vector.
 
     Raises:
-        UnsupportedError: ONNX has no such kernel.
+        UnsupportedError: The kernel type is unknown.
     """
     x = body.rows(body.as_float32())
     gamma, bias, degree = (*_floats(body, "kernel_params"), 0, 0, 0)[:3]
@@ -47,7 +48,7 @@ def _kernel(body: ImportBuilder, vectors: Array, kind: str) -> Value:
 
 
 def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
-    """x^degree; by products where the degree is a small natural number, as x may be negative."""
+    """Returns x^degree, by multiplication for degrees 1 to 8, because x may be negative."""
     if degree != int(degree) or not 1 <= degree <= 8:
         return body("Pow", x, body.floats(degree))
     power = x
@@ -57,7 +58,7 @@ def _power(body: ImportBuilder, x: Value, degree: float) -> Value:
 
 
 def _weighted(body: ImportBuilder, kernels: Value, weights: Array, bias: Array) -> Value:
-    """kernels @ weights + bias"""
+    """Returns kernels @ weights + bias."""
     product = body("MatMul", kernels, body.constant(np.ascontiguousarray(weights)))
     return body("Add", product, body.constant(bias))
 
@@ -69,13 +70,13 @@ def _svm_regressor(body: ImportBuilder) -> None:
     if count:
         vectors = _floats(body, "support_vectors").reshape(count, -1)
         kernels = _kernel(body, vectors, body.attrs.get("kernel_type", "LINEAR"))
-        made = _weighted(body, kernels, weights.reshape(-1, 1)[:count], rho)
+        scores = _weighted(body, kernels, weights.reshape(-1, 1)[:count], rho)
     else:
-        made = body("Add", _kernel(body, weights.reshape(1, -1), "LINEAR"), body.constant(rho))
+        scores = body("Add", _kernel(body, weights.reshape(1, -1), "LINEAR"), body.constant(rho))
     if body.attrs.get("one_class", 0):
-        positive = body("Greater", made, body.floats(0))
-        made = body("Where", positive, body.floats(1), body.floats(-1))
-    body.outputs = [s.transform(body, made)]
+        positive = body("Greater", scores, body.floats(0))
+        scores = body("Where", positive, body.floats(1), body.floats(-1))
+    body.outputs = [s.transform(body, scores)]
 
 
 @register_import_decomposition(_DOMAIN, "SVMClassifier")
@@ -89,7 +90,7 @@ def _svm_classifier(body: ImportBuilder) -> None:
 
 
 def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
-    """One product for each class (liblinear)."""
+    """Computes one score per class (liblinear)."""
     classes = 1 if labels is None else len(labels)
     planes, rho = _floats(body, "coefficients").reshape(classes, -1), _floats(body, "rho")
     scores = body("Add", _kernel(body, planes, "LINEAR"), body.constant(rho[:1]))
@@ -99,13 +100,13 @@ def _by_planes(body: ImportBuilder, labels: Array | None) -> list[Value]:
 
 
 def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int]) -> list[Value]:
-    """One decision for each pair of classes; each pair votes for one of the two (libsvm)."""
+    """Computes one decision per pair of classes, which votes for one of the two (libsvm)."""
     classes, count = len(per_class), sum(per_class)
     if labels is not None and len(labels) != classes:
         raise ModelError(f"it has {len(labels)} labels and vectors of {classes} classes.")
     vectors = _floats(body, "support_vectors").reshape(count, -1)
     coefficients = _floats(body, "coefficients").reshape(-1, count)
-    # Votes by class for each pair of classes, and a weight for each vector.
+    # Per pair of classes: two votes per class, and one weight per vector.
     check_host_bytes((2 * classes + count) * classes**2 * 2, f"An SVM of {classes} classes")
     pairs = list(combinations(range(classes), 2))
     starts = np.cumsum([0, *per_class])
@@ -114,8 +115,8 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
         np.zeros((2, len(pairs), classes), np.float32),
     )
     for index, (i, j) in enumerate(pairs):
-        for own, other in ((i, j - 1), (j, i)):
-            span = slice(starts[own], starts[own + 1])
+        for this, other in ((i, j - 1), (j, i)):
+            span = slice(starts[this], starts[this + 1])
             weights[span, index] = coefficients[other, span]
         votes[0, index, i] = votes[1, index, j] = 1
     kernels = _kernel(body, vectors, body.attrs.get("kernel_type", "LINEAR"))
@@ -123,18 +124,18 @@ def _by_vectors(body: ImportBuilder, labels: Array | None, per_class: list[int])
     decisions = _weighted(body, kernels, weights, rho)
     probable = bool(body.attrs.get("prob_a"))
     positive = body.cast(body("Greater", decisions, body.floats(0)), DType.FLOAT32)
-    place = s.best(body, _weighted(body, positive, (votes[0] - votes[1]), votes[1].sum(0)))
+    best_class = s.best(body, _weighted(body, positive, (votes[0] - votes[1]), votes[1].sum(0)))
     if probable:
-        made = s.transform(body, _probabilities(body, decisions, classes))
+        scores = s.transform(body, _probabilities(body, decisions, classes))
     elif classes == 2:
-        made = s.two_columns(body, decisions, share=False)
+        scores = s.two_columns(body, decisions, share=False)
     else:
-        made = s.transform(body, decisions)
-    return [s.named(body, place, labels), made]
+        scores = s.transform(body, decisions)
+    return [s.named(body, best_class, labels), scores]
 
 
 def _probabilities(body: ImportBuilder, decisions: Value, classes: int) -> Value:
-    """Probabilities of the classes, coupled from those of the pairs (Platt's sigmoids)."""
+    """Returns class probabilities, coupled from pairwise probabilities (Platt scaling)."""
     a, b = _floats(body, "prob_a"), _floats(body, "prob_b")
     z = body("Add", body("Mul", decisions, body.constant(a)), body.constant(b))
     return body("CouplePairs", body("Sigmoid", body("Neg", z)), domain="clrt", classes=classes)

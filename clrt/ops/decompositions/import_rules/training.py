@@ -1,7 +1,7 @@
-"""Optimizers of ai.onnx.preview.training: elementwise arithmetic on each tensor.
+"""Optimizers of ai.onnx.preview.training, as elementwise arithmetic per tensor.
 
-Inputs are the learning rate, how many updates there were, and for k tensors first all values, then
-all gradients, then all states of one kind, and so on; outputs are the values and the states.
+Inputs: learning rate, number of previous updates; then for k tensors all values, all gradients, and
+all states of each kind. Outputs: the new values and states.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _DOMAIN = "ai.onnx.preview.training"
 
 
 class _Arithmetic:
-    """The operations of one optimizer, in the dtype of its tensors."""
+    """Arithmetic of one optimizer, in the dtype of its tensors."""
 
     def __init__(self, body: ImportBuilder) -> None:
         self.body = body
         self.dtype = body.input_dtype(2)
 
     def number(self, value: float) -> Value:
-        """A constant."""
+        """Adds a constant."""
         return self.body.number(value, 2)
 
     def attr(self, name: str, default: float | None = None) -> Value:
-        """An attribute as a constant."""
+        """Adds an attribute as a constant."""
         return self.number(self.value(name, default))
 
     def value(self, name: str, default: float | None = None) -> float:
-        """An attribute.
+        """Returns an attribute as a float.
 
         Raises:
-            ModelError: It is left out and has no default.
+            ModelError: The attribute is missing and has no default.
         """
         found = self.body.attrs.get(name, default)
         if found is None:
@@ -57,11 +57,11 @@ class _Arithmetic:
         return self.body("Div", a, b)
 
     def mix(self, a: Value, x: Value, b: Value, y: Value) -> Value:
-        """a x + b y"""
+        """Returns a x + b y."""
         return self.add(self.mul(a, x), self.mul(b, y))
 
     def regularized(self, x: Value, gradient: Value) -> Value:
-        """The gradient with that of the squared norm."""
+        """Returns the gradient plus that of the squared norm of x."""
         return self.add(self.mul(self.attr("norm_coefficient", 0.0), x), gradient)
 
 
@@ -70,7 +70,17 @@ def _each(
     kinds: int,
     update: Callable[[_Arithmetic, Value, Value, list[Value]], list[Value]],
 ) -> None:
-    """Updates each tensor; `update` gets the learning rate, the count and a value of each kind."""
+    """Updates each tensor.
+
+    Args:
+        body: Builder; its outputs are set.
+        kinds: Number of inputs per tensor: value, gradient and states.
+        update: Gets arithmetic, learning rate, number of updates and the inputs of one tensor;
+            returns its new value and states.
+
+    Raises:
+        ModelError: The number of inputs is not 2 plus a multiple of `kinds`.
+    """
     tensors, rest = divmod(len(body.inputs) - 2, kinds)
     if rest or tensors < 1:
         raise ModelError(
@@ -80,11 +90,11 @@ def _each(
     rate, times = body.inputs[:2]
     if body.input_dtype(0) is not math.dtype:
         rate = body.cast(rate, math.dtype)
-    made = [
+    updated = [
         update(math, rate, times, [body.inputs[2 + i + k * tensors] for k in range(kinds)])
         for i in range(tensors)
     ]
-    body.outputs = [values[k] for k in range(kinds - 1) for values in made]
+    body.outputs = [values[k] for k in range(kinds - 1) for values in updated]
 
 
 @register_import_decomposition(_DOMAIN, "Momentum")
@@ -137,10 +147,10 @@ def _adam(body: ImportBuilder) -> None:
 
 
 def _adam_rate(m: _Arithmetic, rate: Value, times: Value, alpha: float, beta: float) -> Value:
-    """rate sqrt(1 - beta^t) / (1 - alpha^t), and the rate itself before the first update."""
+    """Returns rate sqrt(1 - beta^t) / (1 - alpha^t); the rate itself before the first update."""
     body = m.body
     count = body.cast(times, m.dtype)
-    left = [m.sub(m.number(1), body("Pow", m.number(a), count)) for a in (beta, alpha)]
+    corrections = [m.sub(m.number(1), body("Pow", m.number(a), count)) for a in (beta, alpha)]
     started = body("Greater", count, m.number(0))
-    root = body("Where", started, body("Sqrt", left[0]), m.number(1))
-    return m.div(m.mul(rate, root), body("Where", started, left[1], m.number(1)))
+    root = body("Where", started, body("Sqrt", corrections[0]), m.number(1))
+    return m.div(m.mul(rate, root), body("Where", started, corrections[1], m.number(1)))

@@ -26,7 +26,16 @@ _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass
 class _Forest:
-    """The tables of clrt.DecisionTrees."""
+    """Tables of clrt.DecisionTrees, under construction.
+
+    Attributes:
+        nodes: Per inner node: feature, mode, true child, false child; a leaf is ~index.
+        splits: Threshold per inner node.
+        roots: Root per tree.
+        starts: Start of each leaf in `targets` and `weights`, then their length.
+        targets: Target per leaf entry.
+        weights: Weight per leaf entry.
+    """
 
     nodes: list[list[int]] = field(default_factory=list)
     splits: list[float] = field(default_factory=list)
@@ -36,14 +45,23 @@ class _Forest:
     weights: list[float] = field(default_factory=list)
 
     def add_leaf(self, targets: Sequence[int], weights: Sequence[float]) -> int:
-        """Adds a leaf and returns it as a child."""
+        """Adds a leaf and returns its number as a child, ~index."""
         self.targets += targets
         self.weights += weights
         self.starts.append(len(self.targets))
         return ~(len(self.starts) - 2)
 
     def apply(self, body: ImportBuilder, count: int, aggregate: int) -> tuple[Value, DType]:
-        """The sums [N, count], and their dtype."""
+        """Adds a DecisionTrees node.
+
+        Args:
+            body: Builder.
+            count: Number of targets.
+            aggregate: Aggregate function.
+
+        Returns:
+            The results [N, count], and their dtype.
+        """
         x, dtype = body.inputs[0], body.input_dtype()
         if dtype is not DType.FLOAT16:
             x, dtype = body.real()
@@ -63,7 +81,7 @@ class _Forest:
 
 
 def _int32(numbers: Sequence[Any]) -> Array:
-    """int32 [n]; what it does not hold becomes one of its ends, which is no place in a table."""
+    """Converts to int32, clamping numbers out of range, which are not valid table indices."""
     ends = np.iinfo(np.int32)
     return np.clip(np.asarray(numbers, np.int64), ends.min, ends.max).astype(np.int32)
 
@@ -84,7 +102,7 @@ def _tree_ensemble(body: ImportBuilder) -> None:
             ("nodes_falsenodeids", "nodes_falseleafs"),
         )
     ]
-    members = _members(a.get("membership_values"))
+    members = _member_sets(a.get("membership_values"))
     splits = a["nodes_splits"].reshape(-1).tolist()
     extra: list[tuple[list[int], float]] = []
     for index, mode in enumerate(modes):
@@ -97,31 +115,35 @@ def _tree_ensemble(body: ImportBuilder) -> None:
             mode, values = _EQ, members.pop(0)
         elif mode > _MEMBER:
             raise ModelError(f"mode {mode} of a node is unknown.")
-        # One more node for each further member of a set, which the false way leads to.
+        # A set is a chain of nodes, one per member, linked by their false branches.
         rests = [len(modes) + len(extra) + k for k in range(len(values) - 1)]
-        ways = [*rests, false]
-        forest.nodes.append([feature, mode | flag, true, ways[0]])
+        false_children = [*rests, false]
+        forest.nodes.append([feature, mode | flag, true, false_children[0]])
         forest.splits.append(values[0])
-        for value, way in zip(values[1:], ways[1:], strict=True):
-            extra.append(([feature, mode, true, way], value))
+        for value, false_child in zip(values[1:], false_children[1:], strict=True):
+            extra.append(([feature, mode, true, false_child], value))
     forest.nodes += [node for node, _ in extra]
     forest.splits += [value for _, value in extra]
     forest.roots = [_root(r, children) for r in a["tree_roots"]]
     count, dtype = a["n_targets"], body.input_dtype()
-    made, real = forest.apply(body, count, a.get("aggregate_function", SUM))
+    scores, real = forest.apply(body, count, a.get("aggregate_function", SUM))
     body.attrs = {**a, "post_transform": _TRANSFORMS[a.get("post_transform", 0)]}
-    made = s.transform(body, made) if real is dtype else s.transform(body, body.cast(made, dtype))
-    body.outputs = [made]
+    scores = (
+        s.transform(body, scores) if real is dtype else s.transform(body, body.cast(scores, dtype))
+    )
+    body.outputs = [scores]
 
 
 def _root(index: int, children: list[list[int]]) -> int:
-    """A node, or the leaf where the tree is one: both ways lead to it."""
+    """Returns the root of a tree; the leaf if the tree is a single leaf, to which both branches
+    lead.
+    """
     true, false = children[0][index], children[1][index]
     return true if true == false and true < 0 else index
 
 
-def _members(values: Array | None) -> list[list[float]]:
-    """The sets of members, each ended by NaN."""
+def _member_sets(values: Array | None) -> list[list[float]]:
+    """Returns the member sets, which are separated by NaN."""
     sets: list[list[float]] = [[]]
     for value in [] if values is None else values.reshape(-1).tolist():
         if value == value:
@@ -131,12 +153,17 @@ def _members(values: Array | None) -> list[list[float]]:
     return [m for m in sets if m]
 
 
-def _forest(a: Any, kind: str) -> _Forest:
-    """The trees of the older ops, whose leaves have weights by `kind` (target or class)."""
+def _convert_forest(a: Any, kind: str) -> _Forest:
+    """Converts the trees of the older ops, whose leaf weights have attributes prefixed `kind`.
+
+    Raises:
+        ModelError: A node is defined twice.
+        UnsupportedError: A node's mode is unknown.
+    """
     forest = _Forest()
     ids = list(zip(a["nodes_treeids"], a["nodes_nodeids"], strict=True))
     modes = a["nodes_modes"]
-    given: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    leaves: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
     rows = (
         a[f"{kind}_treeids"],
         a[f"{kind}_nodeids"],
@@ -144,18 +171,18 @@ def _forest(a: Any, kind: str) -> _Forest:
         _values(a, f"{kind}_weights"),
     )
     for tree, node, target, weight in zip(*rows, strict=True):
-        targets, weights = given.setdefault((tree, node), ([], []))
+        targets, weights = leaves.setdefault((tree, node), ([], []))
         targets.append(target)
         weights.append(weight)
-    places: dict[tuple[int, int], int] = {}
+    children: dict[tuple[int, int], int] = {}
     branches = 0
     for key, mode in zip(ids, modes, strict=True):
-        if key in places:
+        if key in children:
             raise ModelError(f"tree {key[0]} has node {key[1]} twice.")
         if mode == "LEAF":
-            places[key] = forest.add_leaf(*given.get(key, ([], [])))
+            children[key] = forest.add_leaf(*leaves.get(key, ([], [])))
         else:
-            places[key] = branches
+            children[key] = branches
             branches += 1
     splits = _values(a, "nodes_values")
     missing = a.get("nodes_missing_value_tracks_true") or [0] * len(ids)
@@ -165,21 +192,24 @@ def _forest(a: Any, kind: str) -> _Forest:
         if modes[index] not in BRANCHES:
             raise UnsupportedError(f"mode '{modes[index]}' of a node")
         mode = BRANCHES.index(modes[index]) | (MISSING_IS_TRUE if missing[index] else 0)
-        ways = [places[tree, a[f"nodes_{way}nodeids"][index]] for way in ("true", "false")]
-        forest.nodes.append([a["nodes_featureids"][index], mode, *ways])
+        branch_children = [
+            children[tree, a[f"nodes_{branch}nodeids"][index]] for branch in ("true", "false")
+        ]
+        forest.nodes.append([a["nodes_featureids"][index], mode, *branch_children])
         forest.splits.append(splits[index])
     first = {tree: key for key in reversed(ids) for tree in key[:1]}
-    forest.roots = [places[first[tree]] for tree in sorted(first)]
+    forest.roots = [children[first[tree]] for tree in sorted(first)]
     return forest
 
 
 def _values(a: Any, name: str) -> list[float]:
-    """An attribute of floats, which newer opsets may have as a tensor."""
-    found = a.get(f"{name}_as_tensor")
-    return list(a.get(name) or []) if found is None else found.reshape(-1).tolist()
+    """Returns a float attribute as a list; newer opsets may store it as a tensor."""
+    array = a.get(f"{name}_as_tensor")
+    return list(a.get(name) or []) if array is None else array.reshape(-1).tolist()
 
 
 def _add_base(body: ImportBuilder, scores: Value, dtype: DType) -> Value:
+    """Adds `base_values` to scores and casts to float32."""
     base = _values(body.attrs, "base_values")
     if base:
         scores = body("Add", scores, body.constant(np.asarray(base, dtype.numpy)))
@@ -191,9 +221,9 @@ def _tree_ensemble_regressor(body: ImportBuilder) -> None:
     name = body.attrs.get("aggregate_function", "SUM")
     if name not in AGGREGATES:
         raise UnsupportedError(f"aggregate_function '{name}'")
-    forest = _forest(body.attrs, "target")
-    made, dtype = forest.apply(body, body.attrs.get("n_targets", 1), AGGREGATES.index(name))
-    body.outputs = [s.transform(body, _add_base(body, made, dtype))]
+    forest = _convert_forest(body.attrs, "target")
+    sums, dtype = forest.apply(body, body.attrs.get("n_targets", 1), AGGREGATES.index(name))
+    body.outputs = [s.transform(body, _add_base(body, sums, dtype))]
 
 
 @register_import_decomposition(_DOMAIN, "TreeEnsembleClassifier")
@@ -201,31 +231,32 @@ def _tree_ensemble_classifier(body: ImportBuilder) -> None:
     labels = body.labels("classlabels_strings", "classlabels_int64s")
     if labels is None:
         raise ModelError("it has no class labels.")
-    forest = _forest(body.attrs, "class")
+    forest = _convert_forest(body.attrs, "class")
     used = set(forest.targets)
     share = min(forest.weights, default=0.0) >= 0
     if len(labels) == 2 and used == {0}:
         return _two_classes(body, forest, labels, share)
     scores = _add_base(body, *forest.apply(body, len(labels), SUM))
     if len(labels) == 1:
-        place = s.above(body, scores, 0.0)
+        class_index = s.above(body, scores, 0.0)
         names: Array = np.array([labels.dtype.type(), labels[0]])
     elif len(labels) == 2 and used == {1}:
         second = body("Gather", scores, body.ints(1), axis=1)
-        place, names = s.above(body, second, 0.5 if share else 0.0), labels
+        class_index, names = s.above(body, second, 0.5 if share else 0.0), labels
     else:
-        place, names = s.best(body, scores), labels
-    body.outputs = [s.named(body, place, names), s.transform(body, scores)]
+        class_index, names = s.best(body, scores), labels
+    body.outputs = [s.named(body, class_index, names), s.transform(body, scores)]
 
 
 def _two_classes(body: ImportBuilder, forest: _Forest, labels: Array, share: bool) -> None:
-    """What the trees give class 0 is the score of class 1, from which that of class 0 follows.
+    """Handles two classes if trees have weights for class 0 only: these add up to the score of
+    class 1.
 
-    Weights that are all positive are parts of a probability (`share`), and the class is 1 from one
-    half on; others make it 1 above 0. Source: ONNX Runtime; ONNX does not say.
+    If all weights are non-negative, the score is a probability (`share`), and the class is 1 above
+    0.5; else above 0. Source: ONNX Runtime; ONNX does not specify it.
     """
     base = _values(body.attrs, "base_values")[:1]
     body.attrs = {**body.attrs, "base_values": base, "base_values_as_tensor": None}
     score = _add_base(body, *forest.apply(body, 1, SUM))
-    place = s.above(body, score, 0.5 if share else 0.0)
-    body.outputs = [s.named(body, place, labels), s.two_columns(body, score, share)]
+    class_index = s.above(body, score, 0.5 if share else 0.0)
+    body.outputs = [s.named(body, class_index, labels), s.two_columns(body, score, share)]

@@ -1,1 +1,1 @@
-"""Ops of com.microsoft, as compositions of ONNX's."""
+"""Ops of com.microsoft, composed of ONNX ops."""

@@ -1,4 +1,4 @@
-"""Attention of com.microsoft, as compositions of ONNX's."""
+"""Attention ops of com.microsoft, composed of ONNX ops."""
 
 from __future__ import annotations
 
@@ -24,27 +24,31 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 _DOMAIN = "com.microsoft"
 
 
-def _kept_keys(body: ImportBuilder, index: int, total: Value) -> Value:
-    """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
-    and behind them nothing, starts, or where rows begin once padding is gone (which has no effect
-    where it is not); or a mask `[B, T]` or `[B, S, T]`.
+def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
+    """Returns which scores `[B, H, S, T]` a padding mask keeps, bool.
+
+    Input `index` is a mask `[B, T]` or `[B, S, T]`, or 1-D: the end of the keys of each batch row,
+    optionally followed by the starts. (It may be followed by offsets for unpadded batches instead,
+    which have no effect.)
 
     Args:
-        total: T, as `[1]`.
+        body: Builder.
+        index: Input index of the mask.
+        total: T, shape `[1]`.
 
     Raises:
         UnsupportedError: The mask has another rank.
     """
     rank = body.rank_of(index)
     if rank == 1:
-        limits, places = body.cast(body.inputs[index], DType.INT64), count_up(body, total)
-        rows, given = dim_of(body, body.inputs[0], 0), dim_of(body, limits, 0)
-        first, last = (body.ints(0), rows), (body("Sub", given, rows), given)
+        limits, positions = body.cast(body.inputs[index], DType.INT64), count_up(body, total)
+        rows, num_limits = dim_of(body, body.inputs[0], 0), dim_of(body, limits, 0)
+        first, last = (body.ints(0), rows), (body("Sub", num_limits, rows), num_limits)
         ends, starts = (body("Slice", limits, *part, body.ints(0)) for part in (first, last))
-        pair = body("Equal", given, body("Add", rows, rows))
-        starts = body("Where", pair, starts, body.scalar(0))
+        has_starts = body("Equal", num_limits, body("Add", rows, rows))
+        starts = body("Where", has_starts, starts, body.scalar(0))
         ends, starts = (body("Unsqueeze", t, body.ints(1, 2, 3)) for t in (ends, starts))
-        return body("And", body("Less", places, ends), body("GreaterOrEqual", places, starts))
+        return body("And", body("Less", positions, ends), body("GreaterOrEqual", positions, starts))
     if rank not in (2, 3):
         raise UnsupportedError(f"a mask {body.types[index]}")
     axes = body.ints(1, 2) if rank == 2 else body.ints(1)
@@ -54,22 +58,26 @@ def _kept_keys(body: ImportBuilder, index: int, total: Value) -> Value:
 def _mask(
     body: ImportBuilder, index: int, total: Value, added: Value | None = None, like: int = 0
 ) -> Value | None:
-    """What is added to scores `[B, H, S, T]`: of a padding mask, and `added`; None for nothing.
+    """Returns the additive mask of scores `[B, H, S, T]`: padding mask plus `added`; None if
+    none.
 
     Args:
-        total: T, as `[1]`.
-        like: The input whose dtype the scores have.
+        body: Builder.
+        index: Input index of the padding mask.
+        total: T, shape `[1]`.
+        added: Additive bias of the scores; None for none.
+        like: Input index whose dtype the scores have.
     """
     if not body.has(index):
         return added
-    kept = _kept_keys(body, index, total)
+    kept = _unmasked_keys(body, index, total)
     low = body.number(body.attrs.get("mask_filter_value", -10000.0), like)
-    found = body("Where", kept, body.number(0.0, like), low)
-    return body("Add", found, added) if added else found
+    bias = body("Where", kept, body.number(0.0, like), low)
+    return body("Add", bias, added) if added else bias
 
 
 def mask_of(body: ImportBuilder, seen: Value) -> Value:
-    """What is added to scores: nothing where a key is seen, the lowest number elsewhere."""
+    """Converts a bool mask to an additive one: 0 where true, else the lowest finite number."""
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     return body("Where", seen, body.number(0.0), lowest)
 
@@ -83,28 +91,37 @@ def attend(
     mask: Value | None = None,
     past: tuple[Value, Value] | None = None,
 ) -> list[Value]:
-    """ONNX's Attention on `[B, S, H * D]`: the result, all keys and values by head, and the scores
-    with what is added to them.
+    """Adds ONNX's Attention on q, k, v `[B, S, H * D]`.
+
+    Args:
+        body: Builder.
+        q, k, v: Queries, keys, values.
+        heads: Number of heads.
+        mask: Additive mask; None for none.
+        past: Cached keys and values; None for none.
+
+    Returns:
+        The result; all keys and values by head; with four outputs also the masked scores.
     """
     causal = int(body.attrs.get("unidirectional", 0))
     attrs = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal, **_scale(body)}
     if body.output_count > 3:
-        whole = [q, k, v, mask, *(past or ())]
-        return body.node("Attention", whole, 4, qk_matmul_output_mode=2, **attrs)
+        inputs = [q, k, v, mask, *(past or ())]
+        return body.node("Attention", inputs, 4, qk_matmul_output_mode=2, **attrs)
     if past is None:
-        # One output: the kernel of its own has no more.
+        # One output only, because the fused kernel has no more.
         y = body("Attention", q, k, v, mask, **attrs)
         return [y, split_heads(body, k, heads), split_heads(body, v, heads)]
     return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
 
 
 def _scale(body: ImportBuilder) -> dict[str, Any]:
-    """The attribute of Attention; 0 is the default of com.microsoft."""
+    """Returns the `scale` attribute of Attention; com.microsoft writes 0 for the default."""
     scale = float(body.attrs.get("scale", 0.0))
     return {"scale": scale} if scale else {}
 
 
-def _attend_in_room(
+def _attend_with_capacity(
     body: ImportBuilder,
     q: Value,
     k: Value,
@@ -115,12 +132,18 @@ def _attend_in_room(
     count: Value,
     beams: Value | None,
 ) -> list[Value]:
-    """As `attend`, on a cache `[B, H, P, D]` that has room: the new places come behind the first
-    `count`, `[1]`.
+    """Like `attend`, on caches `[B, H, P, D]` with spare capacity, of which `count` positions are
+    filled.
 
     Args:
-        beams: `[B / W, W, P]`, for each place the row that it is read from, among the W that row b
-            is one of; None: each from its own.
+        body: Builder.
+        q, k, v: New queries, keys, values.
+        heads: Number of heads.
+        mask: Additive mask; None for none.
+        past: Caches of keys and values.
+        count: Number of filled positions, shape `[1]`.
+        beams: Beam indices `[B / W, W, P]`: which of its W beams row b reads each position
+            from; None to read its own.
     """
     q, k, v = (split_heads(body, t, heads) for t in (q, k, v))
     count = body.cast(body("Reshape", count, body.ints(1)), DType.INT64)
@@ -136,24 +159,26 @@ def _attend_in_room(
         operands, lengths = [q, *cache, None, None, None], body("Expand", total, batch)
         y = body("Attention", *operands, lengths, is_causal=causal, **_scale(body))
         return [merge_heads(body, y), *cache]
-    places, ends = count_up(body, size), body("Unsqueeze", total, body.ints(0))
+    positions, ends = count_up(body, size), body("Unsqueeze", total, body.ints(0))
     if body.attrs.get("unidirectional", 0):
-        own = body("Unsqueeze", count_up(body, rows), body.ints(1))
-        ends = body("Add", own, body("Add", count, body.ints(1)))
-    hidden = mask_of(body, body("Less", places, ends))
+        own_rows = body("Unsqueeze", count_up(body, rows), body.ints(1))
+        ends = body("Add", own_rows, body("Add", count, body.ints(1)))
+    hidden = mask_of(body, body("Less", positions, ends))
     if mask:
-        room = body("Sub", size, dim_of(body, mask, 3))
-        hidden = body("Add", padded(body, mask, 3, after=room), hidden)
+        missing = body("Sub", size, dim_of(body, mask, 3))
+        hidden = body("Add", padded(body, mask, 3, after=missing), hidden)
     operands = [q, *cache, hidden]
     if beams:
-        own = body("Unsqueeze", count_up(body, batch), body.ints(1))
+        own_rows = body("Unsqueeze", count_up(body, batch), body.ints(1))
         width = dim_of(body, beams, 1)
-        among = body("Reshape", body.cast(beams, DType.INT64), body("Concat", batch, size, axis=0))
-        origin = body("Add", body("Sub", own, body("Mod", own, width)), among)
-        # What lies behind the first places says nothing.
-        origin = body("Where", body("Less", places, count), origin, own)
+        beam_rows = body(
+            "Reshape", body.cast(beams, DType.INT64), body("Concat", batch, size, axis=0)
+        )
+        origin = body("Add", body("Sub", own_rows, body("Mod", own_rows, width)), beam_rows)
+        # Beam indices past the filled positions are undefined.
+        origin = body("Where", body("Less", positions, count), origin, own_rows)
         for n, t in enumerate(cache, 1):
-            operands[n] = _from_rows(body, t, origin, places)
+            operands[n] = _gather_beams(body, t, origin, positions)
     if body.output_count <= 3:
         return [merge_heads(body, body("Attention", *operands, **_scale(body))), *cache]
     y, _, _, scores = body.node("Attention", operands, 4, qk_matmul_output_mode=2, **_scale(body))
@@ -161,25 +186,25 @@ def _attend_in_room(
     return [merge_heads(body, y), *cache, seen]
 
 
-def _from_rows(body: ImportBuilder, value: Value, rows: Value, places: Value) -> Value:
-    """A value `[B, H, P, D]`, each place p of row b from row `rows[b, p]`."""
-    where = [
+def _gather_beams(body: ImportBuilder, value: Value, rows: Value, positions: Value) -> Value:
+    """Gathers a cache `[B, H, P, D]` so that position p of row b comes from row `rows[b, p]`."""
+    indices = [
         body("Unsqueeze", t, body.ints(2))
-        for t in (rows, body("Expand", places, body("Shape", rows)))
+        for t in (rows, body("Expand", positions, body("Shape", rows)))
     ]
-    found = body(
-        "GatherND", body("Transpose", value, perm=[0, 2, 1, 3]), body("Concat", *where, axis=2)
+    rows_of_positions = body(
+        "GatherND", body("Transpose", value, perm=[0, 2, 1, 3]), body("Concat", *indices, axis=2)
     )
-    return body("Transpose", found, perm=[0, 2, 1, 3])
+    return body("Transpose", rows_of_positions, perm=[0, 2, 1, 3])
 
 
 def _projection(body: ImportBuilder) -> Value:
-    """Queries, keys and values side by side, of x, weights and a bias."""
+    """Returns x @ weights + bias: queries, keys and values concatenated."""
     return body.plus(body("MatMul", *body.inputs[:2]), 2)
 
 
-def _thirds(body: ImportBuilder, qkv: Value) -> list[Value]:
-    """Queries, keys and values of a projection."""
+def _split_qkv(body: ImportBuilder, qkv: Value) -> list[Value]:
+    """Splits a projection into queries, keys and values."""
     sizes = body.attrs.get("qkv_hidden_sizes")
     if sizes:
         return body.node("Split", [qkv, body.ints(*sizes)], 3, axis=-1)
@@ -187,29 +212,30 @@ def _thirds(body: ImportBuilder, qkv: Value) -> list[Value]:
 
 
 def project(body: ImportBuilder) -> list[Value]:
-    """Queries, keys and values of x, weights and a bias."""
-    return _thirds(body, _projection(body))
+    """Projects x to queries, keys and values."""
+    return _split_qkv(body, _projection(body))
 
 
 def self_attention(
     body: ImportBuilder, qkv: Value, mask: int, past: int, added: Value | None = None, like: int = 0
 ) -> None:
-    """Attention on a projection, keys and values stacked behind those of the past.
+    """Adds attention on a projection, with keys and values appended to the past ones.
 
     Args:
-        qkv: Queries, keys and values side by side, `[B, S, W]`.
-        mask: The input that is a padding mask.
-        past: The input that has keys and values by head, `[2, B, H, P, D]`.
-        added: What is added to the scores; None for nothing.
-        like: The input whose dtype qkv has.
+        body: Builder; its outputs are set.
+        qkv: Queries, keys and values concatenated, `[B, S, W]`.
+        mask: Input index of the padding mask.
+        past: Input index of past keys and values by head, `[2, B, H, P, D]`.
+        added: Additive bias of the scores; None for none.
+        like: Input index whose dtype qkv has.
 
     Raises:
-        UnsupportedError: It rotates, or writes into its own input.
+        UnsupportedError: The node rotates q and k, or writes into its own input.
     """
     if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
         raise UnsupportedError("do_rotary and past_present_share_buffer")
     sizes, heads = body.attrs.get("qkv_hidden_sizes"), int(body.attrs["num_heads"])
-    q, k, v = _thirds(body, qkv)
+    q, k, v = _split_qkv(body, qkv)
     total, cache, first = dim_of(body, k, 1), None, body.ints(0)
     if body.has(past):
         old = body.node("Split", [body.inputs[past]], 2, num_outputs=2, axis=0)
@@ -225,13 +251,15 @@ def self_attention(
 
 @register_import_decomposition(_DOMAIN, "Attention")
 def _attention(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, mask, past, and what is added to the scores."""
+    """Inputs: x, weights, bias, mask, past, additive bias of the scores."""
     self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
 
 def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
-    """Queries, keys and values `[B, S, H * D]` of inputs that may be packed or by head, with the
-    bias that an input has for all three, one behind the other.
+    """Returns q, k, v `[B, S, H * D]` from inputs that may be packed or split by head, plus the
+    bias.
+
+    Input `bias` holds the biases of all three, concatenated.
     """
     packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:
@@ -249,11 +277,11 @@ def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
         each = body.size_of(0, 2) if body.rank_of(0) == 3 else width // 3
         sizes = [each, each, width - 2 * each]
         biases = body.node("Split", [body.inputs[bias], body.ints(*sizes)], 3, axis=0)
-        # Keys and values that come by head are a cache of another call, which has added its own.
-        own = [packed or body.rank_of(i) == 3 for i in range(3)]
+        # Keys and values by head are a cache of another call, which has added the bias already.
+        needs_bias = [packed or body.rank_of(i) == 3 for i in range(3)]
         operands = [
-            body("Add", t, b) if mine else t
-            for t, b, mine in zip(operands, biases, own, strict=True)
+            body("Add", t, b) if added else t
+            for t, b, added in zip(operands, biases, needs_bias, strict=True)
         ]
     return tuple(operands)
 
@@ -261,8 +289,15 @@ def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
 def _multi_head(
     body: ImportBuilder, bias: int, mask: int, past: int, count: int, beams: int
 ) -> None:
-    """Attention on queries, keys and values by the places of its other inputs: the padding mask is
-    followed by what is added to the scores, the past keys by the values.
+    """Adds attention; arguments are input indices.
+
+    Args:
+        body: Builder; its outputs are set.
+        bias: Input of the bias of q, k and v.
+        mask: Input of the padding mask; the next one is the additive bias of the scores.
+        past: Input of past keys; the next one is past values.
+        count: Input of the number of filled cache positions.
+        beams: Input of the beam indices.
     """
     heads, (q, k, v) = int(body.attrs["num_heads"]), _operands(body, bias)
     total, cache = dim_of(body, k, 1), None
@@ -271,7 +306,7 @@ def _multi_head(
         total = body("Add", total, dim_of(body, cache[0], 2))
     added = _mask(body, mask, total, body.optional(mask + 1))
     if cache is not None and body.has(count):
-        body.outputs = _attend_in_room(
+        body.outputs = _attend_with_capacity(
             body, q, k, v, heads, added, cache, body.inputs[count], body.optional(beams)
         )
     else:
@@ -290,9 +325,11 @@ def _decoder_masked_multi_head_attention(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "DecoderMaskedSelfAttention")
 def _decoder_masked_self_attention(body: ImportBuilder) -> None:
-    """Attention of one new place on a cache `[2, B, H, P, D]` that has room, where that is said.
+    """Attention of one new position, with a cache `[2, B, H, P, D]` that may have spare
+    capacity.
 
-    Its keys lie in memory as `[B, H, D / n, P, n]`, 16 bytes in a row.
+    In a cache with capacity, keys are stored as `[B, H, D / n, P, n]`, where n elements are 16
+    bytes.
     """
     if not body.attrs.get("past_present_share_buffer", 0):
         self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
@@ -308,7 +345,7 @@ def _decoder_masked_self_attention(body: ImportBuilder) -> None:
     keys = body("Transpose", body("Reshape", keys, packed), perm=[0, 1, 3, 2, 4])
     cache = (body("Reshape", keys, shape), body("Squeeze", values, first))
     mask = _mask(body, 3, size, body.optional(5))
-    y, keys, values = _attend_in_room(
+    y, keys, values = _attend_with_capacity(
         body, q, k, v, heads, mask, cache, body.inputs[6], body.optional(8)
     )
     runs = body("Concat", lead, size, body.ints(-1), run, axis=0)

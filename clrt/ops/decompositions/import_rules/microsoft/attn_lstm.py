@@ -1,4 +1,4 @@
-"""AttnLSTM of com.microsoft: a Scan over the places, each a step of LSTM and one of attention."""
+"""AttnLSTM of com.microsoft: a Scan over time, with one LSTM step and one attention step each."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 )
 from clrt.ops.recurrent.recurrent import ALPHA, BETA
 
-# Where the inputs are of which each direction has its own.
-_OWN = {
+# Input indices of the parameters and states that each direction has separately.
+_PER_DIRECTION = {
     "W": 1, "R": 2, "B": 3, "h": 5, "c": 6, "P": 7, "QW": 8, "MW": 9, "V": 10, "AW": 13,
 }  # fmt: skip
 _BACKWARDS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-# Of a direction.
-_FUNCTIONS = 3
+# Activation functions per direction.
+_FUNCTIONS_PER_DIRECTION = 3
 
 
 @register_import_decomposition("com.microsoft", "AttnLSTM")
 def _attn_lstm(body: ImportBuilder) -> None:
-    """Inputs: those of LSTM, where W takes what attention gave last beside x; weights of queries
-    `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`, the memory `[B, S, M]` and lengths
-    in it; and weights `[D, M + H, …]` of the state and what it found there, which else is all that
-    attention gives.
+    """Inputs: those of LSTM, whose W also applies to the last attention output, concatenated with
+    x.
+
+    Further inputs: weights of queries `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`,
+    the memory `[B, S, M]`, its lengths, and weights `[D, M + H, …]` that combine attention result
+    and state; without these, the attention output is the attention result.
     """
     if body.input_dtype() is not DType.FLOAT32:
         raise UnsupportedError(f"dtype {body.input_dtype()}")
@@ -38,64 +40,65 @@ def _attn_lstm(body: ImportBuilder) -> None:
     x, memory = body.inputs[0], body.inputs[11]
     time, batch = (dim_of(body, x, axis) for axis in (0, 1))
     lengths = body("Cast", body.inputs[4], to=7) if body.has(4) else body("Expand", time, batch)
-    live = body("Transpose", body("Cast", _before(body, time, lengths), to=6), perm=[1, 0])
+    live = body("Transpose", body("Cast", _valid_positions(body, time, lengths), to=6), perm=[1, 0])
     seen = None
     if body.has(12):
-        seen = _before(body, dim_of(body, memory, 1), body("Cast", body.inputs[12], to=7))
+        seen = _valid_positions(body, dim_of(body, memory, 1), body("Cast", body.inputs[12], to=7))
     sides = _BACKWARDS[body.attrs.get("direction", "forward")]
     results = []
     for number, backwards in enumerate(sides):
-        given = {k: _of_direction(body, i, number, len(sides)) for k, i in _OWN.items()}
-        hidden = dim_of(body, _there(given, "R"), 2)
-        wide = given["AW"]
-        width = dim_of(body, wide, 2) if wide else dim_of(body, _there(given, "MW"), 1)
-        first = [given[k] or _zeros(body, body.ints(1), batch, hidden) for k in "hc"]
+        params = {k: _of_direction(body, i, number, len(sides)) for k, i in _PER_DIRECTION.items()}
+        hidden = dim_of(body, _required(params, "R"), 2)
+        combine = params["AW"]
+        width = dim_of(body, combine, 2) if combine else dim_of(body, _required(params, "MW"), 1)
+        first = [params[k] or _zeros(body, body.ints(1), batch, hidden) for k in "hc"]
         first.append(_zeros(body, batch, width))
-        keys = body("MatMul", memory, given["MW"])
-        given |= {"memory": memory, "seen": seen, "keys": keys}
-        steps = _turned(body, x, lengths) if backwards else x
-        step = _step(given, _cell(body, number))
+        keys = body("MatMul", memory, params["MW"])
+        params |= {"memory": memory, "seen": seen, "keys": keys}
+        steps = _reverse(body, x, lengths) if backwards else x
+        step = _step(params, _cell(body, number))
         h, c, _, y = body.scan([*first, steps, live], step, 4, num_scan_inputs=2)
-        y = _turned(body, y, lengths) if backwards else y
+        y = _reverse(body, y, lengths) if backwards else y
         results.append((body("Unsqueeze", y, body.ints(1)), h, c))
     outputs = zip(*results, strict=True)
     body.outputs = [body("Concat", *parts, axis=int(not i)) for i, parts in enumerate(outputs)]
 
 
-def _before(body: ImportBuilder, count: Value, lengths: Value) -> Value:
-    """Which of so many places are in front of the end of each row, `[B, places]`."""
+def _valid_positions(body: ImportBuilder, count: Value, lengths: Value) -> Value:
+    """Returns which of `count` positions are before the end of each row, `[B, positions]`."""
     return body("Less", count_up(body, count), body("Unsqueeze", lengths, body.ints(1)))
 
 
 def _of_direction(body: ImportBuilder, index: int, number: int, count: int) -> Value | None:
-    """An input, with one direction only; None where it is left out."""
+    """Returns the slice of an input for a direction; None if the input is omitted."""
     value = body.optional(index)
     if not value or count == 1:
         return value
     return body("Slice", value, body.ints(number), body.ints(number + 1), body.ints(0))
 
 
-def _there(given: dict[str, Value | None], name: str) -> Value:
-    """One that is no optional input."""
-    value = given[name]
+def _required(params: dict[str, Value | None], name: str) -> Value:
+    """Returns a required parameter."""
+    value = params[name]
     assert value is not None
     return value
 
 
 def _zeros(body: ImportBuilder, *sizes: Value) -> Value:
+    """Returns float32 zeros of the given dims."""
     return body("Expand", body.floats(0), body("Concat", *sizes, axis=0))
 
 
-def _turned(body: ImportBuilder, value: Value, lengths: Value) -> Value:
-    """Each row of `[T, B, …]` from its end to its start."""
+def _reverse(body: ImportBuilder, value: Value, lengths: Value) -> Value:
+    """Reverses each sequence of `[T, B, …]` up to its length."""
     return body("ReverseSequence", value, lengths, time_axis=0, batch_axis=1)
 
 
 def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
-    """The attributes of LSTM for one of the directions."""
+    """Returns the LSTM attributes for one direction."""
     attrs = {k: body.attrs[k] for k in ("clip", "hidden_size", "input_forget") if k in body.attrs}
     functions = [name.lower() for name in body.attrs.get("activations", ())]
-    first, end = _FUNCTIONS * number, _FUNCTIONS * (number + 1)
+    first, end = _FUNCTIONS_PER_DIRECTION * number, _FUNCTIONS_PER_DIRECTION * (number + 1)
     if functions:
         attrs["activations"] = functions[first:end]
     for name, takes in (("activation_alpha", ALPHA), ("activation_beta", BETA)):
@@ -106,32 +109,32 @@ def _cell(body: ImportBuilder, number: int) -> dict[str, Any]:
 
 
 def _step(
-    given: dict[str, Value | None], attrs: dict[str, Any]
+    params: dict[str, Value | None], attrs: dict[str, Any]
 ) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
-    """What a place does: the state meets x and what attention gave last, then asks the memory.
+    """Returns the Scan body: an LSTM step on x and the last attention output, then attention.
 
     Args:
-        given: Values outside, by what they are.
-        attrs: Of LSTM, which leaves a row that is at its end as it is.
+        params: Parameters and memory by name; None for omitted ones.
+        attrs: Attributes of LSTM, which leaves rows past their end unchanged.
     """
 
     def step(body: ImportBuilder, inputs: list[Value]) -> list[Value]:
         h, c, last, x, live = inputs
         first, second = body.ints(0), body.ints(1)
         one = body("Unsqueeze", body("Concat", x, last, axis=1), first)
-        operands = [one, *(given[k] for k in "WRB"), live, h, c, given["P"]]
+        operands = [one, *(params[k] for k in "WRB"), live, h, c, params["P"]]
         y, next_h, next_c = body.node("LSTM", operands, 3, **attrs)
         y = body("Squeeze", body("Squeeze", y, first), first)
-        query = body("Transpose", body("MatMul", next_h, given["QW"]), perm=[1, 0, 2])
-        met = body("Tanh", body("Add", given["keys"], query))
-        score = body("ReduceSum", body("Mul", met, given["V"]), body.ints(-1), keepdims=0)
-        if given["seen"]:
-            score = body("Where", given["seen"], score, body.floats(float("-inf")))
-        shares = body("Unsqueeze", body("Softmax", score, axis=-1), second)
-        found = body("MatMul", shares, given["memory"])
-        if given["AW"]:
+        query = body("Transpose", body("MatMul", next_h, params["QW"]), perm=[1, 0, 2])
+        energy = body("Tanh", body("Add", params["keys"], query))
+        score = body("ReduceSum", body("Mul", energy, params["V"]), body.ints(-1), keepdims=0)
+        if params["seen"]:
+            score = body("Where", params["seen"], score, body.floats(float("-inf")))
+        weights = body("Unsqueeze", body("Softmax", score, axis=-1), second)
+        context = body("MatMul", weights, params["memory"])
+        if params["AW"]:
             state = body("Transpose", next_h, perm=[1, 0, 2])
-            found = body("MatMul", body("Concat", state, found, axis=2), given["AW"])
-        return [next_h, next_c, body("Squeeze", found, second), y]
+            context = body("MatMul", body("Concat", state, context, axis=2), params["AW"])
+        return [next_h, next_c, body("Squeeze", context, second), y]
 
     return step

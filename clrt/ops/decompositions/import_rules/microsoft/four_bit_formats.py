@@ -1,4 +1,4 @@
-"""Products of com.microsoft with weights of 4 bits in forms of their own."""
+"""Products of com.microsoft with 4-bit weights in special formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 from clrt.ops.decompositions.import_rules.microsoft.quantised import unpacked
 
 _DOMAIN = "com.microsoft"
-# What a level stands for. Source: bitsandbytes; NF4 has quantiles of the normal distribution.
+# Value of each quantized level. Source: bitsandbytes; NF4 has quantiles of the normal distribution.
 _FP4 = (0.0, 0.0052083333, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
 _NF4 = (
     -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
@@ -24,8 +24,8 @@ _TABLES = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 @register_import_decomposition(_DOMAIN, "MatMulBnb4")
 def _matmul_bnb4(body: ImportBuilder) -> None:
-    """Inputs: A, the levels of `[N, K]` one behind the other, the high half of a byte first, and
-    what the largest of each block stands for.
+    """Inputs: A; levels of `[N, K]` flattened, high half of a byte first; largest magnitude per
+    block.
     """
     n, k, block = (int(body.attrs[name]) for name in ("N", "K", "block_size"))
     kind = int(body.attrs["quant_type"])
@@ -34,10 +34,10 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
     dtype, count = body.input_dtype(), -(-n * k // block)
     flat = body("Reshape", body.inputs[1], body.ints(-1, 1))
     halves = body("Reshape", unpacked(body, flat, 4), body.ints(-1, 2))
-    turned = body("Gather", halves, body.ints(1, 0), axis=1)
-    places = body.cast(body("Reshape", turned, body.ints(-1)), DType.INT32)
-    cut = body("Slice", places, body.ints(0), body.ints(n * k))
-    values = body("Gather", body.constant(np.array(_TABLES[kind], dtype.numpy)), cut)
+    high_first = body("Gather", halves, body.ints(1, 0), axis=1)
+    levels = body.cast(body("Reshape", high_first, body.ints(-1)), DType.INT32)
+    used = body("Slice", levels, body.ints(0), body.ints(n * k))
+    values = body("Gather", body.constant(np.array(_TABLES[kind], dtype.numpy)), used)
     blocks = body("Reshape", body.inputs[2], body.ints(count, 1))
     scales = body("Reshape", body("Expand", blocks, body.ints(1, block)), body.ints(-1))
     scales = body("Slice", scales, body.ints(0), body.ints(n * k))
@@ -49,19 +49,19 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MatMulFpQ4")
 def _matmul_fp_q4(body: ImportBuilder) -> None:
-    """Inputs: A, blocks of 32 levels column by column, and the shape `[K, N]` of what they make.
+    """Inputs: A; blocks of 32 levels, column by column; shape `[K, N]` of the weights.
 
-    A block has its scale in 4 bytes, the zero point, where it has one, in one, then the levels: the
-    low halves of 16 bytes, and then the high ones.
+    A block has a 4-byte scale, a 1-byte zero point (if `blk_quant_type` is 1), then 16 bytes of
+    levels: the low halves hold the first 16 levels, the high halves the others.
     """
     kind = int(body.attrs.get("blk_quant_type", 1))
     if kind not in (0, 1):
         raise UnsupportedError(f"blk_quant_type {kind}")
     blob, (k, n) = body.array_of(1), (int(v) for v in body.array_of(2))
-    lines = blob.reshape(n, -(-k // 32), 20 + kind)
-    scales = np.ascontiguousarray(lines[..., :4]).view(np.float32)
-    zeros = body.constant(lines[..., 4].astype(np.float32)) if kind else None
-    packed = lines[..., 4 + kind :]
+    blocks = blob.reshape(n, -(-k // 32), 20 + kind)
+    scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
+    zeros = body.constant(blocks[..., 4].astype(np.float32)) if kind else None
+    packed = blocks[..., 4 + kind :]
     levels = np.concatenate([packed & 15, packed >> 4], axis=-1)
     weights = body.constant(levels[..., ::2] | levels[..., 1::2] << 4)
     inputs = [body.inputs[0], weights, body.constant(scales[..., 0]), zeros]

@@ -1,4 +1,4 @@
-"""Fourier transforms of com.microsoft, and the products of complex numbers that go with them."""
+"""Fourier transforms and complex products of com.microsoft."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _DOMAIN = "com.microsoft"
 
 
 def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
-    """The axes of the signal.
+    """Returns the signal axes.
 
     Args:
-        behind: How many axes of the input come behind them.
+        body: Builder.
+        behind: Number of axes after the signal axes.
 
     Raises:
-        UnsupportedError: It is transformed in another form.
+        UnsupportedError: The transform is normalized or not onesided.
     """
     if not body.attrs.get("onesided", 1) or body.attrs.get("normalized", 0):
         raise UnsupportedError("a transform that is normalized, or not onesided")
@@ -31,6 +32,7 @@ def _signal_axes(body: ImportBuilder, behind: int) -> list[int]:
 def _transform(
     body: ImportBuilder, x: Value, axis: int, *, inverse: int, onesided: int = 0
 ) -> Value:
+    """Adds a DFT along an axis."""
     axes = (None, body.scalar(axis))
     return body("DFT", x, *axes, inverse=inverse, onesided=onesided)
 
@@ -47,7 +49,7 @@ def _rfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Irfft")
 def _irfft(body: ImportBuilder) -> None:
-    """The size along the last axis of the signal is even; `Rfft` leaves no sign of an odd one."""
+    """Inverts Rfft, assuming an even size of the last signal axis; the spectrum does not tell."""
     *others, last = _signal_axes(body, 1)
     y = body.inputs[0]
     for axis in others:
@@ -58,7 +60,7 @@ def _irfft(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "ComplexMul", "ComplexMulConj")
 def _complex_mul(body: ImportBuilder) -> None:
-    """Of numbers `[…, 2]`; the second one is conjugate in ComplexMulConj."""
+    """Multiplies complex numbers `[…, 2]`; ComplexMulConj conjugates the second one."""
     (a, b), (c, d) = (
         body.node("Split", [value], 2, num_outputs=2, axis=-1) for value in body.inputs[:2]
     )

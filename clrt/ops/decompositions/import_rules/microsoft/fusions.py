@@ -1,4 +1,4 @@
-"""Ops of com.microsoft that optimised models have, as compositions of ONNX's."""
+"""Ops of com.microsoft in models optimized by ONNX Runtime, composed of ONNX ops."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _bias_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BiasDropout")
 def _bias_dropout(body: ImportBuilder) -> None:
-    """Inputs: x, bias, what is added behind the dropout, the ratio, and whether it trains."""
+    """Inputs: x, bias, residual added after the dropout, ratio, training flag."""
     seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
     inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
     y, mask = body.node("Dropout", inputs, 2, **seed)
@@ -81,7 +81,7 @@ def _bias_dropout(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "TorchEmbedding")
 def _torch_embedding(body: ImportBuilder) -> None:
-    # What is behind the indices says how the table learns.
+    # Inputs after the indices concern only training.
     body.outputs = [body("Gather", *body.inputs[:2])]
 
 
@@ -107,7 +107,7 @@ def _simplified_layer_normalization(body: ImportBuilder) -> None:
 
 
 def _skip(body: ImportBuilder, bias: int) -> Value:
-    """The input, the skipped one and the bias added up."""
+    """Returns input + skip + bias."""
     return body.plus(body("Add", *body.inputs[:2]), bias)
 
 
@@ -117,7 +117,7 @@ def _skip_layer_normalization(body: ImportBuilder) -> None:
     inputs = [total, body.inputs[2], body.optional(3)]
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
-    # The statistics stand between; only training reads them.
+    # Outputs 1 and 2 are statistics, which only training reads.
     body.outputs = [y, None, None, total]
 
 
@@ -138,7 +138,7 @@ def _embed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def positions_of(body: ImportBuilder) -> Value:
-    """The places 0, 1, … of ids `[B, S]`."""
+    """Returns positions 0, 1, …, S - 1 of ids `[B, S]`."""
     return count_up(body, dim_of(body, body.inputs[0], 1))
 
 
@@ -148,10 +148,12 @@ def embed(
     positions: Value,
     affine: Sequence[Value],
 ) -> None:
-    """Rows of words, positions and segments, added up and normalised.
+    """Adds up word, position and segment embeddings and normalizes them; sets the outputs.
 
     Args:
-        look_up: Gives the rows that ids name of the table that is an input.
+        body: Builder.
+        look_up: Returns rows of a table; gets its input index and the row ids.
+        positions: Position ids.
         affine: Gamma and beta.
     """
     ids = body.inputs[0]
@@ -181,14 +183,16 @@ def _fused_matmul_activation(body: ImportBuilder) -> None:
 
 
 def _product(body: ImportBuilder) -> Value:
-    """FusedMatMul."""
-    a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
+    """Returns the product of FusedMatMul."""
+    a, b = (_transposed_operand(body, index, side) for index, side in enumerate("AB"))
     y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
     return y if alpha == 1 else body("Mul", y, body.number(alpha))
 
 
-def _turned(body: ImportBuilder, index: int, side: str) -> Value:
-    """An operand with its first axis as its rows (transBatch), then rows and columns exchanged."""
+def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
+    """Returns an operand, with axis 0 moved before the columns (transBatch) and transposed
+    (trans).
+    """
     rank = body.rank_of(index)
     perm = list(range(rank))
     if body.attrs.get(f"transBatch{side}", 0) and rank > 2:
@@ -200,10 +204,10 @@ def _turned(body: ImportBuilder, index: int, side: str) -> Value:
 
 
 def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
-    """What the activation takes that an attribute names.
+    """Returns the parameter names of the activation that the node names.
 
     Raises:
-        UnsupportedError: clrt does not have the activation.
+        UnsupportedError: clrt lacks the activation.
     """
     name = body.attrs.get("activation", "")
     if name and name not in _ACTIVATIONS:
@@ -212,19 +216,19 @@ def _parameter_names(body: ImportBuilder) -> tuple[str, ...]:
 
 
 def _named_parameters(body: ImportBuilder) -> dict[str, Any]:
-    """What the attributes `activation_…` say of the activation."""
-    given = ((name, f"activation_{name}") for name in _parameter_names(body))
-    return {name: body.attrs[attr] for name, attr in given if attr in body.attrs}
+    """Returns the activation's parameters from the attributes `activation_…`."""
+    attributes = ((name, f"activation_{name}") for name in _parameter_names(body))
+    return {name: body.attrs[attr] for name, attr in attributes if attr in body.attrs}
 
 
 def _listed_parameters(body: ImportBuilder) -> dict[str, Any]:
-    """What the attribute `activation_params` says of the activation."""
-    given = [float(v) for v in body.attrs.get("activation_params", ())]
-    return dict(zip(_parameter_names(body), given, strict=False))
+    """Returns the activation's parameters from the attribute `activation_params`."""
+    values = [float(v) for v in body.attrs.get("activation_params", ())]
+    return dict(zip(_parameter_names(body), values, strict=False))
 
 
 def _activated(body: ImportBuilder, value: Value, parameters: dict[str, Any]) -> Value:
-    """A value behind the activation that an attribute names."""
+    """Applies the node's activation, if it has one."""
     name = body.attrs.get("activation", "")
     if name == "Clip":
         bounds = [body.number(parameters[k]) if k in parameters else None for k in ("min", "max")]
@@ -240,6 +244,7 @@ def _fused_gemm(body: ImportBuilder) -> None:
 
 
 def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
+    """Adds a Conv with the attributes of the node."""
     attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
     return body("Conv", *inputs, **attrs)
 
@@ -247,7 +252,7 @@ def _conv(body: ImportBuilder, *inputs: Value | None) -> Value:
 def conv_and_activation(
     body: ImportBuilder, x: Value, weights: Value, bias: Value | None, added: Value | None
 ) -> Value:
-    """A convolution, plus what is added where that is there, behind the activation of the node."""
+    """Adds a convolution, plus `added` if not None, then the activation of the node."""
     y = _conv(body, x, weights, bias)
     return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
 
@@ -267,7 +272,7 @@ def _nhwc_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "NhwcFusedConv")
 def _nhwc_fused_conv(body: ImportBuilder) -> None:
-    """FusedConv with channels last, but for the weights."""
+    """FusedConv with channels last; the weights have channels first."""
     rank = body.rank_of()
     y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
     total = body.plus(channels_last(body, y, rank), 3)
@@ -276,10 +281,11 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CausalConvWithState")
 def _causal_conv_with_state(body: ImportBuilder) -> None:
-    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
-    P = (K - 1) dilation. The last P places of both are the state that comes after x.
+    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1)
+    dilation.
 
-    With channels last, x and the states are `[B, L, …]`, whose last axes have the channels.
+    The second output is the new state: the last P positions of past inputs and x. With channels
+    last, x and the states are `[B, L, …]`, and all axes after L are channels.
     """
     forms = {"ndim": 1, "state_window": 0}
     if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
@@ -312,7 +318,7 @@ def _causal_conv_with_state(body: ImportBuilder) -> None:
 
 
 def _one_axis_of_channels(body: ImportBuilder, value: Value) -> Value:
-    """`[B, L, …]` as `[B, C, L]`."""
+    """Converts `[B, L, …]` to `[B, C, L]`."""
     return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
@@ -323,7 +329,7 @@ def _group_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "SkipGroupNorm")
 def _skip_group_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[N, H, W, C]`, gamma, beta, what is added by place or by channel, and a bias."""
+    """Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, bias."""
     if not body.attrs.get("channels_last", 1):
         raise UnsupportedError("channels_last 0")
     skip = body.inputs[3]
@@ -334,7 +340,7 @@ def _skip_group_norm(body: ImportBuilder) -> None:
 
 
 def _normalised_groups(body: ImportBuilder, x: Value) -> Value:
-    """GroupNorm of a value with the shape and dtype of input 0."""
+    """Applies the node's GroupNorm to a value with the shape and dtype of input 0."""
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
         x = channels_first(body, x, rank)
@@ -357,7 +363,7 @@ def _bias_softmax(body: ImportBuilder) -> None:
 
 
 def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: int) -> Value:
-    """Positions `[B, S]`; one number is the first of them."""
+    """Returns positions `[B, S]`; a single number is the first position."""
     if rank > 1:
         return given
     batch, length = (dim_of(body, like, a) for a in (0, axis))
@@ -369,14 +375,14 @@ def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: 
 
 @register_import_decomposition(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: x, positions, and the tables of cosines and sines.
+    """Inputs: x, positions, cosine table, sine table.
 
-    `scale` and `is_packed_batching` change nothing, as in ONNX Runtime: the tables are scaled, and
-    positions say where a packed row stands.
+    `scale` and `is_packed_batching` are ignored, as in ONNX Runtime: the tables are scaled already,
+    and positions cover packed rows.
     """
-    x, given, cosines, sines = body.inputs[:4]
+    x, position_ids, cosines, sines = body.inputs[:4]
     rank = body.rank_of(0)
-    positions = _positions(body, given, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
+    positions = _positions(body, position_ids, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
     attrs: dict[str, Any] = {
         k: int(body.attrs.get(k, 0)) for k in ("interleaved", "num_heads", "rotary_embedding_dim")
     }

@@ -1,4 +1,4 @@
-"""Gates and norms of com.microsoft between the layers of gated and hybrid models."""
+"""Gates and norms of com.microsoft for gated and hybrid models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOMAIN = "com.microsoft"
 
 
 def _as_input(body: ImportBuilder, value: Value, index: int = 0) -> Value:
-    """A float32 in the dtype of an input."""
+    """Casts a float32 value to the dtype of an input."""
     dtype = body.input_dtype(index)
     return value if dtype is DType.FLOAT32 else body.cast(value, dtype)
 
@@ -36,7 +36,9 @@ def _gated_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GatedRMSNorm")
 def _gated_rms_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[…, H * C]`, the scale `[C]`, the gate like x. Numerics: in float32."""
+    """Inputs: x `[…, H * C]`, scale `[C]`, gate with the shape of x. Numerics: computed in
+    float32.
+    """
     size = body("Concat", body.ints(-1), body("Shape", body.inputs[1]), axis=0)
     epsilon = body.attrs.get("epsilon", 1e-5)
     rows = body("Reshape", body.as_float32(), size)
@@ -55,8 +57,10 @@ def _gated_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BranchwiseRMSNorm")
 def _branchwise_rms_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[…, C, H]`, or `[…, C * H]` where the number of branches C is given, and the
-    scale `[C * H]`, `[C, H]` or `[H]`. Numerics: in float32.
+    """Inputs: x `[…, C, H]`, or `[…, C * H]` if `num_branches` (C) is set; scale `[C * H]`, `[C,
+    H]` or `[H]`.
+
+    Numerics: computed in float32.
     """
     branches, x = int(body.attrs.get("num_branches", 0)), body.as_float32()
     if branches:
@@ -68,7 +72,7 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
     if body.has(1):
         scale = body.as_float32(1)
         if body.rank_of(1) == 1:
-            # As many rows as there are branches, or one for all of them.
+            # One row per branch, or one for all branches.
             width = body("Shape", x, start=-1)
             scale = body("Reshape", scale, body("Concat", body.ints(-1), width, axis=0))
         y = body("Mul", y, scale)
@@ -79,7 +83,7 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "LinearAttentionGate")
 def _linear_attention_gate(body: ImportBuilder) -> None:
-    """Inputs: a, its bias, the scale of the decay, and b. Numerics: the decay in float32."""
+    """Inputs: a, its bias, scale of the decay, b. Numerics: the decay is computed in float32."""
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))
     body.outputs = [_as_input(body, decay)]

@@ -1,4 +1,4 @@
-"""Attention of com.microsoft whose heads of queries share keys and values."""
+"""GroupQueryAttention of com.microsoft: query heads share keys and values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DOMAIN = "com.microsoft"
 
 
 def split_groups(body: ImportBuilder) -> list[Value]:
-    """Queries, keys and values by head, of the first three inputs or of all of them in one."""
+    """Returns q, k, v by head, from the first three inputs or from a packed input 0."""
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     operands = body.inputs[:3]
     if not body.has(1):
@@ -38,9 +38,11 @@ def split_groups(body: ImportBuilder) -> list[Value]:
 
 
 def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
-    """The place of the first of the new rows of each sequence, `[B]`, of their lengths with them.
+    """Returns the position of the first new row per sequence, `[B]`, from total lengths and row
+    count.
 
-    In a first call a row may be shorter than the others; then its places still start at 0.
+    In a first call, a sequence may be shorter than the number of rows; its positions still start at
+    0.
     """
     return body("Max", body("Sub", lengths, rows), body.scalar(0))
 
@@ -52,24 +54,27 @@ def rotate(
     table: int,
     places: Value,
 ) -> list[Value]:
-    """Queries and keys turned by their places `[B, S]`, where the node says so.
+    """Applies rotary embeddings to queries and keys, if the node has `do_rotary`.
 
     Args:
+        body: Builder.
+        operands: Queries and keys by head.
         tables: Cosines and sines.
-        table: The input that the first of them is.
+        table: Input index of the cosines.
+        places: Positions `[B, S]`.
     """
     if not body.attrs.get("do_rotary", 0):
         return list(operands)
     style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
     shape = body.input_type(table).shape
     if shape is not None and isinstance(shape[-1], int):
-        # The first elements of each head turn, as many as the tables are made for.
+        # Only the first elements of each head rotate, as many as the tables cover.
         style["rotary_embedding_dim"] = 2 * shape[-1]
     return [body("RotaryEmbedding", t, *tables, places, **style) for t in operands]
 
 
-def _stored(body: ImportBuilder, rows: Value, scale: int) -> Value:
-    """Rows as a cache holds them: as they are, or in 8 or 4 bits where an input has the scale."""
+def _quantize_rows(body: ImportBuilder, rows: Value, scale: int) -> Value:
+    """Converts rows to the cache's format: quantized to 8 or 4 bits if input `scale` is present."""
     if not body.has(scale):
         return rows
     bits = _bits(body)
@@ -83,8 +88,8 @@ def _stored(body: ImportBuilder, rows: Value, scale: int) -> Value:
     return body.cast(body("ReduceSum", both, body.ints(-1), keepdims=0), DType.UINT8)
 
 
-def _restored(body: ImportBuilder, cache: Value, scale: int) -> Value:
-    """The floats of a cache that `_stored` made."""
+def _dequantize_cache(body: ImportBuilder, cache: Value, scale: int) -> Value:
+    """Converts a cache from the format of `_quantize_rows` to the dtype of input 0."""
     if not body.has(scale):
         return cache
     if _bits(body) == 4:
@@ -97,10 +102,10 @@ def _restored(body: ImportBuilder, cache: Value, scale: int) -> Value:
 
 
 def _bits(body: ImportBuilder) -> int:
-    """How many bits an element of a cache has.
+    """Returns the bits per element of a quantized cache.
 
     Raises:
-        UnsupportedError: As many as ONNX Runtime has on GPUs only.
+        UnsupportedError: ONNX Runtime supports this format on GPUs only.
     """
     bits = int(body.attrs.get("kv_cache_bit_width", 0))
     wanted = {8: DType.INT8, 4: DType.UINT8}.get(bits)
@@ -110,14 +115,17 @@ def _bits(body: ImportBuilder) -> int:
 
 
 def grown(body: ImportBuilder, cache: Value, rows: Value, first: Value, total: Value) -> Value:
-    """A cache `[B, K, P, D]` with rows from the place `first` on, `[B]`, and room for `total`."""
+    """Writes rows into a cache `[B, K, P, D]` from position `first` `[B]` on, growing it to
+    `total`.
+    """
     return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
-def _kept(body: ImportBuilder, lengths: Value, size: Value) -> Value:
-    """How many of the places so far a window's cache of that size `[1]` holds, `[B]`.
+def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
+    """Returns how many of `lengths` positions a sliding-window cache of `size` `[1]` holds,
+    `[B]`.
 
-    Once it is full, as many go as it is larger than the window, and one.
+    Once the cache is full, size - window + 1 positions are evicted at a time.
     """
     window = body.scalar(int(body.attrs["local_window_size"]) - 1)
     step = body("Sub", size, window)
@@ -126,68 +134,78 @@ def _kept(body: ImportBuilder, lengths: Value, size: Value) -> Value:
     return body("Sub", lengths, body("Mul", step, steps))
 
 
-def _from_place(body: ImportBuilder, cache: Value, first: Value, size: Value) -> Value:
-    """As many rows `size`, `[1]`, of a cache `[B, K, P, D]`, from the place `first` on, `[B]`."""
-    places = body("Add", body("Unsqueeze", first, body.ints(1)), count_up(body, size))
+def _slice_rows(body: ImportBuilder, cache: Value, first: Value, size: Value) -> Value:
+    """Returns `size` `[1]` rows of a cache `[B, K, P, D]` from position `first` `[B]` on."""
+    positions = body("Add", body("Unsqueeze", first, body.ints(1)), count_up(body, size))
     last = body("Sub", dim_of(body, cache, 2), body.scalar(1))
-    places = body("Unsqueeze", body("Min", places, last), body.ints(1, 3))
+    positions = body("Unsqueeze", body("Min", positions, last), body.ints(1, 3))
     shape = body("Shape", cache)
     lead, width = (body("Slice", shape, body.ints(a), body.ints(b)) for a, b in ((0, 2), (3, 4)))
-    places = body("Expand", places, body("Concat", lead, size, width, axis=0))
-    return body("GatherElements", cache, places, axis=2)
+    positions = body("Expand", positions, body("Concat", lead, size, width, axis=0))
+    return body("GatherElements", cache, positions, axis=2)
 
 
-def _in_window(
+def _update_window(
     body: ImportBuilder, new: Sequence[Value], before: Value, lengths: Value, rows: Value
 ) -> tuple[list[Value], list[Value], Value]:
-    """The caches of a window with new rows: all that queries may see, and what comes of the caches.
+    """Updates sliding-window caches with new rows.
 
     Args:
-        before: How many places each row had, `[B]`.
-        lengths: How many it has now.
-        rows: How many are new, `[1]`.
+        body: Builder.
+        new: New keys and values.
+        before: Previous length per sequence, `[B]`.
+        lengths: New length per sequence, `[B]`.
+        rows: Number of new rows, `[1]`.
 
     Returns:
-        Both, and the place of the first that queries may see, `[B]`.
+        Caches with all visible rows; the caches to output; position of the first visible row,
+        `[B]`.
     """
     body.input_type(3)
     size = dim_of(body, body.inputs[3], 2)
-    kept = _kept(body, before, size)
-    first, room = body("Sub", before, kept), body("Add", size, rows)
+    cached = _cached_count(body, before, size)
+    first, capacity = body("Sub", before, cached), body("Add", size, rows)
     caches = [
-        grown(body, old, added, kept, room)
+        grown(body, old, added, cached, capacity)
         for old, added in zip(body.inputs[3:5], new, strict=True)
     ]
-    gone = body("Sub", body("Sub", lengths, _kept(body, lengths, size)), first)
-    return caches, [_from_place(body, cache, gone, size) for cache in caches], first
+    evicted = body("Sub", body("Sub", lengths, _cached_count(body, lengths, size)), first)
+    return caches, [_slice_rows(body, cache, evicted, size) for cache in caches], first
 
 
-def _added(body: ImportBuilder, bias: Value, keys: Value, count: Value, by_row: bool) -> Value:
-    """What is added to the scores of keys, of an input that has it by place.
+def _bias_of_keys(
+    body: ImportBuilder, bias: Value, keys: Value, count: Value, by_row: bool
+) -> Value:
+    """Returns the part of an additive score bias that belongs to `keys`.
 
     Args:
-        keys: The places of the keys: `[P]` from 0 on, or by row `[B, 1, 1, P]`.
-        count: P, as `[1]`.
+        body: Builder.
+        bias: Bias by query and key position.
+        keys: Key positions: `[P]` from 0 on, or per row `[B, 1, 1, P]`.
+        count: P, shape `[1]`.
+        by_row: Whether `keys` are per row.
     """
     if not by_row:
-        # It ends with the places that there are; a cache may have room behind.
+        # The bias covers filled positions only; the cache may have spare capacity.
         return padded(body, bias, 3, after=body("Sub", count, dim_of(body, bias, 3)))
     batch, lead = dim_of(body, keys, 0), body("Shape", bias, start=1, end=3)
     one = body.ints(1)
     whole = body("Expand", bias, body("Concat", batch, body.ints(1, 1, 1), axis=0))
-    places = body("Min", keys, body("Sub", dim_of(body, bias, 3), one))
-    places = body("Expand", places, body("Concat", batch, lead, one, axis=0))
-    return body("GatherElements", whole, places, axis=3)
+    positions = body("Min", keys, body("Sub", dim_of(body, bias, 3), one))
+    positions = body("Expand", positions, body("Concat", batch, lead, one, axis=0))
+    return body("GatherElements", whole, positions, axis=3)
 
 
 def _scores_kind(body: ImportBuilder) -> int:
-    """What the fourth output has of the scores: 0 nothing, 1 before the softmax, 2 behind."""
+    """Returns the content of the fourth output: 0 nothing, 1 scores before the softmax, 2 after
+    it.
+    """
     kind = int(body.attrs.get("qk_output", 0))
     return kind if body.output_count > 3 and kind in (1, 2) else 0
 
 
 def _in_order(body: ImportBuilder) -> bool:
-    """Whether which keys a query sees is said by its place and its row's length alone."""
+    """Returns whether position and sequence length alone determine which keys a query sees."""
     window = int(body.attrs.get("local_window_size", -1))
     causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)
     return not (
@@ -202,12 +220,12 @@ def _attend_in_order(
     rows: Value,
     attrs: Mapping[str, Any],
 ) -> Value:
-    """Attention of all keys that each row has, or of those up to the place of each query."""
+    """Adds attention to all keys of each sequence, or up to each query's position if causal."""
     window = int(body.attrs.get("local_window_size", -1))
     causal: dict[str, Any] = {}
     if body.attrs.get("causal", 1):
-        # Behind a row of a first call that is shorter than the others are keys of padding, which
-        # the queries there see: so places start at 0.
+        # In a first call, a sequence shorter than the others is followed by padding, whose queries
+        # see the padding's keys: so lengths are at least `rows`, and positions start at 0.
         lengths = body("Max", lengths, rows)
         causal = {"is_causal": 1, **({"left_window_size": window - 1} if window > 0 else {})}
     return body("Attention", *operands, None, None, None, lengths, **causal, **attrs)
@@ -216,10 +234,14 @@ def _attend_in_order(
 def _with_sink(
     body: ImportBuilder, k: Value, v: Value, mask: Value, count: Value
 ) -> tuple[Value, Value, Value]:
-    """Keys, values and mask with one more place, of no value, that takes its share of the softmax.
+    """Appends one position with value 0 to keys, values and mask; it absorbs part of the
+    softmax.
 
     Args:
-        count: The places so far, as `[1]`.
+        body: Builder.
+        k, v: Keys and values by head.
+        mask: Additive mask.
+        count: Number of positions, `[1]`.
     """
     extra = body.ints(1)
     k, v = (padded(body, t, 2, after=extra) for t in (k, v))
@@ -232,11 +254,11 @@ def _with_sink(
 
 @register_import_decomposition(_DOMAIN, "GroupQueryAttention")
 def _group_query_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
-    places there are in all, and the tables of cosines and sines.
+    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, lengths - 1, total length, cosines and
+    sines.
 
-    A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
-    its new ones come last. That of a window holds the last ones only (`_kept`).
+    Caches may have spare capacity. Sequence b has `seqlens_k[b] + 1` positions, of which the new
+    ones are last. A sliding-window cache holds only the last positions (`_cached_count`).
     """
     windowed, window = (
         int(body.attrs.get(name, default))
@@ -257,17 +279,19 @@ def _group_query_attention(body: ImportBuilder) -> None:
     places = body("Add", body("Unsqueeze", before, body.ints(1)), count_up(body, rows))
     tables = (body.optional(7), body.optional(8))
     q, k = rotate(body, (q, k), tables, 7, body.optional(9) or places)
-    caches = [_stored(body, t, scale) for scale, t in ((12, k), (13, v))]
+    caches = [_quantize_rows(body, t, scale) for scale, t in ((12, k), (13, v))]
     total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
     first, presents = None, caches
     if windowed:
-        caches, presents, first = _in_window(body, caches, before, lengths, rows)
+        caches, presents, first = _update_window(body, caches, before, lengths, rows)
     elif body.has(3):
         presents = caches = [
             grown(body, old, new, before, total)
             for old, new in zip(body.inputs[3:5], caches, strict=True)
         ]
-    k, v = (_restored(body, cache, scale) for scale, cache in zip((12, 13), caches, strict=True))
+    k, v = (
+        _dequantize_cache(body, cache, scale) for scale, cache in zip((12, 13), caches, strict=True)
+    )
     attrs: dict[str, Any] = {
         n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
     }
@@ -279,20 +303,20 @@ def _group_query_attention(body: ImportBuilder) -> None:
     keys = count_up(body, count)
     if windowed:
         keys = body("Add", body("Unsqueeze", first, body.ints(1, 2, 3)), keys)
-    own = body("Unsqueeze", places, body.ints(1, 3))
-    # Without an order a query sees all that its row has.
+    query_positions = body("Unsqueeze", places, body.ints(1, 3))
+    # Without causality a query sees all keys of its sequence.
     last = body("Unsqueeze", body("Sub", lengths, one), body.ints(1, 2, 3))
-    seen = body("LessOrEqual", keys, own if body.attrs.get("causal", 1) else last)
+    seen = body("LessOrEqual", keys, query_positions if body.attrs.get("causal", 1) else last)
     if window > 0:
-        oldest = body("Sub", own, body.scalar(window))
+        oldest = body("Sub", query_positions, body.scalar(window))
         seen = body("And", seen, body("Greater", keys, oldest))
     if windowed:
-        # What lies behind the last places is nobody's, and may be no number.
-        held = body("Transpose", body("LessOrEqual", keys, last), perm=[0, 1, 3, 2])
-        k, v = (body("Where", held, t, body.number(0.0)) for t in (k, v))
+        # Positions past the end are uninitialized and may hold NaN.
+        filled = body("Transpose", body("LessOrEqual", keys, last), perm=[0, 1, 3, 2])
+        k, v = (body("Where", filled, t, body.number(0.0)) for t in (k, v))
     mask = mask_of(body, seen)
     if body.has(10):
-        mask = body("Add", mask, _added(body, body.inputs[10], keys, count, bool(windowed)))
+        mask = body("Add", mask, _bias_of_keys(body, body.inputs[10], keys, count, bool(windowed)))
     if body.has(11) or body.attrs.get("smooth_softmax", 0):
         k, v, mask = _with_sink(body, k, v, mask, count)
     kind = _scores_kind(body)

@@ -1,4 +1,4 @@
-"""Ops of com.microsoft on images, as compositions of ONNX's."""
+"""Image ops of com.microsoft, composed of ONNX ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "ConvTransposeWithDynamicPads")
 def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
-    """Inputs: x, weights, pads and bias; what the pads cut off is computed first."""
+    """Inputs: x, weights, pads, bias. Computes the full output, then crops it by the pads."""
     y = body("ConvTranspose", *body.inputs[:2], body.optional(3), **body.attrs)
     if body.has(2) and body.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         axes = body.ints(*range(2, body.rank_of()))
@@ -33,9 +33,9 @@ def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MaxpoolWithMask")
 def _maxpool_with_mask(body: ImportBuilder) -> None:
-    """Elements where the mask is 0 do not count.
+    """MaxPool that ignores elements where the mask is 0.
 
-    ONNX Runtime also leaves out what is behind the first of them in a row of a window.
+    ONNX Runtime also ignores the rest of a window row after its first masked element.
     """
     x, mask = body.inputs
     lowest = body.floats(np.finfo(np.float32).min)
@@ -45,8 +45,10 @@ def _maxpool_with_mask(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CropAndResize")
 def _crop_and_resize(body: ImportBuilder) -> None:
-    """Inputs: x `[N, C, H, W]`; regions `[R, 4]` (top, left, bottom, right; 1 is the last pixel);
-    the image of each; height and width of the result.
+    """Inputs: x `[N, C, H, W]`, regions `[R, 4]`, image index per region `[R]`, output size
+    (height, width).
+
+    Regions are top, left, bottom, right, where 1 is the last pixel.
     """
     x, _, images, size = body.inputs
     mode = body.attrs.get("mode", "bilinear")
@@ -55,7 +57,7 @@ def _crop_and_resize(body: ImportBuilder) -> None:
     images = body("Cast", images, to=7)
     shape = body("Concat", body("Shape", images), body("Cast", size, to=7), axis=0)
     image = body("Expand", body("Unsqueeze", images, body.ints(1, 2)), shape)
-    (row, on_rows), (column, on_columns) = (_places(body, axis, shape) for axis in (0, 1))
+    (row, on_rows), (column, on_columns) = (_coordinates(body, axis, shape) for axis in (0, 1))
     pixels = channels_last(body, x, 4)
 
     def look_up(row: Value, column: Value) -> Value:
@@ -81,10 +83,11 @@ def _crop_and_resize(body: ImportBuilder) -> None:
     body.outputs = [channels_first(body, body("Where", inside, y, outside), 4)]
 
 
-def _places(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
-    """Where the rows (axis 0) or columns of the regions lie in x, and which of them are inside.
+def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
+    """Returns row (axis 0) or column coordinates of the regions in x, and which are inside the
+    image.
 
-    Those outside are at 0. Both broadcast to the shape `[R, rows, columns]`.
+    Coordinates outside are set to 0. Both broadcast to `shape`, `[R, rows, columns]`.
     """
     start, end = (
         body("Gather", body.inputs[1], body.ints(column), axis=1) for column in (axis, axis + 2)
@@ -99,7 +102,7 @@ def _places(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]
     at = body(
         "Add", body("Mul", start, extent), body("Mul", body.cast(number, body.input_dtype()), step)
     )
-    # The last place is exact: one at the edge is inside.
+    # The last coordinate is exact, so that the image's edge counts as inside.
     at = body("Where", body("Equal", number, last), body("Mul", end, extent), at)
     middle = body("Mul", body("Mul", body.number(0.5), body("Add", start, end)), extent)
     at = body("Where", body("Equal", count, body.ints(1)), middle, at)

@@ -17,8 +17,9 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 @register_import_decomposition("com.microsoft", "LinearAttention")
 def _linear_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v `[B, T, H * D]`, the state `[B, H, D, E]` by heads of k and v, its decay as a
-    logarithm, and the rate at which it learns; the last two by head, the decay by row of it, too.
+    """Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, log of its decay, learning rate.
+
+    Decay and rate are per head; the decay may also be per row of the state.
     """
     rule = body.attrs.get("update_rule", "gated_delta")
     if rule not in _RULES:
@@ -32,10 +33,10 @@ def _linear_attention(body: ImportBuilder) -> None:
     each = max(heads // groups, 1)
     q = body("Reshape", body.inputs[0], body.ints(0, 0, -1, each, depth))
     k = body("Reshape", body.inputs[1], body.ints(0, 0, -1, depth, 1))
-    # Heads of q or k that are fewer than those of the state serve several of it.
+    # If q or k have fewer heads than the state, each head serves several heads of the state.
     q, k = (
-        _repeated(body, t, groups // own)
-        for t, own in ((q, min(heads, groups)), (k, body.size_of(1, 2) // depth))
+        _repeated(body, t, groups // num_heads)
+        for t, num_heads in ((q, min(heads, groups)), (k, body.size_of(1, 2) // depth))
     )
     scale = body.attrs.get("scale", 0.0) or depth**-0.5
     v = body("Reshape", body.inputs[2], body.ints(0, 0, groups, 1, width))
@@ -56,14 +57,14 @@ def _linear_attention(body: ImportBuilder) -> None:
         [state, *scanned.values()], _token(list(scanned)), 2, num_scan_inputs=len(scanned),
         scan_input_axes=[1] * len(scanned), scan_output_axes=[1],
     )  # fmt: skip
-    # A Scan does not say that the rows are those of q.
+    # Type inference of Scan does not know that y has the rows of q.
     rows = body("Shape", body.inputs[0], end=2)
     shape = body("Concat", rows, body.ints(max(heads, groups) * width), axis=0)
     body.outputs = [body("Reshape", y, shape), last]
 
 
 def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
-    """A value `[B, T, H, …]` with each head that often, one behind the other."""
+    """Repeats each head of `[B, T, H, …]` `times` times, adjacent."""
     if times == 1:
         return value
     spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
@@ -73,20 +74,20 @@ def _repeated(body: ImportBuilder, value: Value, times: int) -> Value:
 
 
 def _token(names: list[str]) -> Callable[[ImportBuilder, list[Value]], list[Value]]:
-    """What a token does: the state fades and learns, then q reads it."""
+    """Returns the Scan body: decays and updates the state, then reads it with q."""
 
     def token(body: ImportBuilder, inputs: list[Value]) -> list[Value]:
         state = inputs[0]
-        given = dict(zip(names, inputs[1:], strict=True))
-        value = given["v"]
-        if "decay" in given:
-            state = body("Mul", state, given["decay"])
-        if "rate" in given:
-            # What the key finds already need not be learnt.
-            row = body("Transpose", given["k"], perm=[0, 1, 3, 2])
+        operands = dict(zip(names, inputs[1:], strict=True))
+        value = operands["v"]
+        if "decay" in operands:
+            state = body("Mul", state, operands["decay"])
+        if "rate" in operands:
+            # Delta rule: only the difference to the stored value is learnt.
+            row = body("Transpose", operands["k"], perm=[0, 1, 3, 2])
             missing = body("Sub", value, body("MatMul", row, state))
-            value = body("Mul", given["rate"], missing)
-        state = body("Add", state, body("Mul", given["k"], value))
-        return [state, body("MatMul", given["q"], state)]
+            value = body("Mul", operands["rate"], missing)
+        state = body("Add", state, body("Mul", operands["k"], value))
+        return [state, body("MatMul", operands["q"], state)]
 
     return token

@@ -1,8 +1,8 @@
-"""MoE and QMoE: of several experts, each token goes by those that its router likes best.
+"""MoE and QMoE: mixture of experts, with top-k routing per token.
 
-Every expert takes every token, and a token's result has a weight of 0 for those that it does not go
-by. So weights stay where they are, packed once and in as few bits as they come, and shapes do not
-depend on data; gathered experts would be copied for each token, which only pays for few of them.
+Every expert processes every token; experts that a token is not routed to get weight 0. So weights
+stay in place, packed once in their low-bit format, and shapes do not depend on data. Gathering
+experts would copy their weights per token, which only pays for few tokens.
 """
 
 from __future__ import annotations
@@ -29,27 +29,34 @@ _END = 1 << 62
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer of all experts.
+    """A linear layer of all experts.
 
     Attributes:
-        inputs: Of a product behind its operand, by expert: weights and bias, or what MatMulNBits
-            takes, whose attributes follow.
+        inputs: Per expert, the inputs after x: weights and bias of Gemm, or those of
+            MatMulNBits.
+        attrs: Attributes of MatMulNBits; empty for Gemm.
     """
 
     inputs: list[list[Value | None]]
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, body: ImportBuilder, x: Value, expert: int) -> Value:
+        """Applies the layer of one expert to x."""
         if self.attrs:
             return body("MatMulNBits", x, *self.inputs[expert], domain=_DOMAIN, **self.attrs)
         return body("Gemm", x, *self.inputs[expert], transB=1)
 
 
-def _each(body: ImportBuilder, value: Value | None, rows: slice, like: int) -> list[Value | None]:
-    """Rows of a value `[E, N, …]` by expert; None where it is left out.
+def _split_experts(
+    body: ImportBuilder, value: Value | None, rows: slice, like: int
+) -> list[Value | None]:
+    """Splits a value `[E, N, …]` by expert and selects rows; None per expert if it is omitted.
 
     Args:
-        like: The input whose first axis has E.
+        body: Builder.
+        value: Weights or biases of all experts; None if omitted.
+        rows: Selected rows of axis 1.
+        like: Input index whose axis 0 is E.
     """
     count = body.size_of(like, 0)
     if not value:
@@ -65,30 +72,34 @@ def _each(body: ImportBuilder, value: Value | None, rows: slice, like: int) -> l
 
 
 def _bits_of(body: ImportBuilder, index: int) -> int:
-    """Bits of the levels of the layer of QMoE whose weights are an input."""
-    own = f"fc{index // 3 + 1}_expert_weight_bits"
-    return int(body.attrs.get(own, body.attrs.get("expert_weight_bits", 4)))
+    """Returns bits per weight of the QMoE layer whose weights are input `index`."""
+    attribute = f"fc{index // 3 + 1}_expert_weight_bits"
+    return int(body.attrs.get(attribute, body.attrs.get("expert_weight_bits", 4)))
 
 
-def _packs(body: ImportBuilder, index: int, quantised: bool) -> int:
-    """Weights in an element of the layer whose weights are an input."""
+def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> int:
+    """Returns weights per element of the layer whose weights are input `index`."""
     return 8 // _bits_of(body, index) if quantised else 1
 
 
 def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised: bool) -> bool:
-    """Whether weights are declared as `[E, in, out / packs]`, and lie as `[E, out, in / packs]`.
+    """Returns whether weights declared as `[E, in, out / packs]` are stored as `[E, out, in /
+    packs]`.
 
-    Files made before August 2025 say so; the shapes tell, as in ONNX Runtime's `moe_helper`.
+    Files from before August 2025 are like this. The shapes decide, as in ONNX Runtime's
+    `moe_helper`.
 
     Args:
-        first, second: Inputs that are the weights of these layers.
+        body: Builder.
+        first, second: Input indices of the weights of the first two layers.
+        quantised: Whether the op is QMoE.
     """
     shape = body.input_type(0).shape
     hidden = shape[-1] if shape else None
     if not isinstance(hidden, int) or hidden < 1:
         return False
     rows, columns = (body.size_of(second, axis) for axis in (1, 2))
-    inner = rows * columns * _packs(body, second, quantised) // hidden
+    inner = rows * columns * _weights_per_element(body, second, quantised) // hidden
     fused = body.attrs.get("activation_type", "relu") == "swiglu" and bool(
         body.attrs.get("swiglu_fusion", 0)
     )
@@ -100,18 +111,22 @@ def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised:
 def _weights_shape(
     body: ImportBuilder, index: int, *, swapped: bool, quantised: bool
 ) -> tuple[int, ...]:
-    """`[E, out, in / packs]` of the weights of a layer.
+    """Returns `[E, out, in / packs]`, the shape of a layer's weights.
 
     Args:
-        swapped: Whether they are declared the other way round (`_is_first_layout`).
+        body: Builder.
+        index: Input index of the weights.
+        swapped: Whether the axes are declared in the old order (`_is_first_layout`).
+        quantised: Whether the op is QMoE.
 
     Raises:
-        ModelError, UnsupportedError: The input is left out, or a dim is not known.
+        ModelError: The input is omitted, or rows do not fill whole bytes.
+        UnsupportedError: A dim is symbolic.
     """
     count, rows, columns = (body.size_of(index, axis) for axis in range(3))
     if not swapped:
         return count, rows, columns
-    packs = _packs(body, index, quantised)
+    packs = _weights_per_element(body, index, quantised)
     if rows % packs:
         raise ModelError(f"its input {index} has {rows} rows, and {packs} weights in a byte.")
     return count, columns * packs, rows // packs
@@ -120,22 +135,24 @@ def _weights_shape(
 def _float_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Rows of the layer whose weights are an input, with the bias behind it."""
+    """Returns rows of the layer whose weights are input `index`, and bias the next input."""
     weights = body.inputs[index]
     if swapped:
         shape = _weights_shape(body, index, swapped=True, quantised=False)
         weights = body("Reshape", weights, body.ints(*shape))
     values = (weights, body.optional(index + 1))
-    each = [_each(body, value, rows, index) for value in values]
+    each = [_split_experts(body, value, rows, index) for value in values]
     return _Layer([list(inputs) for inputs in zip(*each, strict=True)])
 
 
 def _quantised_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Rows of the layer whose weights `[E, N, K * bits / 8]` are an input; scales, a bias follow.
+    """Returns rows of a quantized layer; inputs from `index` on: weights `[E, N, K * bits / 8]`,
+    scales, bias.
 
-    Levels are in blocks along K, or all in one. Zero points are inputs behind those of all layers.
+    Levels are grouped into blocks along K, or into one block per row. Zero points are inputs after
+    those of all layers.
     """
     number, bits = index // 3 + 1, _bits_of(body, index)
     weights, scales = (body.array_of(i) for i in (index, index + 1))
@@ -147,7 +164,7 @@ def _quantised_layer(
         size = k // block if block else count
         zeros = unpack_levels(body.array_of(10 + number), bits)[..., :size].astype(scales.dtype)
     if scales.ndim == 2:
-        # One scale for a row: blocks share it.
+        # One scale per row: all blocks share it.
         block = math.gcd(k, 128)
         scales = np.repeat(scales[..., None], k // block, axis=2)
         zeros = None if zeros is None else np.repeat(zeros[..., None], k // block, axis=2)
@@ -155,38 +172,45 @@ def _quantised_layer(
     each = [
         [None] * len(weights)
         if array is None
-        else [body.constant(np.ascontiguousarray(own[rows])) for own in array]
+        else [body.constant(np.ascontiguousarray(expert_array[rows])) for expert_array in array]
         for array in (weights, scales, zeros)
     ]
-    bias = _each(body, body.optional(index + 2), rows, index)
+    bias = _split_experts(body, body.optional(index + 2), rows, index)
     attrs = {"K": k, "N": len(range(count)[rows]), "bits": bits, "block_size": block}
     none = [None] * len(weights)
     return _Layer([list(inputs) for inputs in zip(*each, none, bias, strict=True)], attrs)
 
 
-def _shares(body: ImportBuilder, given: Value | None, *, among_best: bool) -> list[Value]:
-    """How much each expert has of the result of each token, `[T, 1]`; of two equals the last wins.
+def _expert_weights(body: ImportBuilder, weights: Value | None, *, among_best: bool) -> list[Value]:
+    """Returns each expert's weight in the result of each token, a `[T, 1]` per expert.
+
+    If logits are equal, the expert with the larger index wins.
 
     Args:
-        given: Shares of all experts, of which those of the best are taken; None for the softmax.
-        among_best: The softmax is among the best only.
+        body: Builder.
+        weights: Weights of all experts, from which those of the selected experts are read; None
+            for the softmax.
+        among_best: Whether the softmax covers the selected experts only.
     """
     logits, axis, count = body.inputs[1], body.ints(1), body.size_of(2, 0)
-    turned = body("Slice", logits, body.ints(-1), body.ints(-_END), axis, body.ints(-1))
-    best, behind = body.node("TopK", [turned, body.ints(int(body.attrs.get("k", 1)))], 2, axis=1)
-    places = body("Sub", body.scalar(count - 1), behind)
-    if among_best and not given:
+    reversed_logits = body("Slice", logits, body.ints(-1), body.ints(-_END), axis, body.ints(-1))
+    best, reversed_indices = body.node(
+        "TopK", [reversed_logits, body.ints(int(body.attrs.get("k", 1)))], 2, axis=1
+    )
+    indices = body("Sub", body.scalar(count - 1), reversed_indices)
+    if among_best and not weights:
         shares = body("Softmax", best, axis=1)
     else:
-        shares = body("GatherElements", given or body("Softmax", logits, axis=1), places, axis=1)
+        shares = body("GatherElements", weights or body("Softmax", logits, axis=1), indices, axis=1)
         if body.attrs.get("normalize_routing_weights", 0):
             shares = body("Div", shares, body("ReduceSum", shares, axis))
-    none = body("Expand", body.number(0.0, 1), body("Shape", logits))
-    every = body("ScatterElements", none, places, shares, axis=1)
+    zeros = body("Expand", body.number(0.0, 1), body("Shape", logits))
+    every = body("ScatterElements", zeros, indices, shares, axis=1)
     return body.node("Split", [every], count, num_outputs=count, axis=1)
 
 
 def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
+    """Returns SwiGLU of gate and linear part, with the node's alpha, beta and limit."""
     alpha, beta = (body.attrs.get(f"activation_{n}", d) for n, d in (("alpha", 1.0), ("beta", 0.0)))
     if "swiglu_limit" in body.attrs:
         high = body.attrs["swiglu_limit"]
@@ -197,6 +221,11 @@ def _swiglu(body: ImportBuilder, gate: Value, linear: Value) -> Value:
 
 
 def _activated(body: ImportBuilder, x: Value) -> Value:
+    """Applies the node's activation.
+
+    Raises:
+        UnsupportedError: The activation is unknown.
+    """
     match body.attrs.get("activation_type", "relu"):
         case "relu":
             return body("Relu", x)
@@ -213,30 +242,33 @@ def _activated(body: ImportBuilder, x: Value) -> Value:
 def _mix(
     body: ImportBuilder, layers: tuple[int, int, int], shares: list[Value], *, quantised: bool
 ) -> None:
-    """The sum of what the experts make of the tokens.
+    """Sets the output to the weighted sum of the experts' results.
 
     Args:
-        layers: The inputs that are the weights of the three layers.
+        body: Builder.
+        layers: Input indices of the weights of the three layers.
+        shares: Weight of each expert per token.
+        quantised: Whether the op is QMoE.
     """
     first, second, third = layers
     swapped = _is_first_layout(body, first, second, quantised=quantised)
-    make = partial(_quantised_layer if quantised else _float_layer, swapped=swapped)
-    down, gated = make(body, second), body.attrs.get("activation_type", "relu") == "swiglu"
+    make_layer = partial(_quantised_layer if quantised else _float_layer, swapped=swapped)
+    down, gated = make_layer(body, second), body.attrs.get("activation_type", "relu") == "swiglu"
     linear: _Layer | None = None
     if not gated:
         if body.has(third):
             raise UnsupportedError("a third layer of experts without swiglu")
-        gate = make(body, first)
+        gate = make_layer(body, first)
     else:
         half = _weights_shape(body, first, swapped=swapped, quantised=quantised)[1] // 2
         match int(body.attrs.get("swiglu_fusion", 0)):
             case 0:
-                gate, linear = make(body, first), make(body, third)
+                gate, linear = make_layer(body, first), make_layer(body, third)
             case 1:
-                gate, linear = (make(body, first, slice(start, None, 2)) for start in (0, 1))
+                gate, linear = (make_layer(body, first, slice(start, None, 2)) for start in (0, 1))
             case _:
                 gate, linear = (
-                    make(body, first, rows) for rows in (slice(half), slice(half, None))
+                    make_layer(body, first, rows) for rows in (slice(half), slice(half, None))
                 )
     x = body.inputs[0]
     tokens = body("Reshape", x, body("Concat", body.ints(-1), body("Shape", x, start=-1), axis=0))
@@ -254,23 +286,23 @@ def _mix(
 
 @register_import_decomposition(_DOMAIN, "MoE")
 def _moe(body: ImportBuilder) -> None:
-    """Inputs: tokens, logits of the experts, then weights `[E, out, in]` and a bias of each layer.
+    """Inputs: tokens, router logits, then weights `[E, out, in]` and bias of each layer.
 
-    `use_sparse_mixer` changes nothing, as in ONNX Runtime on CPUs.
+    `use_sparse_mixer` is ignored, as in ONNX Runtime on CPUs.
     """
     normal = bool(body.attrs.get("normalize_routing_weights", 0))
-    _mix(body, (2, 4, 6), _shares(body, None, among_best=normal), quantised=False)
+    _mix(body, (2, 4, 6), _expert_weights(body, None, among_best=normal), quantised=False)
 
 
 @register_import_decomposition(_DOMAIN, "QMoE")
 def _qmoe(body: ImportBuilder) -> None:
-    """Inputs: tokens, logits of the experts, then packed weights, scales and a bias of each layer,
-    zero points of each, and shares to take instead of the softmax of the best logits.
+    """Inputs: tokens, router logits; packed weights, scales and bias per layer; zero points per
+    layer; expert weights that replace the softmax.
 
-    `normalize_routing_weights` is about those only, as in ONNX Runtime on CPUs.
+    `normalize_routing_weights` applies only to these expert weights, as in ONNX Runtime on CPUs.
     """
     kind = body.attrs.get("quant_type", "int")
     if kind != "int" or body.attrs.get("weights_prepacked", -1) > 0:
         raise UnsupportedError(f"weights of quant_type '{kind}', or packed for a GPU of one kind")
-    shares = _shares(body, body.optional(14), among_best=True)
+    shares = _expert_weights(body, body.optional(14), among_best=True)
     _mix(body, (2, 5, 8), shares, quantised=True)

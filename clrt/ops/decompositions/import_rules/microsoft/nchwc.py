@@ -1,8 +1,9 @@
-"""com.microsoft.nchwc: what ONNX Runtime makes of convolutions when it saves a model for one CPU.
+"""com.microsoft.nchwc: blocked layouts that ONNX Runtime writes when saving a model for one CPU.
 
-A tensor `[N, C, H, W]` lies in memory as `[N, C / block, H, W, block]`, with more channels up to a
-whole block, and nodes of other domains may take it as that. So each node here moves its inputs to
-where their shape says, and its output back; where one node follows another, passes take both out.
+A tensor declared `[N, C, H, W]` is stored as `[N, C / block, H, W, block]`, with C padded to whole
+blocks; ops of other domains may read it in its declared shape. So each decomposition here converts
+its inputs to the declared layout, and its output back. Passes remove pairs of conversions between
+adjacent nodes.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ NCHWC = "com.microsoft.nchwc"
 
 
 def _plain(body: ImportBuilder, value: Value) -> Value:
-    """A tensor as its shape has it."""
+    """Converts a tensor from the blocked layout to its declared layout."""
     blocks = body("Reshape", value, body.ints(0, -1, 0, 0, body.attrs["block"]))
     moved = body("Transpose", blocks, perm=[0, 1, 4, 2, 3])
     return body("Reshape", moved, body("Shape", value))
 
 
 def _blocked(body: ImportBuilder, value: Value) -> Value:
-    """A tensor as it lies in memory."""
+    """Converts a tensor to the blocked layout."""
     count, size = body("Shape", value, end=1), body("Shape", value, start=2)
     parts = body("Concat", count, body.ints(-1, body.attrs["block"]), size, axis=0)
     moved = body("Transpose", body("Reshape", value, parts), perm=[0, 1, 3, 4, 2])
@@ -51,10 +52,10 @@ def _reorder_output(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Conv")
 def _conv(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, and what is added before the activation.
+    """Inputs: x, weights, bias, and a tensor added before the activation.
 
-    Fewer input channels than a block are as they are, in the weights and, but for convolutions of
-    each channel, in x.
+    If there are fewer input channels than a block, they are not blocked in the weights, and in x
+    only for depthwise convolutions.
     """
     block = body.attrs["block"]
     outputs, inputs, *window = (body.size_of(1, axis) for axis in range(4))

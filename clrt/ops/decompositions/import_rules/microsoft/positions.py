@@ -1,4 +1,4 @@
-"""Positions in com.microsoft: biases of scores by distance, and rotations by position."""
+"""Position ops of com.microsoft: relative position biases and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -22,30 +22,38 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "RelativePositionBias")
 def _relative_position_bias(body: ImportBuilder) -> None:
-    """The bias `[1, H, S, S]` of T5: a bucket for each small distance, wider ones behind them.
+    """Returns the bias `[1, H, S, S]` of T5: one bucket per small distance, wider buckets for
+    larger ones.
 
-    The table `[buckets, H]` lies in memory by columns.
+    The table is declared `[buckets, H]` but stored column by column.
     """
     buckets, heads = body.size_of(0, 0), body.size_of(0, 1)
     queries, keys = (
         count_up(body, body("Reshape", length, body.ints(1))) for length in body.inputs[1:3]
     )
     ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.scalar(0)
-    both = bool(body.attrs.get("is_bidirectional", 0))
-    own = _bucket_of_each(buckets // 2 if both else buckets, body.count_of("max_distance"))
-    distance = body("Abs", ahead) if both else body("Max", body("Neg", ahead), none)
-    place = body("Gather", body.constant(own), body("Min", distance, body.scalar(len(own) - 1)))
-    if both:
+    bidirectional = bool(body.attrs.get("is_bidirectional", 0))
+    bucket_table = _bucket_of_each(
+        buckets // 2 if bidirectional else buckets, body.count_of("max_distance")
+    )
+    distance = body("Abs", ahead) if bidirectional else body("Max", body("Neg", ahead), none)
+    bucket = body(
+        "Gather",
+        body.constant(bucket_table),
+        body("Min", distance, body.scalar(len(bucket_table) - 1)),
+    )
+    if bidirectional:
         later = body("Where", body("Greater", ahead, none), body.scalar(buckets // 2), none)
-        place = body("Add", place, later)
+        bucket = body("Add", bucket, later)
     table = body("Reshape", body.inputs[0], body.ints(heads, -1))
-    body.outputs = [body("Unsqueeze", body("Gather", table, place, axis=1), body.ints(0))]
+    body.outputs = [body("Unsqueeze", body("Gather", table, bucket, axis=1), body.ints(0))]
 
 
 def _bucket_of_each(count: int, limit: int) -> Array:
-    """The buckets of the distances up to a limit: half of them for one each, the others in powers.
+    """Returns the bucket of each distance from 0 to `limit`.
 
-    Numerics: float32, as T5 has it, since some distances lie on the edge of a bucket.
+    The first half of the buckets holds one distance each; the others grow logarithmically.
+    Numerics: float32 as in T5, because some distances are exactly at the edge of a bucket.
     """
     exact, distances = count // 2, np.arange(limit + 1)
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
@@ -56,8 +64,8 @@ def _bucket_of_each(count: int, limit: int) -> Array:
 
 @register_import_decomposition(_DOMAIN, "GatedRelativePositionBias")
 def _gated_relative_position_bias(body: ImportBuilder) -> None:
-    """Inputs: queries `[B, S, H * D]`, their bias, the bias by position, weights and bias of the
-    gates, the scale of the second gate by head, and the offsets of queries without padding.
+    """Inputs: queries `[B, S, H * D]`, their bias, position bias, gate weights, gate bias, scale of
+    the second gate per head, token offsets of an unpadded batch.
     """
     queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
     if body.has(6):
@@ -74,23 +82,23 @@ def _gated_relative_position_bias(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GemmaRotaryEmbedding")
 def _gemma_rotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: angles `[B, S, D]`, queries, queries with their halves turned, and keys likewise."""
+    """Inputs: angles `[B, S, D]`, queries, rotated queries (halves swapped), keys, rotated keys."""
     sine, cosine = (
         body.cast(body("Unsqueeze", body(op, body.inputs[0]), body.ints(1)), body.input_dtype(1))
         for op in ("Sin", "Cos")
     )
     body.outputs = [
-        body("Add", body("Mul", x, cosine), body("Mul", turned, sine))
-        for x, turned in (body.inputs[1:3], body.inputs[3:5])
+        body("Add", body("Mul", x, cosine), body("Mul", rotated, sine))
+        for x, rotated in (body.inputs[1:3], body.inputs[3:5])
     ]
 
 
 @register_import_decomposition(_DOMAIN, "MRotaryEmbedding")
 def _mrotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: x, positions `[3, B, S]` in time, height and width, and the tables of cosines and
-    sines, of which each column goes by one of the three.
+    """Inputs: x, positions `[3, B, S]` in time, height and width, cosine table, sine table.
 
-    `is_packed_batching` changes nothing, as in ONNX Runtime.
+    Each table column uses one of the three positions. `is_packed_batching` is ignored, as in ONNX
+    Runtime.
     """
     sections = [int(v) for v in body.attrs["mrope_section"]]
     half, scale = sum(sections), body.attrs.get("scale", 1.0)
@@ -107,11 +115,11 @@ def _mrotary_embedding(body: ImportBuilder) -> None:
     tables = []
     for table in body.inputs[2:4]:
         rows = [body("Gather", table, value) for value in positions]
-        found = rows[0]
+        mixed = rows[0]
         for stream in (1, 2):
-            own = body.constant(streams == stream)
-            found = body("Where", own, rows[stream], found)
-        tables.append(found if scale == 1 else body("Mul", found, body.number(scale)))
+            is_stream = body.constant(streams == stream)
+            mixed = body("Where", is_stream, rows[stream], mixed)
+        tables.append(mixed if scale == 1 else body("Mul", mixed, body.number(scale)))
     names = ("interleaved", "num_heads", "rotary_embedding_dim")
     attrs: dict[str, Any] = {name: int(body.attrs.get(name, 0)) for name in names}
     body.outputs = [body("RotaryEmbedding", body.inputs[0], *tables, **attrs)]

@@ -1,4 +1,4 @@
-"""The quantised ops of com.microsoft that are compositions of ONNX's."""
+"""Quantized ops of com.microsoft, composed of ONNX ops."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _POOL_ATTRS = (
 
 
 def _dequantised(body: ImportBuilder, index: int) -> Value:
-    """The tensor whose scale and zero point are the two inputs behind it."""
+    """Dequantizes input `index`; scale and zero point are the next two inputs."""
     return body("DequantizeLinear", *body.inputs[index : index + 2], body.optional(index + 2))
 
 
 def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
-    """Quantises the result with the scale at `index` and the zero point behind it."""
+    """Quantizes the result; inputs `index` and `index + 1` are scale and zero point."""
     dtype = body.input_dtype(like)
     body.outputs = [quantise(body, y, body.inputs[index], body.optional(index + 1), dtype)]
 
@@ -44,9 +44,15 @@ def _finish(body: ImportBuilder, y: Value, index: int, like: int = 0) -> None:
 def integer_product(
     body: ImportBuilder, *operands: Value | None, factor: Value, bias: Value | None = None
 ) -> Value:
-    """A B * factor + bias in float32; operands are A, B and their zero points.
+    """Returns A B * factor + bias in float32.
 
-    A and B have the shapes of the inputs 0 and 1.
+    A and B have the shapes of inputs 0 and 1.
+
+    Args:
+        body: Builder.
+        operands: A, B and their zero points.
+        factor: Scale of the product.
+        bias: Bias; None for none.
     """
     sums = body("MatMulInteger", *operands)
     y = body("Mul", body.cast(sums, DType.FLOAT32), factor)
@@ -129,7 +135,7 @@ def _qlinear_mul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MulInteger")
 def _mul_integer(body: ImportBuilder) -> None:
-    """Inputs: a and its zero point, b and its own."""
+    """Inputs: a, its zero point, b, its zero point."""
     factors = []
     for index in (0, 2):
         wide = body.cast(body.inputs[index], DType.INT32)
@@ -202,10 +208,12 @@ def _nhwc_max_pool(body: ImportBuilder) -> None:
 
 
 def _pool_attrs(body: ImportBuilder) -> dict[str, Any]:
+    """Returns the pooling attributes of the node."""
     return {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
 
 
 def _pool(body: ImportBuilder, op: str) -> None:
+    """Adds a quantized pooling op."""
     rank = body.rank_of(0)
     last = bool(body.attrs.get("channels_last", 0))
     x = _dequantised(body, 0)
@@ -226,8 +234,9 @@ def _qlinear_global_average_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QEmbedLayerNormalization")
 def _qembed_layer_normalization(body: ImportBuilder) -> None:
-    """Inputs: as EmbedLayerNormalization up to the mask, then scales and zero points of the tables,
-    gamma and beta."""
+    """Inputs: those of EmbedLayerNormalization up to the mask; then scales and zero points of
+    tables, gamma and beta.
+    """
 
     def dequantised(index: int, value: Value) -> Value:
         return body("DequantizeLinear", value, body.inputs[index + 6], body.optional(index + 11))
@@ -239,7 +248,7 @@ def _qembed_layer_normalization(body: ImportBuilder) -> None:
 
 
 def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
-    """Bytes as elements of `bits` bits along the last axis, low-order bits first."""
+    """Unpacks bytes into elements of `bits` bits along the last axis, low-order bits first."""
     if bits == 8:
         return x
     mask = body.constant(np.array((1 << bits) - 1, np.uint8))
@@ -256,17 +265,17 @@ def unpacked(body: ImportBuilder, x: Value, bits: int) -> Value:
 
 @register_import_decomposition(_DOMAIN, "MatMulNBits")
 def _matmul_nbits(body: ImportBuilder) -> None:
-    """With a block for each place of K: its weights in floats, and a product of those."""
+    """Handles `g_idx`, the block of each index of K: dequantizes the weights, then multiplies."""
     k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
     a, weights, scales, _, groups = body.inputs[:5]
     dtype = body.input_dtype()
 
     def spread(packed: Value, count: int) -> Value:
         levels = unpacked(body, body("Reshape", packed, body.ints(n, -1)), bits)
-        cut = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
-        return body.cast(cut, dtype)
+        used = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
+        return body.cast(used, dtype)
 
-    # There may be groups for the places that fill the last block, too.
+    # Groups may also cover the padding of the last block.
     groups = body("Slice", groups, body.ints(0), body.ints(k))
 
     def by_place(blocks: Value) -> Value:
@@ -278,8 +287,8 @@ def _matmul_nbits(body: ImportBuilder) -> None:
     else:
         zero, packed = body.inputs[3], body.input_dtype(3) is DType.UINT8
         zeros = by_place(spread(zero, blocks) if packed else zero)
-    moved = body("Mul", body("Sub", spread(weights, k), zeros), by_place(scales))
-    y = body("MatMul", a, body("Transpose", moved, perm=[1, 0]))
+    dequantized = body("Mul", body("Sub", spread(weights, k), zeros), by_place(scales))
+    y = body("MatMul", a, body("Transpose", dequantized, perm=[1, 0]))
     body.outputs = [body("Add", y, body.inputs[5]) if body.has(5) else y]
 
 
@@ -293,25 +302,25 @@ def _gather_block_quantized(body: ImportBuilder) -> None:
     if gather == along:
         raise UnsupportedError(f"it gathers and quantises along axis {gather}")
     axis = along + (body.rank_of(1) - 1 if along > gather else 0)
-    found = body("Gather", data, indices, axis=gather)
+    rows = body("Gather", data, indices, axis=gather)
     scale = body("Gather", scales, indices, axis=gather)
     if dtype.is_float and not block:
-        wide = body("Cast", found, to=body.input_dtype(2).onnx)
+        wide = body("Cast", rows, to=body.input_dtype(2).onnx)
         body.outputs = [body("Mul", wide, scale)]
         return
     zero = body("Gather", body.inputs[3], indices, axis=gather) if body.has(3) else None
     if dtype is DType.UINT8:
-        found = unpacked(body, found, bits)
+        rows = unpacked(body, rows, bits)
         shape = body("Shape", scale)
         if zero:
-            # A last byte may hold fewer zero points than fit.
+            # The last byte may be only partly used.
             size = body("Slice", shape, body.ints(-1), body.ints(1 << 62))
             spread = unpacked(body, zero, bits)
             zero = body("Slice", spread, body.ints(0), size, body.ints(-1))
         else:
             middle = body.constant(np.array(1 << (bits - 1), np.uint8))
             zero = body("Expand", middle, shape)
-    body.outputs = [body("DequantizeLinear", found, scale, zero, axis=axis, block_size=block)]
+    body.outputs = [body("DequantizeLinear", rows, scale, zero, axis=axis, block_size=block)]
 
 
 @register_import_decomposition(_DOMAIN, "QAttention")

@@ -1,4 +1,4 @@
-"""SparseAttention of com.microsoft: queries see blocks of keys, by a layout that heads share."""
+"""SparseAttention of com.microsoft: block-sparse attention, with layouts shared by heads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 
 @register_import_decomposition("com.microsoft", "SparseAttention")
 def _sparse_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v, a cache of keys and one of values `[B, K, P, D]`, the blocks that are seen
-    (`_seen_blocks`), how many places there are in all, those of each row, and the tables of cosines
-    and sines.
+    """Inputs: q, k, v, key and value caches `[B, K, P, D]`, block layout (2 inputs, see
+    `_seen_blocks`), total length, length per sequence, cosines and sines.
     """
     heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))
     q, k, v = split_groups(body)
@@ -41,9 +40,9 @@ def _sparse_attention(body: ImportBuilder) -> None:
     keys = count_up(body, dim_of(body, caches[0], 2))
     by_query = body("Gather", _seen_blocks(body), body("Div", places, block), axis=1)
     by_key = body("Gather", by_query, body("Div", keys, block), axis=3)
-    # From [layouts, B, S, P]: heads take the layouts in turn.
-    turns = body.constant(np.arange(heads) % body.size_of(5, 0))
-    seen = body("Gather", body("Transpose", by_key, perm=[1, 0, 2, 3]), turns, axis=1)
+    # From [layouts, B, S, P]: heads use the layouts cyclically.
+    layout_of_head = body.constant(np.arange(heads) % body.size_of(5, 0))
+    seen = body("Gather", body("Transpose", by_key, perm=[1, 0, 2, 3]), layout_of_head, axis=1)
     causal = body("LessOrEqual", keys, body("Unsqueeze", places, body.ints(1, 3)))
     mask = mask_of(body, body("And", body.cast(seen, DType.BOOL), causal))
     scale = float(body.attrs.get("scale", 0.0))
@@ -52,9 +51,10 @@ def _sparse_attention(body: ImportBuilder) -> None:
 
 
 def _seen_blocks(body: ImportBuilder) -> Value:
-    """Which blocks of keys those of queries see, `[layouts, blocks, blocks]`, as bytes.
+    """Returns which key blocks each query block sees, uint8 `[layouts, blocks, blocks]`.
 
-    Input 5 says where each row of input 6 ends, `[layouts, blocks + 1]`; that has the columns.
+    The layout is in CSR form: input 5, `[layouts, blocks + 1]`, holds the row offsets into input 6,
+    the column indices.
     """
     layouts = body.size_of(5, 0)
     ends = body("Slice", body.inputs[5], body.ints(1), body.ints(1 << 31), body.ints(1))
@@ -62,17 +62,17 @@ def _seen_blocks(body: ImportBuilder) -> Value:
     one = body.ints(1)
     number = body("Unsqueeze", count_up(body, dim_of(body, columns, 1)), one)
     past = body("LessOrEqual", body("Unsqueeze", body.cast(ends, DType.INT64), one), number)
-    # What fills up a shorter list comes behind the last row: one more row takes it.
+    # Padding of shorter lists goes to an additional last row, which is dropped.
     row = body("ReduceSum", body.cast(past, DType.INT64), body.ints(-1), keepdims=0)
     column = body("Max", columns, body.scalar(0))
     numbers = body("Unsqueeze", count_up(body, dim_of(body, columns, 0)), one)
     layout = body("Expand", numbers, body("Shape", columns))
-    where = [body("Unsqueeze", index, body.ints(-1)) for index in (layout, row, column)]
+    indices = [body("Unsqueeze", index, body.ints(-1)) for index in (layout, row, column)]
     count = dim_of(body, ends, 1)
     shape = body("Concat", body.ints(layouts), body("Add", count, one), count, axis=0)
     zero, yes = (body.constant(np.array(value, np.uint8)) for value in (0, 1))
-    found = body(
-        "ScatterND", body("Expand", zero, shape), body("Concat", *where, axis=-1),
+    scattered = body(
+        "ScatterND", body("Expand", zero, shape), body("Concat", *indices, axis=-1),
         body("Expand", yes, body("Shape", columns)),
     )  # fmt: skip
-    return body("Slice", found, body.ints(0), count, one)
+    return body("Slice", scattered, body.ints(0), count, one)

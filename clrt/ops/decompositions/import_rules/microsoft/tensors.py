@@ -1,4 +1,4 @@
-"""Ops of com.microsoft that compute with tensors of any kind, as compositions of ONNX's."""
+"""Generic tensor ops of com.microsoft, composed of ONNX ops."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 )
 
 _DOMAIN = "com.microsoft"
-# Tokens of an n-gram, for each of which there are four nodes.
-_MOST_GRAM = 1000
+# Maximum tokens per n-gram; each adds four nodes.
+_MAX_GRAM_TOKENS = 1000
 
 
 @register_import_decomposition(_DOMAIN, "SampleOp")
@@ -32,7 +32,7 @@ def _expand_dims(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CDist")
 def _cdist(body: ImportBuilder) -> None:
-    """Distances of the rows of `[M, N]` to those of `[K, N]`."""
+    """Returns distances between the rows of `[M, N]` and of `[K, N]`, `[M, K]`."""
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
@@ -42,7 +42,7 @@ def _cdist(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "UnfoldTensor")
 def _unfold_tensor(body: ImportBuilder) -> None:
-    """Slices of `size` elements of an axis, `step` apart, each along a new last axis."""
+    """Returns windows of `size` elements of an axis, `step` apart, along a new last axis."""
     rank = body.rank_of()
     axis, size = int(body.attrs.get("dim", -1)) % max(rank, 1), int(body.attrs["size"])
     if size < 1:
@@ -70,16 +70,16 @@ def _gather_nd(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GridSample")
 def _grid_sample(body: ImportBuilder) -> None:
-    """The modes have had other names since."""
+    """Converts the old mode names."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}
-    given = body.attrs.get("mode", "bilinear")
-    attrs = {**body.attrs, "mode": mode.get(given, given)}
+    name = body.attrs.get("mode", "bilinear")
+    attrs = {**body.attrs, "mode": mode.get(name, name)}
     body.outputs = [body("GridSample", *body.inputs, **attrs)]
 
 
 @register_import_decomposition(_DOMAIN, "Pad")
 def _pad(body: ImportBuilder) -> None:
-    """The pads may be one row, the value a list of one."""
+    """Accepts pads of shape `[1, n]`, and a value of shape `[1]`."""
     pads = body("Reshape", body.inputs[1], body.ints(-1))
     value = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else None
     mode = body.attrs.get("mode", "constant")
@@ -88,7 +88,7 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Range")
 def _range(body: ImportBuilder) -> None:
-    """Each number may be a list of one; the step may be left out."""
+    """Accepts inputs of shape `[1]`, and an omitted step."""
     ends = [body("Reshape", x, body.ints()) for x in body.inputs[:2]]
     step = body("Reshape", body.inputs[2], body.ints()) if body.has(2) else body.number(1)
     body.outputs = [body("Range", *ends, step)]
@@ -96,52 +96,53 @@ def _range(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "Unique")
 def _unique(body: ImportBuilder) -> None:
-    """In the order they come, and without the places where they do."""
+    """Returns unique elements in order of first occurrence, inverse indices and counts."""
     y, _, which, counts = body.node("Unique", body.inputs, 4, sorted=0)
     body.outputs = [y, which, counts]
 
 
 @register_import_decomposition(_DOMAIN, "NGramRepeatBlock")
 def _ngram_repeat_block(body: ImportBuilder) -> None:
-    """Scores `[B, V]` are -inf where the token would end an n-gram that ids `[B, S]` have."""
+    """Sets scores `[B, V]` of tokens that would repeat an n-gram of ids `[B, S]` to -inf."""
     ids, scores = body.inputs
-    size, last = body.count_of("ngram_size", most=_MOST_GRAM), body.ints(1)
+    size, last = body.count_of("ngram_size", most=_MAX_GRAM_TOKENS), body.ints(1)
     end = body.ints(1 << 62)
 
     def part(start: int, stop: int) -> Value:
         return body("Slice", ids, body.ints(start), body.ints(stop) if stop else end, last)
 
     tokens = part(size - 1, 0)
-    # A token is barred where all before it in its n-gram are the last ones of the row.
-    barred = body("Equal", tokens, tokens)
-    for place in range(size - 1):
-        ends = part(place, place - size + 1), part(place - size + 1, place - size + 2)
-        barred = body("And", barred, body("Equal", *ends))
+    # A token is blocked if the tokens before it in its n-gram equal the last tokens of the row.
+    blocked = body("Equal", tokens, tokens)
+    for position in range(size - 1):
+        ends = part(position, position - size + 1), part(position - size + 1, position - size + 2)
+        blocked = body("And", blocked, body("Equal", *ends))
     none = body("Expand", body.constant(np.array(0, np.int32)), body("Shape", scores))
-    updates = body("Cast", barred, to=6)
-    found = body("ScatterElements", none, tokens, updates, axis=1, reduction="max")
+    updates = body("Cast", blocked, to=6)
+    mask = body("ScatterElements", none, tokens, updates, axis=1, reduction="max")
     lowest = body.number(-math.inf, 1)
-    body.outputs = [body("Where", body("Cast", found, to=9), lowest, scores)]
+    body.outputs = [body("Where", body("Cast", mask, to=9), lowest, scores)]
 
 
 @register_import_decomposition(_DOMAIN, "WordConvEmbedding")
 def _word_conv_embedding(body: ImportBuilder) -> None:
-    """The largest tanh of a convolution over the characters of each word, `[words, filters]`.
+    """Returns the maximum over positions of tanh(convolution) on each word's characters, `[words,
+    filters]`.
 
-    Inputs: characters `[words, places]`, 0 behind the last one; filters `[F, 1, window, E]` and
-    bias; a table `[characters, E]`. A word without characters gives zeros.
+    Inputs: characters `[words, positions]`, padded with 0; filters `[F, 1, window, E]` and bias;
+    table `[characters, E]`. A word without characters yields zeros.
     """
     ids, weights, bias, table = body.inputs
     letters = body("Gather", table, ids)
     y = body("Conv", body("Unsqueeze", letters, body.ints(1)), weights, bias)
     y = body("Tanh", body("Squeeze", y, body.ints(3)))
-    # A window counts up to the end of the word; the first one always does.
-    given = body("Greater", ids, body.constant(np.array(0, np.int32)))
-    count = body("ReduceSum", body("Cast", given, to=7), body.ints(1))
-    places = count_up(body, dim_of(body, y, 2))
+    # Windows past the end of the word are ignored, except the first one.
+    is_character = body("Greater", ids, body.constant(np.array(0, np.int32)))
+    count = body("ReduceSum", body("Cast", is_character, to=7), body.ints(1))
+    positions = count_up(body, dim_of(body, y, 2))
     last = body("Max", body("Sub", count, dim_of(body, weights, 2)), body.ints(0))
-    ended = body("Unsqueeze", body("Greater", places, last), body.ints(1))
+    ended = body("Unsqueeze", body("Greater", positions, last), body.ints(1))
     y = body("Where", ended, body.floats(-1e12), y)
     largest = body("ReduceMax", y, body.ints(2), keepdims=0)
-    first = body("Slice", given, body.ints(0), body.ints(1), body.ints(1))
+    first = body("Slice", is_character, body.ints(0), body.ints(1), body.ints(1))
     body.outputs = [body("Where", first, largest, body.floats(0))]

@@ -1,4 +1,4 @@
-"""Batches of com.microsoft whose padding is gone: rows of tokens, one sequence behind the other."""
+"""Unpadded batches of com.microsoft: tokens of all sequences concatenated, without padding."""
 
 from __future__ import annotations
 
@@ -16,29 +16,35 @@ from clrt.ops.decompositions.import_rules.microsoft.attention import attend, mas
 _DOMAIN = "com.microsoft"
 
 
-def _token_places(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Where tokens `[T, …]` are among the places of all rows, `[T]`; offsets of padding follow."""
+def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
+    """Returns the flat positions of tokens `[T, …]` in the padded batch, `[T]`.
+
+    `offsets` holds these first, then the positions of padding.
+    """
     flat = body("Reshape", offsets, body.ints(-1))
-    found = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
-    return body.cast(found, DType.INT64)
+    flat_positions = body("Slice", flat, body.ints(0), dim_of(body, tokens, 0), body.ints(0))
+    return body.cast(flat_positions, DType.INT64)
 
 
 def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Tokens `[T, W]` of the dtype of input 0 as `[B, S, W]`, with zeros for the padding.
+    """Scatters tokens `[T, W]` of the dtype of input 0 into a padded batch `[B, S, W]`, with
+    zeros.
 
     Args:
-        offsets: `[B, S]`, where the tokens are, and then the padding.
+        body: Builder.
+        tokens: Concatenated tokens.
+        offsets: `[B, S]`: flat positions of tokens, then of padding.
     """
     width = dim_of(body, tokens, 1)
     flat = body("Concat", body("Reshape", body("Size", offsets), body.ints(1)), width, axis=0)
-    places = body("Unsqueeze", _token_places(body, tokens, offsets), body.ints(1))
+    places = body("Unsqueeze", _token_positions(body, tokens, offsets), body.ints(1))
     rows = body("ScatterND", body("Expand", body.number(0.0), flat), places, tokens)
     return body("Reshape", rows, body("Concat", body("Shape", offsets), width, axis=0))
 
 
 @register_import_decomposition(_DOMAIN, "RemovePadding")
 def _remove_padding(body: ImportBuilder) -> None:
-    """Inputs: `[B, S, W]`, and how many places of each row are tokens, which come first."""
+    """Inputs: `[B, S, W]`, number of tokens per row, which come first."""
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
     places = count_up(body, dim_of(body, x, 1))
@@ -63,11 +69,13 @@ def _restore_padding(body: ImportBuilder) -> None:
 
 
 def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -> None:
-    """Attention on queries, keys and values `[T, W]`.
+    """Adds attention on queries, keys and values `[T, W]`; sets the output `[T, W]`.
 
     Args:
-        first: The input that has the offsets of the tokens; the next one has where the rows of the
-            batch end, and the one behind it what is added to the scores.
+        body: Builder.
+        operands: Queries, keys and values.
+        first: Input index of the token offsets; the next inputs are the cumulative sequence
+            lengths and the additive bias of the scores.
     """
     offsets, ends = body.inputs[first : first + 2]
     q, k, v = (with_padding(body, value, offsets) for value in operands)
@@ -82,18 +90,22 @@ def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -
     mask = mask_of(body, seen)
     y = attend(body, q, k, v, int(body.attrs["num_heads"]), body.plus(mask, first + 2))[0]
     rows = body("Reshape", y, body("Concat", body.ints(-1), dim_of(body, y, 2), axis=0))
-    body.outputs = [body("Gather", rows, _token_places(body, operands[0], offsets))]
+    body.outputs = [body("Gather", rows, _token_positions(body, operands[0], offsets))]
 
 
 @register_import_decomposition(_DOMAIN, "PackedAttention")
 def _packed_attention(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, the offsets and ends of the tokens, what is added to the scores."""
+    """Inputs: x, weights, bias, token offsets, cumulative sequence lengths, additive bias of the
+    scores.
+    """
     _attend_packed(body, project(body), 3)
 
 
 @register_import_decomposition(_DOMAIN, "PackedMultiHeadAttention")
 def _packed_multi_head_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v `[T, W]`, or all of them `[T, H, 3, D]`, their bias, and those above."""
+    """Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then those of
+    PackedAttention.
+    """
     if body.rank_of(0) == 4:
         parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
         operands = [body("Reshape", part, body.ints(0, -1)) for part in parts]
