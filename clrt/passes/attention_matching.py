@@ -1,4 +1,4 @@
-"""Takes apart what surrounds a softmax attention: the scores and the split heads."""
+"""Matchers for the scores and split heads of an attention written out in primitive ops."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from clrt.passes.matching import (
     uniform,
 )
 
-# Below this, adding and replacing give the same float32: |scores| is lost in the rounding.
+# Maximum mask value: at or below it, adding and replacing give the same float32, since the score is
+# lost in rounding.
 MASKED = -1e30
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Where(condition, scores, number), or with the two swapped (keep false)."""
+    """Mask Where(condition, scores, number); Where(condition, number, scores) if not `keep`."""
 
     condition: Value
     number: Value
@@ -34,13 +35,14 @@ class Choice:
 
 @dataclass
 class Scores:
-    """scale * (q k^T) and masks.
+    """Attention scores: scale * (q k^T) with masks.
 
     Attributes:
-        softcap: Without masks they are limited to it, by tanh; 0 for no limit.
         product: The MatMul of q and k^T.
-        masks: Values that are added, and choices, from the scores on.
-        nodes: All nodes between the product (included) and the softmax.
+        scale: Factor of the product.
+        softcap: Limit of the scores before masks, by softcap * tanh(scores / softcap); 0 for none.
+        masks: Added values and Where masks, in order of application.
+        nodes: All nodes from the product (inclusive) to the softmax (exclusive).
     """
 
     product: Node
@@ -52,13 +54,20 @@ class Scores:
 
 @dataclass
 class Heads:
-    """One operand of the attention before its heads were split.
+    """One operand of an attention before its heads were split.
 
     Attributes:
-        base: [B, S, H, D], or [B, S, D] or [B, 1, S, D] with one head; where `by_head`,
-            [B, H, S, D].
-        repeat: How many heads next to each other are this one.
-        source: What `base` is a view of, if that is [B, S, W]; the heads start at `offset`.
+        base: Tensor [B, S, H, D]; [B, S, D] or [B, 1, S, D] for one head; [B, H, S, D] if
+            `by_head`.
+        batch: B.
+        length: S, the number of tokens.
+        count: H, the number of heads.
+        size: D, the head size.
+        scale: Factor applied to the operand after `base`.
+        by_head: Whether the heads axis of `base` comes before the tokens axis.
+        repeat: Number of adjacent query heads that share each head.
+        source: Tensor [B, S, W] whose columns `base` is a view of; None if there is none.
+        offset: First column of the heads in `source`.
     """
 
     base: Value
@@ -74,19 +83,19 @@ class Heads:
 
     @property
     def merged_shape(self) -> Shape:
-        """[B, S, H * D]."""
+        """Shape [B, S, H * D], with heads side by side."""
         return (self.batch, self.length, self.count * self.size)
 
 
 def as_product(node: Node | None) -> Operands | None:
-    """The operands of a plain matrix product."""
+    """Returns the operands of a MatMul, or FusedMatMul without epilogue; None for other nodes."""
     if node is None or op_name(node) not in ("MatMul", "clrt.FusedMatMul"):
         return None
     return None if getattr(node.op, "steps", ()) else strip_transposes(node)
 
 
 def find_scores(value: Value) -> Scores | str | None:
-    """The scores that a value is; a reason where it nearly is; None where it is something else."""
+    """Matches attention scores; returns a reject reason for a near miss, None for other values."""
     node = value.producer
     if node is None:
         return None
@@ -117,6 +126,7 @@ def find_scores(value: Value) -> Scores | str | None:
 
 
 def _where(node: Node) -> Scores | str | None:
+    """Matches scores masked by a Where."""
     for scores, number, keep in ((1, 2, True), (2, 1, False)):
         inner = find_scores(node.arg(scores))
         if not isinstance(inner, Scores):
@@ -133,10 +143,13 @@ def _where(node: Node) -> Scores | str | None:
 
 
 def find_heads(value: Value, *, transposed: bool) -> Heads | str:
-    """The operand before its heads were split, or why that cannot be seen.
+    """Traces an attention operand back to the tensor before its heads were split.
 
     Args:
-        transposed: The value is [B, H, D, S] (k as MatMul reads it), not [B, H, S, D].
+        transposed: Whether the value is [B, H, D, S] (k as MatMul reads it), not [B, H, S, D].
+
+    Returns:
+        The heads; a reject reason if the split is not recognised.
     """
     if value.shape is None or len(value.shape) not in (3, 4):
         return f"'{value.name}' {value.type} is not [B, H, S, D]"
@@ -164,11 +177,12 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
 
 
 def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
-    """What a Reshape to [B, H, S, D] shows: [B, H / n, S, D], of which each head counts n times.
+    """Looks through a Reshape to [B, H, S, D], and head repetition, scale or Transpose before it.
 
     Returns:
-        That, n, a scale on the way, and whether the last two axes of `value` are swapped: some
-        exporters transpose k as [B * H, S, D].
+        The source [B, H / n, S, D], the repetition n of its heads, the scale, and whether the last
+        two axes of `value` are swapped (some exporters transpose k as [B * H, S, D]); None if the
+        Reshape is none of these.
     """
     view = produced_by(value, "Reshape")
     if view is None or value.shape is None or len(value.shape) != 4:
@@ -177,11 +191,15 @@ def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
     source, scale = view.arg(0), 1.0
     while (pair := scaled(source.producer)) is not None:
         source, scale = pair[0], scale * pair[1]
-    turn = source.producer
-    swapped = turn is not None and isinstance(turn.op, Transpose) and turn.op.order(3) == (0, 2, 1)
+    transpose = source.producer
+    swapped = (
+        transpose is not None
+        and isinstance(transpose.op, Transpose)
+        and transpose.op.order(3) == (0, 2, 1)
+    )
     if swapped:
-        assert turn is not None
-        merge = produced_by(turn.arg(0), "Reshape")
+        assert transpose is not None
+        merge = produced_by(transpose.arg(0), "Reshape")
         if merge is None or not same_shape(source.shape, (batch * count, length, size)):
             return None
         source, length, size = merge.arg(0), size, length
@@ -191,19 +209,20 @@ def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
     split = None if expand is None else produced_by(expand.arg(0), "Reshape")
     if split is None or source.shape is None or len(source.shape) != 5:
         return None
-    inner, kept, repeat = split.arg(0), source.shape[1], source.shape[2]
-    if not isinstance(kept, int) or not isinstance(repeat, int) or kept * repeat != count:
+    inner, num_heads, repeat = split.arg(0), source.shape[1], source.shape[2]
+    if not isinstance(num_heads, int) or not isinstance(repeat, int) or num_heads * repeat != count:
         return None
     shapes = (
-        (source.shape, (batch, kept, repeat, length, size)),
-        (split.output.shape, (batch, kept, 1, length, size)),
-        (inner.shape, (batch, kept, length, size)),
+        (source.shape, (batch, num_heads, repeat, length, size)),
+        (split.output.shape, (batch, num_heads, 1, length, size)),
+        (inner.shape, (batch, num_heads, length, size)),
     )
-    fits = all(same_shape(actual, wanted) for actual, wanted in shapes)
-    return (inner, repeat, scale, swapped) if fits else None
+    matches = all(same_shape(actual, expected) for actual, expected in shapes)
+    return (inner, repeat, scale, swapped) if matches else None
 
 
 def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | None:
+    """Builds heads of a value that `perm` transposes to [B, H, S, D]; None if unsupported."""
     shape = value.shape
     assert shape is not None
     size = shape[-1]
@@ -222,7 +241,7 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
 
 
 def _unsplit(heads: Heads) -> Heads:
-    """Finds the [B, S, W] value behind the split, through scaling, Split and Slice."""
+    """Sets `source` to the [B, S, W] tensor before the split, through scaling, Split and Slice."""
     value = heads.base
     view = produced_by(value, "Reshape")
     if view is not None:
@@ -240,7 +259,7 @@ def _unsplit(heads: Heads) -> Heads:
 
 
 def part_of(value: Value) -> tuple[Value, int] | None:
-    """The wider value of which a value is some columns, and the first of them."""
+    """Returns the value that a Split or Slice takes columns of, and the first column; or None."""
     node, shape = value.producer, value.shape
     if node is None or shape is None:
         return None
@@ -266,7 +285,7 @@ def part_of(value: Value) -> tuple[Value, int] | None:
 
 
 def merged(build: Builder, heads: Heads) -> Value:
-    """[B, S, W] with the heads side by side, or [B, H, S, D]."""
+    """Returns the operand of the fused op: [B, S, W] with heads side by side, or [B, H, S, D]."""
     if heads.source is not None:
         return heads.source
     if heads.by_head:

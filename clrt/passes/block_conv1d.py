@@ -1,8 +1,7 @@
-"""Conv of few maps along one axis: neighbouring places of y are maps of their own.
+"""1-D Conv of few output channels: computes R neighboring outputs as R times as many channels.
 
-One map fills one lane of a vector. With R places at a time, a window is (R - 1) strides longer and
-begins R strides behind the last one, and its R sums are the maps of one place. A resampler, or any
-filter of a signal, is such a Conv.
+An output channel fills one SIMD lane. A block of R outputs reads a window that is (R - 1) strides
+longer, and blocks are R strides apart. Resamplers and other signal filters are such convolutions.
 """
 
 from __future__ import annotations
@@ -23,20 +22,26 @@ from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _RANKS = (3, 4, 5)
-# Floats of a vector of today's CPUs, at most.
+# Maximum number of float32 lanes of a CPU vector (512 bits).
 _LANES = 16
-_PLACES = (4, 8, 16)
-# A longer window has zeros in it: so much of the work as it was may be left at most.
-_MOST_WORK = 0.5
+# Candidate numbers of outputs per block.
+_BLOCKS = (4, 8, 16)
+# Maximum work of the blocked convolution relative to the original; its longer windows contain
+# zeros.
+_MAX_WORK = 0.5
 
 
 @dataclass(frozen=True)
-class _Line:
-    """The axis along which windows move, and how many places of it are taken at a time.
+class _Geometry:
+    """Geometry of a convolution along one axis, in blocks of outputs.
 
     Attributes:
-        axis: Of x.
-        work: What a place takes, in lanes times the taps of a window.
+        axis: Axis of x along which windows move.
+        taps: Window size in elements.
+        stride: Distance of windows in elements.
+        pads: Zeros before and after x.
+        maps: Number of output channels.
+        places: Number of outputs per block.
     """
 
     axis: int
@@ -48,17 +53,18 @@ class _Line:
 
     @property
     def work(self) -> float:
+        """Work per output: SIMD lanes used, times the growth of the window."""
         lanes = -(-self.maps * self.places // _LANES) * _LANES
         return lanes / self.places * (self.taps + self.more) / self.taps
 
     @property
     def more(self) -> int:
-        """Elements of a window besides those of its first place."""
+        """Number of elements by which the window of a block exceeds that of one output."""
         return (self.places - 1) * self.stride
 
 
 class WidenLines(Pass):
-    """Conv -> Pad, Conv of more maps, Reshape, Slice."""
+    """1-D Conv -> Pad, Conv of blocks with more output channels, Reshape, Slice."""
 
     name = "widen_lines"
 
@@ -66,15 +72,15 @@ class WidenLines(Pass):
         return op in (Conv, FusedConv)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        line = _line(node)
+        line = _geometry(node)
         if line is None:
             return None
         if isinstance(line, str):
             return Miss(line, node)
-        wide = min((replace(line, places=r) for r in _PLACES), key=lambda x: x.work)
-        if wide.work > _MOST_WORK * line.work:
+        blocked = min((replace(line, places=r) for r in _BLOCKS), key=lambda x: x.work)
+        if blocked.work > _MAX_WORK * line.work:
             return Miss("longer windows would take as long", node)
-        return Match(view, node, payload=wide)
+        return Match(view, node, payload=blocked)
 
     def rewrite(self, match: Match) -> Patch:
         build, node, line = match.builder(self.name), match.root, match.payload
@@ -108,8 +114,8 @@ class WidenLines(Pass):
         return build.patch({y: build.add(Reshape(1), value, build.dims(y.shape))})
 
 
-def _line(node: Node) -> _Line | str | None:
-    """How windows move; else why they do not move along a line, or None for most of Conv."""
+def _geometry(node: Node) -> _Geometry | str | None:
+    """Returns the geometry of a 1-D convolution; a reject reason for a near miss, else None."""
     op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
     assert isinstance(op, (Conv, FusedConv))
     window = op.window(w.shape)
@@ -132,14 +138,14 @@ def _line(node: Node) -> _Line | str | None:
     if any(p for a, p in enumerate(pads) if a % count != axis - 2):
         return "it pads other axes, too"
     ends = pads[axis - 2], pads[axis - 2 + count]
-    return _Line(axis, sizes[axis - 2], (op.strides or (1,) * count)[axis - 2], ends, maps)
+    return _Geometry(axis, sizes[axis - 2], (op.strides or (1,) * count)[axis - 2], ends, maps)
 
 
-def _weights(w: Array, line: _Line) -> Array:
-    """Weights [O, C, window] as [places and O, C, longer window]."""
+def _weights(w: Array, line: _Geometry) -> Array:
+    """Expands weights [O, C, window] to shifted copies [places * O, C, longer window]."""
     maps, channels = w.shape[:2]
     taps = w.reshape(maps, channels, line.taps)
-    found = np.zeros((line.places, maps, channels, line.taps + line.more), w.dtype)
+    blocks = np.zeros((line.places, maps, channels, line.taps + line.more), w.dtype)
     for place in range(line.places):
-        found[place, :, :, place * line.stride :][..., : line.taps] = taps
-    return found.reshape(line.places * maps, channels, -1)
+        blocks[place, :, :, place * line.stride :][..., : line.taps] = taps
+    return blocks.reshape(line.places * maps, channels, -1)

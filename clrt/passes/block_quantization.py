@@ -1,4 +1,4 @@
-"""Weights as small integers with a scale and a zero point per block."""
+"""Block quantization of weight matrices: integers with a scale and a zero point per block of K."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# Shares of a block's range that the levels span; the pair with the least error wins.
+# Candidate fractions of a block's minimum and maximum that the quantized range spans; the pair of
+# least error is used.
 _REACHES = (1.0, 0.95, 0.9, 0.85, 0.8)
-# Columns whose corrections reach the others at once.
+# Columns per GPTQ step: corrections to later columns are applied once per step.
 _STRIPE = 128
+# Added to the diagonal of the moments, relative to its mean, so that they can be inverted.
 _DAMPING = 0.01
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Weights `[N, K]` as (level - zero) * scale.
+    """Block-quantized weights `[N, K]`: (level - zero) * scale.
 
     Attributes:
-        levels: uint8 `[N, K]`.
-        scales: float32 `[N, blocks]`.
-        zeros: uint8 `[N, blocks]`.
-        block: Places to a block.
+        levels: Quantized values, uint8 `[N, K]`.
+        scales: Scales, float32 `[N, blocks]`.
+        zeros: Zero points, uint8 `[N, blocks]`.
+        block: Number of elements of a row per block.
     """
 
     levels: NDArray[np.uint8]
@@ -33,7 +35,7 @@ class Rounded:
     block: int
 
     def restored(self) -> Floats:
-        """The weights that the levels stand for."""
+        """Dequantizes the weights to float32 `[N, K]`."""
         at = np.arange(self.levels.shape[1]) // self.block
         levels = self.levels.astype(np.float32)
         return np.asarray((levels - self.zeros[:, at]) * self.scales[:, at], np.float32)
@@ -42,15 +44,17 @@ class Rounded:
 def round_blocks(
     weights: Floats, block: int, bits: int, moments: Floats | None = None, *, search: bool = True
 ) -> Rounded:
-    """Rounds each row in blocks of `block` places.
+    """Quantizes each row in blocks of `block` elements.
 
     Args:
         weights: float32 `[N, K]`.
-        moments: `[K, K]`, the sum of x xT over inputs x of the product. Rounding errors are then
-            passed on to the places not rounded yet, such that the product changes least.
-        search: Whether levels that span less than a block's range are tried, too; they err less.
+        block: Number of elements per block; the last block may be shorter.
+        bits: Bits per element, at most 8.
+        moments: `[K, K]`, the sum of x xT over inputs x of the product. If given, rounding errors
+            are compensated in the columns not quantized yet, so that the product changes least.
+        search: Whether to also try ranges narrower than a block's, which reduces the error.
 
-    Source: the second form is GPTQ (Frantar et al. 2022, arXiv 2210.17323).
+    Source: with moments, GPTQ (Frantar et al. 2022, arXiv 2210.17323).
     """
     n, k = weights.shape
     reaches = _REACHES if search else _REACHES[:1]
@@ -61,9 +65,9 @@ def round_blocks(
     scales, zeros = np.empty((n, blocks), np.float32), np.empty((n, blocks), np.uint8)
     if moments is None:
         for b in range(blocks):
-            part = slice(b * block, (b + 1) * block)
-            scales[:, b], zeros[:, b] = _grid(work[:, part], bits, reaches)
-            levels[:, part] = _levels(work[:, part], scales[:, [b]], zeros[:, [b]], bits)
+            columns = slice(b * block, (b + 1) * block)
+            scales[:, b], zeros[:, b] = _grid(work[:, columns], bits, reaches)
+            levels[:, columns] = _levels(work[:, columns], scales[:, [b]], zeros[:, [b]], bits)
         return Rounded(levels[:, :k], scales, zeros, block)
     inverse = _inverse_root(moments)
     for first in range(0, k, _STRIPE):
@@ -73,10 +77,10 @@ def round_blocks(
             b = j // block
             if j % block == 0:
                 scales[:, b], zeros[:, b] = _grid(work[:, j : j + block], bits, reaches)
-            place = slice(j, j + 1)
-            levels[:, place] = _levels(work[:, place], scales[:, [b]], zeros[:, [b]], bits)
-            rounded = (levels[:, place] - zeros[:, [b]].astype(np.float64)) * scales[:, [b]]
-            error = (work[:, place] - rounded) / inverse[j, j]
+            column = slice(j, j + 1)
+            levels[:, column] = _levels(work[:, column], scales[:, [b]], zeros[:, [b]], bits)
+            rounded = (levels[:, column] - zeros[:, [b]].astype(np.float64)) * scales[:, [b]]
+            error = (work[:, column] - rounded) / inverse[j, j]
             work[:, j:last] -= error * inverse[j, j:last]
             errors[:, j - first] = error[:, 0]
         work[:, last:k] -= errors @ inverse[first:last, last:]
@@ -86,7 +90,7 @@ def round_blocks(
 def _grid(
     block: NDArray[np.float64], bits: int, reaches: tuple[float, ...]
 ) -> tuple[Floats, NDArray[np.uint8]]:
-    """The scale and zero point of each row that round it with the least error."""
+    """Returns scale `[N]` and zero point `[N]` of least squared error for a block `[N, block]`."""
     top = (1 << bits) - 1
     low = np.minimum(block.min(axis=1, keepdims=True), 0)
     high = np.maximum(block.max(axis=1, keepdims=True), 0)
@@ -109,12 +113,13 @@ def _grid(
 def _levels(
     weights: NDArray[np.float64], scales: Floats, zeros: NDArray[np.uint8], bits: int
 ) -> NDArray[np.uint8]:
+    """Quantizes weights by given scales and zero points."""
     steps = np.rint(weights / scales) + zeros
     return np.asarray(np.clip(steps, 0, (1 << bits) - 1), np.uint8)
 
 
 def _inverse_root(moments: Floats) -> NDArray[np.float64]:
-    """U, upper triangular, with UT U the inverse of the damped moments."""
+    """Returns the upper triangular U with UT U the inverse of the damped moments (Cholesky)."""
     damped = moments.astype(np.float64)
     mean = float(np.mean(np.diag(damped))) or 1.0
     damped[np.diag_indices(len(damped))] += _DAMPING * mean

@@ -1,4 +1,4 @@
-"""MatMul and Gemm -> FusedMatMul, with transpositions, factors and the bias inside."""
+"""MatMul and Gemm -> FusedMatMul, which absorbs transposes, alpha, beta and the bias."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clrt.passes.matching import op_name, produced_by
 
 @dataclass(frozen=True)
 class Operands:
-    """The operands of a product and whether their last two axes are swapped first."""
+    """Operands of a matrix product, and whether their last two axes are swapped before it."""
 
     a: Value
     b: Value
@@ -24,9 +24,9 @@ class Operands:
 
 
 class CanonicalizeMatmul(Pass):
-    """MatMul(a, Transpose(b)) -> FusedMatMul(a, b) with trans_b; Gemm's alpha, beta, C as steps.
+    """MatMul(a, Transpose(b)) -> FusedMatMul(a, b) with trans_b; Gemm's alpha, beta, C -> steps.
 
-    A transposed weight is thus never copied; its kernel packs it as it is.
+    So a transposed weight is never materialised: its kernel packs it directly.
     """
 
     name = "canonicalize_matmul"
@@ -62,7 +62,7 @@ class CanonicalizeMatmul(Pass):
 
 
 def strip_transposes(node: Node) -> Operands:
-    """The operands of a MatMul, Gemm or FusedMatMul before their last two axes are swapped."""
+    """Returns the operands of a product before any Transpose of their last two axes."""
     assert isinstance(node.op, MatrixProduct)
     operands = []
     for value, swapped in zip((node.arg(0), node.arg(1)), node.op.transposed(), strict=True):
@@ -74,7 +74,7 @@ def strip_transposes(node: Node) -> Operands:
 
 
 def _swapped(value: Value) -> Value | None:
-    """x where a value is x with its last two axes swapped."""
+    """Returns x if a value is x with its last two axes swapped, else None."""
     node = produced_by(value, "Transpose")
     if node is None or value.shape is None:
         return None

@@ -1,4 +1,4 @@
-"""One op for all that only changes the shape: Reshape to a constant (perhaps symbolic) target."""
+"""Canonical views: every op that only changes the shape -> Reshape to a constant target."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from clrt.passes.matching import (
 )
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-# What they make of a single element is that element.
+# Reductions that return a single element unchanged.
 _REDUCTIONS = (ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum)
 
 
 class CanonicalizeViews(Pass):
-    """Flatten, Squeeze, Unsqueeze, Reshape -> Reshape of the first source to the known shape.
+    """Flatten, Squeeze, Unsqueeze, chains of Reshape -> one Reshape to the known (symbolic) shape.
 
-    The target has no -1 and no 0 that means "as the input", so that an empty batch stays right.
-    A Transpose that only moves axes of size 1 is a view, and so is a sum, a mean or the like over
-    such axes.
+    The target has no -1 and no 0 that means "as the input", so that empty batches stay correct.
+    A Transpose that only moves axes of size 1 is a view, and so is a reduction over such axes.
 
     Args:
-        transposes: Whether such a Transpose becomes a Reshape. Attention is found by the transposes
-            around it, those of a single token among them.
+        transposes: Whether such a Transpose becomes a Reshape. Attention is matched by the
+            transposes around it, including those of a single token, so this must be false before.
     """
 
     name = "canonicalize_views"
@@ -67,7 +66,7 @@ class CanonicalizeViews(Pass):
 
 
 class SimplifyTransposes(Pass):
-    """Transpose of Transpose -> one Transpose; and the last two axes swapped behind merged axes.
+    """Transpose of Transpose -> one Transpose; Reshape, batched Transpose, Reshape -> Transpose.
 
     Reshape [L…,M,N] -> [L,M,N], Transpose (0,2,1), Reshape -> [L…,N,M] is how torch's dynamo
     exporter swaps the last two axes of a batched matrix.
@@ -83,16 +82,16 @@ class SimplifyTransposes(Pass):
         if isinstance(node.op, Transpose):
             inner = produced_by(node.arg(0), "Transpose")
             return None if inner is None else Match(view, node, traversed_nodes=[inner])
-        turn = produced_by(node.arg(0), "Transpose")
-        first = None if turn is None else produced_by(turn.arg(0), "Reshape")
-        if turn is None or first is None:
+        transpose = produced_by(node.arg(0), "Transpose")
+        first = None if transpose is None else produced_by(transpose.arg(0), "Reshape")
+        if transpose is None or first is None:
             return None
         x, y = first.arg(0), node.output
         if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):
             return None
-        middle = turn.arg(0).shape
-        assert isinstance(turn.op, Transpose)
-        if middle is None or len(middle) != 3 or turn.op.order(3) != (0, 2, 1):
+        middle = transpose.arg(0).shape
+        assert isinstance(transpose.op, Transpose)
+        if middle is None or len(middle) != 3 or transpose.op.order(3) != (0, 2, 1):
             return None
         swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
         merged = (product(x.shape[:-2]), *x.shape[-2:])
@@ -100,7 +99,7 @@ class SimplifyTransposes(Pass):
             return None
         if not all(provably_equal(a, b) for a, b in zip(swapped, y.shape, strict=True)):
             return None
-        return Match(view, node, traversed_nodes=[turn, first])
+        return Match(view, node, traversed_nodes=[transpose, first])
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
@@ -119,7 +118,7 @@ class SimplifyTransposes(Pass):
 
 
 def reshape(build: Builder, source: Value, like: Value) -> Value:
-    """`source` in the known shape of `like`."""
+    """Reshapes `source` to the known shape of `like`; returns `source` if it has it already."""
     if keeps_shape(source, like):
         return source
     assert like.shape is not None
@@ -129,7 +128,7 @@ def reshape(build: Builder, source: Value, like: Value) -> Value:
 
 
 def _reduces_ones(node: Node) -> bool:
-    """Whether a node reduces single elements, each of which is the result."""
+    """Whether a node reduces axes of size 1 only, so that it returns its elements unchanged."""
     shape, axes = node.arg(0).shape, node.input(1)
     if not isinstance(node.op, _REDUCTIONS) or shape is None:
         return False
@@ -141,6 +140,7 @@ def _reduces_ones(node: Node) -> bool:
 
 
 def _is_canonical(node: Node) -> bool:
+    """Whether a node is a Reshape to a constant target that equals the output shape."""
     if not isinstance(node.op, Reshape) or not node.op.allowzero or node.output.shape is None:
         return False
     target = node.arg(1)

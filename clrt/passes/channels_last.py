@@ -1,7 +1,7 @@
-"""Convolutions whose channels lie last, and what is around them.
+"""Channels-last (NHWC) layout of convolutions and the nodes around them.
 
-A convolution is rewritten between two transposes; these sink through what follows, meet the next
-convolution's and vanish, so that a chain stays in one layout.
+A convolution is rewritten between two transposes. These sink through the nodes that follow until
+they cancel with those of the next convolution, so that a chain stays in one layout.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from clrt.ops.vision.resize import Resize
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_elementwise, keeps_shape
 
+# Supported tensor ranks: 1-D to 3-D convolutions.
 _RANKS = (3, 4, 5)
-# Narrower groups fill too little of a panel.
-_GROUP_MAPS = 8
-# Of narrower ones so many are made one at most: as often as many operations.
-_MOST_MERGED = 8
-# Channels of an image, which its first convolution reads as they lie.
+# Minimum number of channels of a group; narrower ones fill too little of a panel.
+_MIN_GROUP_WIDTH = 8
+# Maximum number of narrow groups merged into one, which multiplies the operations by as much.
+_MAX_MERGED = 8
+# Channel counts of images, which the first convolution reads with channels first.
 _IMAGE_CHANNELS = range(2, 5)
-# Nodes that may bring an image to its first convolution: it is scaled, cut, padded.
-_IMAGE_STEPS = 8
+# Maximum number of nodes between a graph input and its first convolution: scaling, cropping,
+# padding.
+_MAX_IMAGE_STEPS = 8
 
 
 class UseChannelsLast(Pass):
@@ -92,7 +94,7 @@ class UseChannelsLast(Pass):
 
 
 def _reads_image(node: Node) -> bool:
-    """Whether x is an image of few channels, and its windows are no single elements."""
+    """Whether a convolution reads an image of few channels with windows larger than one element."""
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution) and x.shape is not None and w.type.static_shape is not None
     few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
@@ -101,8 +103,8 @@ def _reads_image(node: Node) -> bool:
 
 
 def _is_near_input(value: Value) -> bool:
-    """Whether a value is made of an input of the graph by few steps, no convolution among them."""
-    for _ in range(_IMAGE_STEPS):
+    """Whether few nodes lead from a graph input to a value, no convolution or Transpose."""
+    for _ in range(_MAX_IMAGE_STEPS):
         if value.producer is None:
             return True
         if isinstance(value.producer.op, (Transpose, Convolution)):
@@ -117,7 +119,7 @@ def _is_near_input(value: Value) -> bool:
 def _from_image(
     build: Builder, node: Node, op: Convolution, steps: tuple[ElementwiseStep, ...]
 ) -> Value:
-    """The convolution of an image whose channels lie first, which are an axis of the window."""
+    """Convolves a channels-first image, with its channels as a spatial axis of the window."""
     x, w, y = node.arg(0), node.arg(1), node.output
     assert x.shape is not None and y.shape is not None and w.numbers is not None
     maps, channels, *window = w.numbers.shape
@@ -136,7 +138,7 @@ def _from_image(
 
 
 def _reject_reason(node: Node) -> str | None:
-    """Why a convolution stays as it is."""
+    """Returns why a convolution keeps its layout; None if it can be rewritten."""
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
@@ -152,44 +154,54 @@ def _reject_reason(node: Node) -> str | None:
     if _merged_groups(op.group, maps, channels) is None:
         return f"{op.group} groups of {channels} channels"
     extras = [v for v in node.inputs[3:] if v is not None]
-    if any(_lower(v, len(x.shape)) and not v.has_numbers for v in extras):
+    if any(_has_lower_rank(v, len(x.shape)) and not v.has_numbers for v in extras):
         return "an operand of its epilogue has fewer axes"
     return None
 
 
 def _is_depthwise(groups: int, maps: int, channels: int) -> bool:
-    """Whether a group is one channel, which makes one map."""
+    """Whether each group has one input channel and one output channel."""
     return groups > 1 and channels == 1 and maps == groups
 
 
 def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
-    """How many groups, of so many channels each, are made one; None where there is no number.
+    """Returns the number of groups to merge into one, so that it is wide enough.
 
-    Each has its own channels, and zeros for those of the others.
+    A merged group has zero weights for the channels of the other groups.
+
+    Args:
+        maps: Number of output channels, over all groups.
+        channels: Number of input channels per group.
+
+    Returns:
+        1 if groups need no merging; None if no number up to `_MAX_MERGED` is enough.
     """
     width = min(maps // groups, channels)
-    if groups == 1 or width >= _GROUP_MAPS or _is_depthwise(groups, maps, channels):
+    if groups == 1 or width >= _MIN_GROUP_WIDTH or _is_depthwise(groups, maps, channels):
         return 1
-    parts = [m for m in range(1, _MOST_MERGED + 1) if groups % m == 0]
-    return next((m for m in parts if m * width >= _GROUP_MAPS or m == groups), None)
+    divisors = [m for m in range(1, _MAX_MERGED + 1) if groups % m == 0]
+    return next((m for m in divisors if m * width >= _MIN_GROUP_WIDTH or m == groups), None)
 
 
 def _merge_groups(w: Array, groups: int, merged: int) -> Array:
-    """Weights [O, C / groups, window] of groups of which some are made one."""
+    """Expands weights [O, C / groups, window] with zeros, for `merged` groups in one."""
     maps, channels = w.shape[:2]
-    found = np.zeros((maps, merged, channels, *w.shape[2:]), w.dtype)
-    each = maps // groups
-    for first in range(0, maps, each):
-        found[first : first + each, first // each % merged] = w[first : first + each]
-    return found.reshape(maps, merged * channels, *w.shape[2:])
+    expanded = np.zeros((maps, merged, channels, *w.shape[2:]), w.dtype)
+    group_maps = maps // groups
+    for first in range(0, maps, group_maps):
+        expanded[first : first + group_maps, first // group_maps % merged] = w[
+            first : first + group_maps
+        ]
+    return expanded.reshape(maps, merged * channels, *w.shape[2:])
 
 
-def _lower(value: Value, rank: int) -> bool:
+def _has_lower_rank(value: Value, rank: int) -> bool:
+    """Whether a value has fewer axes than `rank` but is no scalar, or unknown rank."""
     return value.shape is None or 0 < len(value.shape) < rank
 
 
 def _to_last(build: Builder, value: Value, rank: int) -> Value:
-    """A value that broadcasts to `[N, C, …]` as one that broadcasts to `[N, …, C]`."""
+    """Transposes an operand that broadcasts to `[N, C, …]` so that it broadcasts to `[N, …, C]`."""
     assert value.shape is not None
     if all(provably_equal(d, 1) for d in value.shape):
         return value
@@ -201,7 +213,7 @@ def _to_last(build: Builder, value: Value, rank: int) -> Value:
 
 
 class SinkChannels(Pass):
-    """f(Transpose(x)) -> Transpose(f(x)), where the Transpose moves channels to the front."""
+    """f(Transpose(x)) -> Transpose(f(x)), for a Transpose from channels last to channels first."""
 
     name = "sink_channels"
     required_op_classes = (Transpose,)
@@ -230,13 +242,13 @@ class SinkChannels(Pass):
 
 
 def _order(x: Value) -> tuple[int, ...]:
-    """Where each axis of x lies in what is transposed to x."""
+    """Returns the axis of the channels-last source for each axis of x."""
     assert x.shape is not None
     return order_to_first(len(x.shape))
 
 
 def _channels_last(x: Value) -> Value | None:
-    """What is transposed to x, if its channels lie last."""
+    """Returns the channels-last value of which x is the Transpose; None if there is none."""
     node = x.producer
     if node is None or not isinstance(node.op, Transpose) or x.shape is None:
         return None
@@ -245,34 +257,34 @@ def _channels_last(x: Value) -> Value | None:
 
 
 def _is_view(shape: Shape) -> bool:
-    """Whether to move the channels moves no element."""
+    """Whether moving the channels axis moves no elements."""
     return provably_equal(shape[1], 1) or all(provably_equal(d, 1) for d in shape[2:])
 
 
 def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
     values = [v for v in node.inputs if v is not None]
-    found = [v for v in values if _channels_last(v) is not None]
+    channels_last = [v for v in values if _channels_last(v) is not None]
     y = node.output
-    full = [v for v in found if keeps_shape(v, y)]
-    if not full or y.shape is None or len(values) != len(node.inputs):
+    full_shape = [v for v in channels_last if keeps_shape(v, y)]
+    if not full_shape or y.shape is None or len(values) != len(node.inputs):
         return None
     rank, moved = len(y.shape), 0
     for value in values:
-        if value in found or value.has_numbers or value.shape == ():
+        if value in channels_last or value.has_numbers or value.shape == ():
             continue
         if value.shape is None or len(value.shape) != rank:
             return Miss(f"operand {value.type} has other axes", node)
         moved += not _is_view(value.shape) or (_is_own_inverse(rank) and keeps_shape(value, y))
-    if moved > len(full) - _is_own_inverse(rank):
+    if moved > len(full_shape) - _is_own_inverse(rank):
         return Miss("more operands would be transposed than now", node)
     return Match(view, node, payload=rank)
 
 
 def _is_own_inverse(rank: int) -> bool:
-    """Whether channels are moved to the back as they are moved to the front.
+    """Whether the permutations to channels last and to channels first are the same (rank 3).
 
-    What a rewrite transposes then looks like what it looks for: it has to transpose fewer operands
-    than before, or it would be undone and done again for ever.
+    The Transposes that a rewrite adds then match the pattern again: it must reduce the number of
+    transposed operands, else it would be repeated for ever.
     """
     return order_to_last(rank) == order_to_first(rank)
 
@@ -286,12 +298,13 @@ def _elementwise_input(build: Builder, value: Value, rank: int) -> Value:
 
 @dataclass(frozen=True)
 class _Reordered:
-    """A node over channels that lie last.
+    """A node rewritten for channels-last inputs.
 
     Attributes:
-        inputs: Those behind the first; a list of int64 for a new constant.
-        every: All inputs are transposed.
-        bare: The output needs no Transpose.
+        op: Op with its axes mapped to the channels-last order.
+        inputs: Inputs after the first; a tuple of ints becomes an int64 constant.
+        every: Whether all inputs are data and transposed, as of Concat; then `inputs` is unused.
+        bare: Whether the output needs no Transpose, since reduced axes are dropped.
     """
 
     op: Op
@@ -300,7 +313,7 @@ class _Reordered:
     bare: bool = False
 
     def patch(self, build: Builder, node: Node) -> Patch:
-        """The change of the graph."""
+        """Builds the patch of the node."""
         rank = len(node.arg(0).shape or ())
         if self.every:
             inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]
@@ -354,9 +367,9 @@ def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     op = node.op
     assert isinstance(op, Concat)
     values = [v for v in node.inputs if v is not None]
-    found = [v for v in values if _channels_last(v) is not None]
-    others = [v for v in values if v not in found and not v.has_numbers]
-    if len(others) > len(found) - _is_own_inverse(len(order)):
+    channels_last = [v for v in values if _channels_last(v) is not None]
+    others = [v for v in values if v not in channels_last and not v.has_numbers]
+    if len(others) > len(channels_last) - _is_own_inverse(len(order)):
         return "more operands would be transposed than now"
     if any(v.shape is None for v in values):
         return "the rank of an operand is unknown"

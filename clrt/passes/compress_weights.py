@@ -1,7 +1,7 @@
-"""Weights of fewer bits: float16 and bfloat16 storage, and int8 and int4 in blocks with a scale.
+"""Lossy weight compression: float16 or bfloat16 storage, or int8 and int4 in blocks with scales.
 
-Only what is stored shrinks: kernels read the weights as they are and compute in float32. Not part
-of `load`, since results change; `clrt-convert` asks for it, behind the optimiser.
+Only storage shrinks: kernels read the compressed weights and compute in float32. The pass is not
+part of `load`, since results change; `clrt-convert` runs it after the optimiser.
 """
 
 from __future__ import annotations
@@ -27,22 +27,28 @@ from clrt.ops.pointwise.table import Mul
 from clrt.passes.block_quantization import round_blocks
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-# A smaller constant (a bias, a scale) saves nothing.
+# Minimum number of elements of a constant to compress; smaller ones (biases, scales) save nothing.
 MIN_ELEMS = 4096
-# Of the weights of products, how much keeps 8 bits where 4 are asked for.
-_WIDER_SHARE = 0.25
-# Along K, with a float32 scale and a zero point each: 8.3 and 6.3 bits for a weight.
+# Fraction of all elements of product weights that are stored in int8 instead of int4.
+_INT8_FRACTION = 0.25
+# Elements along K per block, which has a float32 scale and a zero point: 8.3 and 6.3 bits per
+# weight.
 _BLOCKS = {DType.INT8: 128, DType.INT4: 16}
 _BITS = {DType.INT8: 8, DType.INT4: 4}
 
 
 @dataclass(frozen=True)
 class WeightCompression:
-    """What shrinking did to one weight.
+    """Report of the compression of one weight.
 
     Attributes:
-        error: Root mean square of the change over that of the weight.
-        largest: The largest change over the largest element.
+        name: Name of the weight.
+        shape: Its shape.
+        dtype: Name of the dtype it is stored in.
+        nbytes_before: Size in bytes before.
+        nbytes: Size in bytes after, including scales and zero points.
+        error: Root mean square of the change, relative to that of the weight.
+        largest: Largest absolute change, relative to the largest absolute element.
     """
 
     name: str
@@ -56,16 +62,16 @@ class WeightCompression:
 
 @dataclass(eq=False)
 class CompressWeights(Pass):
-    """float32 constants of products, lookups and convolutions -> the same in fewer bits.
+    """float32 constants of products, Gather and convolutions -> constants of fewer bits.
 
     Attributes:
-        to: float16, bfloat16, int8 or int4. The integers serve products and lookups; other weights
-            are left as they are. Lookups take int8 for int4, too.
-        wider: Weights that become int8 where int4 is asked for (`most_changed`).
-        moments: By the weight of a product, the sum of x xT over the rows x of its A: how much each
-            element matters (`clrt.passes.block_quantization`).
-        shrunk: What it did, by weight.
-        overflows: Names of weights that hold numbers which `to` cannot; they are left as they are.
+        to: Target dtype: float16, bfloat16, int8 or int4. Integers apply to weights of products and
+            Gather only; Gather gets int8 for int4 too.
+        wider: Weights that become int8 if `to` is int4 (`most_changed`).
+        moments: Maps the weight of a product to the sum of x xT over the rows x of its A, which
+            weighs rounding errors (`clrt.passes.block_quantization`).
+        shrunk: Report of each compressed weight.
+        overflows: Names of weights with numbers out of the range of `to`, which are left unchanged.
     """
 
     to: DType
@@ -73,7 +79,7 @@ class CompressWeights(Pass):
     moments: Mapping[Value, Array] = field(default_factory=dict)
     shrunk: dict[Value, WeightCompression] = field(default_factory=dict)
     overflows: list[str] = field(default_factory=list)
-    # A weight that several nodes read stays one.
+    # New constants by weight and role, so that nodes that share a weight share its compressed form.
     _constants: dict[tuple[Value, str], Value] = field(default_factory=dict)
 
     name = "shrink_weights"
@@ -100,8 +106,8 @@ class CompressWeights(Pass):
     def rewrite(self, match: Match) -> Patch:
         node, index, build = match.root, match.payload, match.builder(self.name)
         assert isinstance(index, int)
-        make = self._quantised if self.to in _BLOCKS else self._narrowed
-        return build.patch({node.output: make(build, node, index)})
+        compress = self._quantised if self.to in _BLOCKS else self._narrowed
+        return build.patch({node.output: compress(build, node, index)})
 
     def _narrowed(self, build: Builder, node: Node, index: int) -> Value:
         weight, op = node.arg(index), node.op
@@ -135,20 +141,20 @@ class CompressWeights(Pass):
         to = DType.INT8 if weight in self.wider else self.to
         bits, block = _BITS[to], _BLOCKS[to]
         rounded = round_blocks(rows_n, block, bits, self.moments.get(weight))
-        made = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
+        product = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
         arrays = {
-            "blocks": made.packed(rounded.levels),
+            "blocks": product.packed(rounded.levels),
             "block_scales": rounded.scales,
-            "block_zeros": made.packed_zeros(rounded.zeros),
+            "block_zeros": product.packed_zeros(rounded.zeros),
         }
         restored = rounded.restored()
         size = sum(a.nbytes for a in arrays.values())
         self._note(weight, to, restored if _by_rows(node) else restored.T, size)
         constants = [self._constant(build, weight, k, a) for k, a in arrays.items()]
         steps = op.steps if isinstance(op, FusedMatMul) else ()
-        gap = [None] * (made.num_fixed_inputs - 1 - len(constants)) if steps else []
+        gap = [None] * (product.num_fixed_inputs - 1 - len(constants)) if steps else []
         return build.add(
-            replace(made, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
+            replace(product, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
         )
 
     def _constant(self, build: Builder, weight: Value, kind: str, array: Array) -> Value:
@@ -174,15 +180,16 @@ class CompressWeights(Pass):
 
 
 def quantisable_products(graph: Graph) -> list[Node]:
-    """Products whose weights integers can take the place of."""
+    """Returns the matrix products whose weights can be quantized to integers."""
     return [n for n in graph.nodes if _weight_index(n) == 1 and not _unquantisable(n, n.arg(1))]
 
 
 def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Value]:
-    """The weights whose products 4 bits change most: a quarter of all elements.
+    """Returns the product weights that int4 changes most, up to a quarter of all elements.
 
     Args:
-        moments: As those of `CompressWeights`; a weight without is ranked by its own change.
+        moments: As for `CompressWeights`. With moments a weight is ranked by the relative change of
+            its product, otherwise by its own relative change.
     """
     changes: dict[Value, float] = {}
     for node in quantisable_products(graph):
@@ -192,29 +199,29 @@ def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Valu
         moment = moments.get(node.arg(1))
         norms = [np.vdot(x, x if moment is None else x @ moment) for x in (change, rows)]
         changes[node.arg(1)] = float(norms[0] / norms[1]) if norms[1] else 0.0
-    left = _WIDER_SHARE * sum(prod(w.dims) for w in changes)
+    remaining = _INT8_FRACTION * sum(prod(w.dims) for w in changes)
     wider = []
     for weight in sorted(changes, key=lambda w: -changes[w]):
-        if prod(weight.dims) <= left:
-            left -= prod(weight.dims)
+        if prod(weight.dims) <= remaining:
+            remaining -= prod(weight.dims)
             wider.append(weight)
     return frozenset(wider)
 
 
 def _rows(node: Node) -> Array:
-    """The constant B of a product as `[N, K]`."""
+    """Returns the constant B of a product as `[N, K]`."""
     numbers = node.arg(1).numbers
     assert numbers is not None
     return numbers if _by_rows(node) else numbers.T
 
 
 def _by_rows(node: Node) -> bool:
-    """Whether the B of a product is `[N, K]`."""
+    """Whether the B of a product is stored as `[N, K]`."""
     return isinstance(node.op, FusedMatMul) and bool(node.op.trans_b)
 
 
 def _weight_index(node: Node) -> int | None:
-    """The input that is a large float32 constant beside inputs that are not constant."""
+    """Returns the index of a large float32 constant among computed inputs; None if none."""
     assert isinstance(node.op, Op)
     if all(v is None or v.is_constant for v in node.inputs) or len(node.outputs) != 1:
         return None
@@ -229,6 +236,7 @@ def _weight_index(node: Node) -> int | None:
 
 
 def _unquantisable(node: Node, weight: Value) -> str | None:
+    """Returns why a weight cannot be quantized to integers; None if it can."""
     if len(weight.dims) != 2:
         return f"'{weight.name}' {weight.type} is no matrix"
     if isinstance(node.op, Gather):

@@ -1,4 +1,4 @@
-"""float32 weights that hold numbers of 16 bits -> these: half the memory, and the same result."""
+"""float32 weights that 16-bit floats represent exactly -> 16 bits: half the memory, same result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class NarrowWeights(Pass):
-    """A product with a constant that float16 or bfloat16 holds without loss -> with that.
+    """Product with a constant that float16 or bfloat16 represents exactly -> with 16-bit constant.
 
-    So are the weights of a model in 16 bits, once its arithmetic is in float32 (`widen_floats`).
+    Weights of 16-bit models are such constants, once `widen_floats` has moved arithmetic to
+    float32.
     """
 
     name = "narrow_weights"
@@ -31,7 +32,7 @@ class NarrowWeights(Pass):
             return None
         weight = node.arg(1)
         known = weight.type.known_elements if weight.is_constant else None
-        # A compiled model has the precision that it was made with.
+        # Other forms, such as packed weights of compiled models, keep their precision.
         if isinstance(known, np.ndarray):
             known = ConcatenatedRows((known,), known.dtype)
         if not isinstance(known, ConcatenatedRows) or weight.dtype is not DType.FLOAT32:
@@ -54,9 +55,10 @@ class NarrowWeights(Pass):
 
 
 def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
-    """The weight in 16 bits that hold its numbers; most are told by the first of them.
+    """Returns the weight in the first 16-bit dtype that represents it exactly, else None.
 
-    What lies in a mapped file stays there.
+    The first elements are checked first, which rejects most weights early. Weights in memory-mapped
+    files are converted lazily.
     """
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]
@@ -67,5 +69,6 @@ def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
 
 
 def _holds(dtype: DType, numbers: Array) -> bool:
+    """Whether a dtype represents all numbers exactly."""
     with np.errstate(over="ignore"):
         return bool(np.all(numbers.astype(dtype.numpy).astype(np.float32) == numbers))

@@ -1,6 +1,6 @@
-"""The passes that know the device, between the portable ones and planning.
+"""Device-dependent passes, run after the portable ones and before planning.
 
-What they make stays with the model that was loaded: compiled models do not hold it.
+Their results belong to the loaded model; compiled models do not store them.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _restore_rounded(caps: DeviceCaps) -> Pass | None:
 
 
 def _use_fourier_matrices(caps: DeviceCaps) -> Pass | None:
-    """Not among the portable passes: compiled models have the ops, which take no memory."""
+    """For all devices, yet not portable: compiled models keep DFT and STFT to save memory."""
     return UseFourierMatrices()
 
 
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
-    """Every device's kernels of products read 16 bits as they are and sum in float32."""
+    """For all devices: GEMM kernels read 16-bit weights directly and accumulate in float32."""
     return NarrowWeights()
 
 
@@ -75,22 +75,23 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
     return UseChannelsLast() if caps.is_cpu else None
 
 
-# In order. Each gives a pass for a device, or None where it has nothing to do there.
+# Pass factories in execution order. Each returns None if the pass does not apply to the device.
 DEVICE_PASSES: tuple[ForDevice, ...] = (
-    _restore_rounded,  # products of integers, where those of floats are faster
-    _use_fourier_matrices,  # products, which have the better kernels everywhere
-    _narrow_weights,  # precision: products read what loses nothing in half the bytes
-    _round_activations,  # precision: dots of bytes, where the model allows them
-    _keep_scales,  # precision: tables as products of float32 read them
-    _use_sub_pixels,  # ConvTranspose as a convolution, which has the better kernels there
-    _widen_lines,  # filters of signals as convolutions that fill vectors
-    _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
+    _restore_rounded,  # int8 products -> float products, if these are faster
+    _use_fourier_matrices,  # DFT and STFT -> products, which have faster kernels
+    _narrow_weights,  # precision: 16-bit weights if that is lossless
+    _round_activations,  # precision: int8 dot products, if the model allows them
+    _keep_scales,  # precision: Gather tables in the form that float32 products read
+    _use_sub_pixels,  # ConvTranspose -> Conv, which has faster kernels on CPUs
+    _widen_lines,  # 1-D filters -> convolutions that fill SIMD vectors
+    _use_channels_last,  # layout: CPU kernels vectorise over channels
 )
-# What is repeated behind a pass that changed something, until nothing changes.
+# Passes by the name of the pass that they follow if it changed anything; repeated until nothing
+# changes.
 FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
-    # Products of floats, as `optimize` makes them.
+    # Fuses float products as `optimize` does.
     RestoreRounded.name: (
-        ELIMINATE_COMMON,  # products of one A round it once
+        ELIMINATE_COMMON,  # one RoundToScale for all products of the same A
         FOLD_CONSTANTS,
         FuseDequantizedMatmul(),
         CanonicalizeMatmul(),
@@ -99,7 +100,7 @@ FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
         ELIMINATE_DEAD,
     ),
     UseFourierMatrices.name: (SimplifyTransposes(), REMOVE_IDENTITY, CANONICALIZE_VIEWS),
-    # The transposes that a layout needs meet others, and vanish.
+    # Cancels the transposes around channels-last nodes.
     UseChannelsLast.name: (
         SimplifyTransposes(),
         SinkTranspose(),
@@ -113,10 +114,10 @@ FOLLOW_UP_PASSES: dict[str, tuple[Pass, ...]] = {
 
 
 def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
-    """Rewrites a graph in place into an equal one that runs faster on a device.
+    """Optimises a graph in place for a device: portable and device-dependent passes.
 
     Args:
-        level: As `optimize` takes it; what depends on the device is part of 2.
+        level: Optimisation level as of `optimize`; device-dependent passes run at level 2 only.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
@@ -129,20 +130,20 @@ def optimize_for(graph: Graph, caps: DeviceCaps, level: int) -> PassReport:
 
 @gc_young_only
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
-    """Rewrites an optimised graph in place into an equal one that runs faster on a device.
+    """Runs the device-dependent passes on an optimised graph and its inner graphs, in place.
 
-    Every decision holds for all shapes: dims stay symbolic. Doing it again changes nothing.
+    Decisions hold for all input shapes: dims stay symbolic. Idempotent.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
     """
     report = PassReport()
-    passes = [made for make in DEVICE_PASSES if (made := make(caps)) is not None]
+    passes = [p for factory in DEVICE_PASSES if (p := factory(caps)) is not None]
     budget = fold_budget(graph)
     for one in list(all_graphs(graph)):
-        session = PassRunner(one, budget=budget)
+        runner = PassRunner(one, budget=budget)
         for pass_ in passes:
-            if session.run(pass_).hits:
-                clean_up(session, FOLLOW_UP_PASSES.get(pass_.name, ()))
-        report.append(session.report)
+            if runner.run(pass_).hits:
+                clean_up(runner, FOLLOW_UP_PASSES.get(pass_.name, ()))
+        report.append(runner.report)
     return report

@@ -1,8 +1,8 @@
-"""Runs passes over a graph: the only place where a graph changes after import.
+"""Pass driver: runs passes over a graph. Nothing else changes a graph after import.
 
-A pass matches nodes and answers with patches; the driver checks and applies them at once, keeps
-who reads what up to date, drops what became dead, and repeats until nothing matches. A pass that
-saw the graph as it is does not look again.
+A pass matches nodes and returns patches. The driver checks and applies each patch at once, updates
+the users of values, removes dead nodes, and repeats until nothing matches. A pass is not run again
+on a graph that has not changed since its last run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from clrt.passes.worklist import Worklist
 from clrt.util import env_vars
 from clrt.util.host_limits import FoldBudget
 
+# Maximum number of sweeps of one pass over a graph; more mean that rewrites undo each other.
 MAX_SWEEPS = 64
-# Reads the worklist as passes do.
+# Key of type inference as a reader of the worklist, beside the passes.
 _INFERENCE = "infer_types"
 
 
 @dataclass(frozen=True, eq=False)
 class Miss:
-    """A near miss: the node looked like the pass's business, and why it was not."""
+    """Near miss: a node that resembles the pattern of a pass, and why it does not match."""
 
     reason: str
     node: Node
@@ -41,15 +42,16 @@ class Miss:
 
 @dataclass(eq=False)
 class Match:
-    """What a pass found.
+    """Match of a pass at a node.
 
     Attributes:
         view: The graph.
-        root: The node that was matched.
-        replaced_nodes: The nodes that the rewrite makes superfluous (the root among them); where
-            one of them would still be needed afterwards, the driver leaves all as it is.
-        traversed_nodes: Nodes that were looked through and that others may still need.
-        payload: What the pass wants to tell its `rewrite`.
+        root: The matched node.
+        replaced_nodes: Nodes that the rewrite makes dead, including the root. If one of them would
+            still be needed, the driver discards the match and records a near miss. Defaults to the
+            root alone.
+        traversed_nodes: Other nodes of the pattern, which may stay alive.
+        payload: Data that `match` passes to `rewrite`.
     """
 
     view: GraphView
@@ -62,7 +64,7 @@ class Match:
         self.replaced_nodes = self.replaced_nodes or [self.root]
 
     def builder(self, pass_name: str) -> Builder:
-        """Makes what takes the place of the match."""
+        """Returns a builder for the replacement nodes, named after the root."""
         return Builder(self.view.names, self.root.name, pass_name)
 
 
@@ -70,11 +72,11 @@ class Pass(ABC):
     """A stateless graph pass.
 
     Class attributes:
-        name: verb_noun; also the `made_by` of the nodes it makes.
-        visits_outputs_first: Sweep from the outputs to the inputs.
-        is_local: A match depends on the node alone: its op, what it reads, the types of its inputs
-            and outputs, and who reads these. Only nodes of which that changed are matched again.
-        required_op_classes: Classes of ops of which the graph must hold one each for any match.
+        name: verb_noun; also the `made_by` of the nodes it creates.
+        visits_outputs_first: Whether sweeps go from outputs to inputs.
+        is_local: Whether a match depends on a node's neighborhood only: its op, inputs, types and
+            users. Only nodes with changes there are matched again.
+        required_op_classes: Op classes that must all occur in the graph, else the pass is skipped.
     """
 
     name: ClassVar[str]
@@ -83,26 +85,27 @@ class Pass(ABC):
     required_op_classes: ClassVar[tuple[type[IrOp], ...]] = ()
 
     def may_match(self, op: type[IrOp]) -> bool:
-        """Whether a node of that class may match; asked once per class and run of passes."""
+        """Whether nodes of an op class may match; called once per class and sweep."""
         return True
 
     @abstractmethod
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        """A match at `node`, a near miss, or None where the node is not the pass's business."""
+        """Matches the pattern at `node`: returns a match, a near miss, or None if unrelated."""
 
     @abstractmethod
     def rewrite(self, match: Match) -> Patch:
-        """The change that a match asks for."""
+        """Returns the patch that replaces a match."""
 
 
 class GraphView:
-    """A graph with its users at hand, kept up to date while patches are applied.
+    """A graph with use-def edges, updated as patches are applied.
 
     Attributes:
-        memo: What a pass remembers over its runs on the graph (the pass itself is stateless).
-        budget: What is left for folding constants, over all passes.
-        worklist: The nodes that are part of the graph, and those that changed.
-        counts: How many nodes are of each class of ops.
+        graph: The graph.
+        budget: Remaining bytes and operations for constant folding, shared by all passes.
+        memo: Cache of the running pass on this graph, kept over its runs; passes are stateless.
+        worklist: Nodes of the graph in visiting order, and a log of changed ones.
+        counts: Number of nodes per op class.
     """
 
     def __init__(self, graph: Graph, budget: FoldBudget | None = None) -> None:
@@ -116,7 +119,7 @@ class GraphView:
         self._added: list[Node] = []
         self._dead = 0
         self._replaced = False
-        self._told: dict[str, Dim] = {}
+        self._resolved: dict[str, Dim] = {}
         self._names: Names | None = None
         for node in graph.nodes:
             self._read(node)
@@ -125,18 +128,18 @@ class GraphView:
 
     @property
     def names(self) -> Names:
-        """Names that no value and no node of the graph has."""
+        """Generator of names that no value and no node of the graph has."""
         if self._names is None:
-            taken = {v.name for v in self.graph.values()}
-            self._names = Names(taken | {n.name for n in self.graph.nodes})
+            value_names = {v.name for v in self.graph.values()}
+            self._names = Names(value_names | {n.name for n in self.graph.nodes})
         return self._names
 
     def users(self, value: Value) -> list[Node]:
-        """The nodes that read a value, each once."""
+        """Returns the nodes that read a value, each once."""
         return list(self._users.get(value, ()))
 
     def user_count(self, value: Value) -> int:
-        """How many nodes read a value."""
+        """Returns the number of nodes that read a value."""
         return len(self._users.get(value, ()))
 
     def is_output(self, value: Value) -> bool:
@@ -144,31 +147,36 @@ class GraphView:
         return value in self._outputs
 
     def only_user(self, value: Value) -> Node | None:
-        """The one node that reads a value which nothing else needs."""
+        """Returns the only user of a value; None if it has another use or is a graph output."""
         users = self._users.get(value, {})
         return next(iter(users)) if len(users) == 1 and value not in self._outputs else None
 
     def stays_inside(self, value: Value, nodes: Container[Node]) -> bool:
-        """Whether nothing but `nodes` needs a value."""
+        """Whether a value is no graph output and all its users are in `nodes`."""
         return value not in self._outputs and all(u in nodes for u in self._users.get(value, ()))
 
     def dead_after(self, match: Match, patch: Patch) -> set[Node] | str:
-        """The nodes that nothing needs behind a patch; a reason where one of the match stays."""
+        """Returns the nodes that a patch makes dead; a reason if a replaced node stays alive."""
         read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
         dead: set[Node] = set()
         pending = dict.fromkeys(reversed(match.replaced_nodes))
-        while done := [n for n in pending if not self._keeps(n, read, patch, dead)]:
-            dead.update(done)
-            behind = (v.producer for n in done for v in n.inputs if v is not None)
-            pending = {n: None for n in (*pending, *behind) if n is not None and n not in dead}
+        while unneeded := [n for n in pending if not self._keeps(n, read, patch, dead)]:
+            dead.update(unneeded)
+            producers = (v.producer for n in unneeded for v in n.inputs if v is not None)
+            pending = {n: None for n in (*pending, *producers) if n is not None and n not in dead}
         for value in (v for n in match.replaced_nodes if n not in dead for v in n.outputs):
             if value not in patch.replace:
-                what = "one of its operands" if value in read else "used elsewhere"
-                return f"'{value.name}' is {what}, too"
+                use = "one of its operands" if value in read else "used elsewhere"
+                return f"'{value.name}' is {use}, too"
         return dead
 
     def _keeps(self, node: Node, read: Set[Value | None], patch: Patch, dead: Set[Node]) -> bool:
-        """Whether something behind a patch needs a node."""
+        """Whether a node is still needed after a patch.
+
+        Args:
+            read: Values that the patch reads or puts in the place of others.
+            dead: Nodes known to be dead after the patch.
+        """
         return any(
             v in read or v in self._outputs or not self._users.get(v, {}).keys() <= dead
             for v in node.outputs
@@ -180,10 +188,14 @@ class GraphView:
         return node in self.worklist.places
 
     def apply(self, patch: Patch, match: Match, dead: Set[Node], pass_name: str) -> None:
-        """Checks a patch, changes the graph and drops the `dead`: those `superfluous` for it.
+        """Checks and applies a patch.
+
+        Args:
+            dead: Nodes to remove, as `dead_after` returns them.
+            pass_name: Recorded as `made_by` of the new nodes.
 
         Raises:
-            PassError: The patch breaks a rule; see `_check`.
+            PassError: The patch is invalid; see `_check`.
         """
         _check(patch, match, self)
         origins = tuple(dict.fromkeys(o for n in match.replaced_nodes for o in n.origins))
@@ -205,7 +217,7 @@ class GraphView:
                     self._users.get(value, {}).pop(node, None)
                     if value.producer not in dead:
                         self.worklist.touch(value.producer)
-            node.inputs = []  # others may hold the node, but not what it read
+            node.inputs = []  # references to the node must not keep its inputs alive
 
     def _replace(self, old: Value, new: Value) -> None:
         new.aliases += (old.name, *old.aliases)
@@ -217,32 +229,32 @@ class GraphView:
             self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
             self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
         self.worklist.touch(new.producer)
-        self._told |= _resolved_dims(old.type, new.type)
+        self._resolved |= _resolved_dims(old.type, new.type)
 
     def flush_changes(self) -> None:
-        """Brings the graph up to date: no dead nodes, topological order, sizes that were told."""
+        """Removes dead nodes from the graph, sorts it topologically and binds resolved dims."""
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
             self.graph.nodes = [n for n in nodes if n in self.worklist.places]
-        # Passes see new nodes of one place in any order: what takes the place of another value may
-        # come behind its readers.
+        # A new node has the position of its root, and a value may be replaced by one computed after
+        # its users.
         if self._added or self._replaced:
             self.graph.sort()
         self._added, self._dead, self._replaced = [], 0, False
-        self._bind(self._told)
-        self._told = {}
+        self._bind(self._resolved)
+        self._resolved = {}
 
-    def _bind(self, told: dict[str, Dim]) -> None:
-        self.graph.bind(told)
-        for node in self.graph.nodes if told else ():
+    def _bind(self, resolved: dict[str, Dim]) -> None:
+        self.graph.bind(resolved)
+        for node in self.graph.nodes if resolved else ():
             self.worklist.touch(node)
 
     def infer_types(self) -> None:
-        """Infers output types again, in order: folded inputs may tell more than was known before.
+        """Infers output types again in topological order, since folded inputs may refine them.
 
-        A node is asked where the type of an input changed since it was last asked.
+        Only nodes touched since the last inference are visited; the first one visits all.
         """
-        told: dict[str, Dim] = {}
+        resolved: dict[str, Dim] = {}
         again = self.worklist.has_begun(_INFERENCE)
         if not again:
             self.worklist.begin(_INFERENCE)
@@ -251,13 +263,13 @@ class GraphView:
             types = node.op.infer_with_data(node.input_types)
             for value, type_ in zip(node.outputs, types, strict=False):
                 merged = value.type.intersect(type_)
-                told |= (facts := _resolved_dims(value.type, type_))
-                if merged is not value.type or facts:
+                resolved |= (dims := _resolved_dims(value.type, type_))
+                if merged is not value.type or dims:
                     value.type = merged
                     self.worklist.touch(node)
                     for user in self._users.get(value, ()):
                         self.worklist.touch(user)
-        self._bind(told)
+        self._bind(resolved)
 
     def _read(self, node: Node) -> None:
         for value in node.inputs:
@@ -270,23 +282,24 @@ class GraphView:
 
 
 def fold_budget(graph: Graph) -> FoldBudget:
-    """What folding may add to a graph and to those in it."""
+    """Returns the budget for constant folding in a graph and its inner graphs."""
     constants = {v for g in all_graphs(graph) for v in g.constants()}
     return FoldBudget.of(sum(v.nbytes for v in constants))
 
 
 def _resolved_dims(old: TensorType, new: TensorType) -> dict[str, Dim]:
-    """What unknown dims are. The graph needs it everywhere: what tells it may go.
+    """Returns the unknown dims of `old` that `new` resolves, to bind them throughout the graph.
 
-    Dims that the file names are left alone, since what it declares may be wrong.
+    The node that resolves a dim may be removed later. Symbols that the file names are left out,
+    since its declarations may be wrong.
     """
     return infer_symbols(old.shape or (), new.shape or ())
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:
-    """Raises PassError where a patch changes a type, or reads what it replaces or what is gone."""
+    """Raises PassError if a patch changes a type or reads a replaced or removed value."""
     produced = {v for n in match.replaced_nodes for v in n.outputs}
-    made = {v for n in patch.nodes for v in n.outputs}
+    new_values = {v for n in patch.nodes for v in n.outputs}
     for old, new in patch.replace.items():
         if old not in produced:
             raise PassError(f"patch of {match.root} replaces {old!r}, which it did not match")
@@ -298,7 +311,7 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
         for value in (v for v in node.inputs if v is not None):
             if value in patch.replace:
                 raise PassError(f"{node}, new, reads {value!r}, which its patch replaces")
-            alive = value.producer is None or view.is_alive(value.producer) or value in made
+            alive = value.producer is None or view.is_alive(value.producer) or value in new_values
             if not alive:
                 raise PassError(f"{node}, new, reads {value!r}, which is no longer computed")
         if node not in patch.typed:
@@ -306,14 +319,15 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
 
 
 class PassRunner:
-    """Runs passes on one graph and keeps the report.
+    """Runs passes on one graph and collects their report.
 
     Attributes:
-        report: What happened so far.
-        instead: Passes that run in the place of those of their names.
+        graph: The graph, changed in place.
+        instead: Passes by name that run instead of the pass of that name.
+        report: Records of all runs so far.
 
     Args:
-        budget: What is left for folding constants; one for a graph and all in it.
+        budget: Budget for constant folding, shared with inner graphs; None for a new one.
     """
 
     def __init__(self, graph: Graph, *instead: Pass, budget: FoldBudget | None = None) -> None:
@@ -322,14 +336,17 @@ class PassRunner:
         self.report = PassReport()
         self._view = GraphView(graph, budget)
         self._memos: dict[Pass, dict[Hashable, Any]] = {}
-        # By pass, of nodes that it need not look at again, too.
+        # (node, reason) of near misses by pass and node; kept for nodes that are not matched again.
         self._misses: dict[Pass, dict[Node, tuple[str, str]]] = {}
 
     def run(self, pass_: Pass) -> PassRecord:
-        """Applies a pass until it matches nowhere.
+        """Applies a pass until nothing matches.
+
+        Returns:
+            The record of this run, also appended to the report.
 
         Raises:
-            PassError: A patch breaks a rule, or no fixpoint comes.
+            PassError: A patch is invalid, or there is no fixpoint within `MAX_SWEEPS`.
         """
         start = time.perf_counter()
         pass_ = self.instead.get(pass_.name, pass_)
@@ -357,6 +374,7 @@ class PassRunner:
         self._view.infer_types()
 
     def _sweep(self, pass_: Pass, record: PassRecord) -> int:
+        """Visits the due nodes once; returns the number of patches applied."""
         limit, view = env_vars.MAX_PATCHES.get(), self._view
         alive = view.worklist.places
         before = len(record.hits)
@@ -368,44 +386,44 @@ class PassRunner:
                 break
             if node not in alive:
                 continue
-            found = pass_.match(view, node)
-            if isinstance(found, Match):
-                patch = pass_.rewrite(found)
-                dead = view.dead_after(found, patch)
+            match = pass_.match(view, node)
+            if isinstance(match, Match):
+                patch = pass_.rewrite(match)
+                dead = view.dead_after(match, patch)
                 if not isinstance(dead, str):
                     record.hits.append(str(node))
-                    view.apply(patch, found, dead, pass_.name)
+                    view.apply(patch, match, dead, pass_.name)
                     self.report.patches += 1
                     continue
-                found = Miss(dead, found.root)
-            if found is not None:
-                misses[node] = str(found.node), found.reason
+                match = Miss(dead, match.root)
+            if match is not None:
+                misses[node] = str(match.node), match.reason
             elif misses:
                 misses.pop(node, None)
         view.flush_changes()
         return len(record.hits) - before
 
     def _nodes(self, pass_: Pass) -> Iterable[Node]:
-        """The nodes that a pass has to look at, in order."""
+        """Returns the nodes that a pass has to visit, in its order."""
         view, worklist = self._view, self._view.worklist
-        kinds = {kind for kind, count in view.counts.items() if count and pass_.may_match(kind)}
+        classes = {cls for cls, count in view.counts.items() if count and pass_.may_match(cls)}
         if pass_.is_local and worklist.has_begun(pass_):
             return (
-                n for n in worklist.due(pass_, pass_.visits_outputs_first) if type(n.op) in kinds
+                n for n in worklist.due(pass_, pass_.visits_outputs_first) if type(n.op) in classes
             )
         worklist.begin(pass_)
         self._misses[pass_] = {}
-        if not kinds or any(not view.counts[kind] for kind in pass_.required_op_classes):
+        if not classes or any(not view.counts[cls] for cls in pass_.required_op_classes):
             return ()
-        nodes = [n for n in self.graph.nodes if type(n.op) in kinds]
+        nodes = [n for n in self.graph.nodes if type(n.op) in classes]
         return reversed(nodes) if pass_.visits_outputs_first else nodes
 
     def _missed(self, pass_: Pass) -> list[tuple[str, str]]:
-        """The near misses that remain."""
-        found = self._misses.get(pass_, {})
-        alive = [n for n in found if self._view.is_alive(n)]
+        """Returns the near misses at nodes that are still in the graph, as (node, reason)."""
+        misses = self._misses.get(pass_, {})
+        alive = [n for n in misses if self._view.is_alive(n)]
         alive.sort(key=self._view.worklist.places.__getitem__, reverse=pass_.visits_outputs_first)
-        return [found[n] for n in alive]
+        return [misses[n] for n in alive]
 
     def _verify(self, name: str) -> None:
         try:
@@ -415,16 +433,16 @@ class PassRunner:
 
 
 def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
-    """Applies one pass to a graph until it matches nowhere.
+    """Applies one pass to a graph until nothing matches.
 
     Raises:
-        PassError: A patch breaks a rule, or no fixpoint comes.
+        PassError: A patch is invalid, or there is no fixpoint within `MAX_SWEEPS`.
     """
     return PassRunner(graph).run(pass_)
 
 
 def infer_types(graph: Graph) -> None:
-    """Infers output types again, in order: inputs may tell more than was known at first."""
+    """Infers output types again in topological order, since refined inputs may refine them."""
     PassRunner(graph).infer_types()
 
 

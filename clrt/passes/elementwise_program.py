@@ -1,4 +1,4 @@
-"""Builds elementwise programs: the `steps` of Fused and FusedMatMul."""
+"""Builder of elementwise programs: the `steps` of Fused, and epilogues such as FusedMatMul's."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from clrt.ir.op import ElementwiseStep, IrOp
 from clrt.ops.pointwise.fused import Fused, Literal, render
 from clrt.passes.matching import has_one_element
 
+# Maximum number of steps of a fused program.
 MAX_STEPS = 32
 
 
 @dataclass(frozen=True)
 class _Input:
+    """Reference to an operand of the program, by index in `inputs`."""
+
     index: int
 
 
 @dataclass(frozen=True)
 class _Result:
+    """Reference to the result of a step, by index of the step."""
+
     index: int
 
 
@@ -28,10 +33,10 @@ Ref = _Input | _Result
 
 @dataclass
 class ProgramBuilder:
-    """A program that grows; operands are numbered once all of them are known.
+    """Elementwise program under construction; `build` numbers operands and results.
 
     Attributes:
-        inputs: The operands, each once.
+        inputs: Operands from outside the program, without duplicates.
     """
 
     inputs: list[Value] = field(default_factory=list)
@@ -40,22 +45,22 @@ class ProgramBuilder:
 
     @property
     def size(self) -> int:
-        """How many steps there are."""
+        """Number of steps, including literals."""
         return len(self._steps)
 
     @property
     def literals(self) -> frozenset[IrOp]:
-        """Those of the steps that are numbers."""
+        """Steps that are literal numbers."""
         return frozenset(self._literals)
 
     def operand(self, value: Value) -> Ref:
-        """The reference to a value from outside."""
+        """Adds a value as an operand unless it is one; returns its reference."""
         if value not in self.inputs:
             self.inputs.append(value)
         return _Input(self.inputs.index(value))
 
     def step(self, op: IrOp, *args: Ref) -> Ref:
-        """Adds an operation; literals are shared."""
+        """Adds a step, or reuses an equal literal; returns the reference to its result."""
         if isinstance(op, Literal) and op in self._literals:
             return self._literals[op]
         self._steps.append((op, args))
@@ -65,20 +70,20 @@ class ProgramBuilder:
         return ref
 
     def run(self, op: IrOp, args: Sequence[Ref]) -> Ref:
-        """Adds an elementwise op, or all steps of a fused program, on these operands."""
+        """Adds an elementwise op, or all steps of a Fused op; returns its result."""
         if not isinstance(op, Fused):
             return self.step(op, *args)
         return self.splice(op.steps, args)
 
     def splice(self, steps: Sequence[ElementwiseStep], args: Sequence[Ref]) -> Ref:
-        """Adds a program's steps on these operands; its last result, or operand 0 for none."""
+        """Adds the steps of a program on given operands; returns its result, `args[0]` if empty."""
         refs = list(args)
         for step in steps:
             refs.append(self.step(step.op, *(refs[a] for a in step.args)))
         return refs[-1] if steps else refs[0]
 
     def build(self) -> tuple[ElementwiseStep, ...]:
-        """The steps, numbered for `inputs`."""
+        """Returns the steps, with operands numbered as `inputs` followed by results."""
         base = len(self.inputs)
         return tuple(
             ElementwiseStep(
@@ -88,7 +93,7 @@ class ProgramBuilder:
         )
 
     def trouble(self) -> str | None:
-        """Why there is no kernel for the program."""
+        """Returns why no kernel can be generated for the program; None if one can."""
         if self.size > MAX_STEPS:
             return f"the program would have {self.size} steps (at most {MAX_STEPS})"
         program = render(self.build(), [v.dtype for v in self.inputs])
@@ -96,9 +101,10 @@ class ProgramBuilder:
 
 
 def literal(value: Value, node: Node) -> Literal | None:
-    """The literal that an operand of a node can become: a constant of one element.
+    """Returns an operand of a node as a literal, if it is a constant of one element; else None.
 
-    A constant whose rank alone makes the node's rank stays an operand.
+    A constant stays an operand if its rank determines the rank of the node's output, or if it is an
+    integer that a float64 does not represent exactly.
     """
     numbers = value.numbers if value.is_constant else None
     if numbers is None or not has_one_element(value):
@@ -116,7 +122,11 @@ def literal(value: Value, node: Node) -> Literal | None:
 def operand_refs(
     builder: ProgramBuilder, node: Node, known: dict[Value, Ref] | None = None
 ) -> list[Ref]:
-    """References to a node's inputs: known results, literals, or operands from outside."""
+    """Returns references to a node's inputs: known results, literals, or operands.
+
+    Args:
+        known: References to the results of nodes in the program, by value.
+    """
     refs: list[Ref] = []
     for value in node.inputs:
         assert value is not None

@@ -1,4 +1,4 @@
-"""Takes a value for its parts, where these stand side by side again."""
+"""Concat of all outputs of a Split -> Concat of the Split's input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 class JoinSplit(Pass):
     """Concat(…, all outputs of Split(x), …) along the same axis -> Concat(…, x, …).
 
-    So blocks that compute on with one half of x and put it beside both (YOLO's C2f) need no copy:
-    planning has x computed in the memory of the result.
+    So blocks that process one half of x and concatenate the result with both halves (YOLO's C2f)
+    need no copy: planning aliases x to the memory of the result.
     """
 
     name = "join_split"
@@ -34,25 +34,29 @@ class JoinSplit(Pass):
 
 
 def _joined(node: Node) -> list[Value | None]:
-    """The inputs of a Concat, with what was split in place of its parts."""
-    found: list[Value | None] = []
-    at = 0
-    while at < len(node.inputs):
-        value = node.inputs[at]
+    """Returns the inputs of a Concat, with consecutive outputs of a Split replaced by its input."""
+    inputs: list[Value | None] = []
+    index = 0
+    while index < len(node.inputs):
+        value = node.inputs[index]
         split = None if value is None else value.producer
-        if split is not None and _is_along(split, node) and _stand_at(node, at, split.outputs):
-            found.append(split.input(0))
-            at += len(split.outputs)
+        if (
+            split is not None
+            and _is_along(split, node)
+            and _reads_in_order(node, index, split.outputs)
+        ):
+            inputs.append(split.input(0))
+            index += len(split.outputs)
         else:
-            found.append(value)
-            at += 1
-    return found
+            inputs.append(value)
+            index += 1
+    return inputs
 
 
-def _stand_at(node: Node, at: int, values: Sequence[Value]) -> bool:
-    """Whether a node reads values one behind the other, from an input on."""
-    left = len(node.inputs) - at
-    return len(values) <= left and all(node.inputs[at + i] is v for i, v in enumerate(values))
+def _reads_in_order(node: Node, at: int, values: Sequence[Value]) -> bool:
+    """Whether inputs of a node from index `at` on are the given values, in order."""
+    remaining = len(node.inputs) - at
+    return len(values) <= remaining and all(node.inputs[at + i] is v for i, v in enumerate(values))
 
 
 def _is_along(split: Node, concat: Node) -> bool:

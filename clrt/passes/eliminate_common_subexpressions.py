@@ -1,4 +1,4 @@
-"""Computes equal things once."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Hashable
 from clrt.ir.graph import Node, Patch, Value
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-_SMALL_BYTES = 1024
+# Maximum size in bytes of constants that are compared by their elements.
+_MAX_COMPARED_BYTES = 1024
 
 
 class EliminateCommonSubexpressions(Pass):
-    """Node with the op and the inputs of an earlier node -> the earlier node's outputs.
+    """Node with the op and inputs of an earlier node -> the earlier node's outputs.
 
-    Constants count as equal when they are the same value, or small and equal by their elements.
+    Constants are equal if they are the same value, or small and of equal elements.
     """
 
     name = "eliminate_common_subexpressions"
@@ -26,7 +27,7 @@ class EliminateCommonSubexpressions(Pass):
         try:
             first = view.memo.get(key)
         except TypeError:
-            return None  # an attribute that cannot be hashed
+            return None  # unhashable attribute
         if not isinstance(first, Node) or not view.is_alive(first):
             view.memo[key] = node
             return None
@@ -42,10 +43,11 @@ class EliminateCommonSubexpressions(Pass):
 
 
 def _key(value: Value | None) -> Hashable:
+    """Returns a key that is equal for equal inputs."""
     if value is None or not value.is_constant:
         return value
-    # The elements of some constants are put together only when they are asked for.
-    if value.type.has_numbers and value.nbytes > _SMALL_BYTES:
+    # Large constants are not compared: reading `data` may concatenate or convert their elements.
+    if value.type.has_numbers and value.nbytes > _MAX_COMPARED_BYTES:
         return value
     data = value.type.data
     assert data is not None

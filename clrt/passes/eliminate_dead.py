@@ -1,4 +1,4 @@
-"""Drops what no output needs."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class EliminateDead(Pass):
-    """Node whose outputs nothing reads -> nothing."""
+    """Node whose outputs are neither read nor graph outputs -> removed."""
 
     name = "eliminate_dead"
     visits_outputs_first = True

@@ -1,4 +1,4 @@
-"""Scales and shifts by channel behind a convolution -> its weights and bias."""
+"""Per-channel scales and shifts after a convolution -> folded into its weights and bias."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from clrt.ops.pointwise.table import Add, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import keeps_shape, op_name, operand_orders
 
-# In 16 bits a factor and its products would be rounded before they are used.
+# Not 16 bits: factors and folded weights would be rounded.
 _DTYPES = (DType.FLOAT32, DType.FLOAT64)
 
 
 class ExpandBatchNormalization(Pass):
     """BatchNormalization with constant statistics -> x * factor + shift.
 
-    Both then go into the convolution before it, or are fused with what is around them.
+    Both are then folded into the convolution before it, or fused with neighboring nodes.
 
     Numerics: factor and shift are rounded once, from float64.
     """
@@ -57,7 +57,7 @@ class ExpandBatchNormalization(Pass):
 
 
 class FoldAffine(Pass):
-    """Conv(x, w, bias) * a + b with constants by channel -> Conv(x, w * a, bias * a + b).
+    """Conv(x, w, bias) * a + b with per-channel constants -> Conv(x, w * a, bias * a + b).
 
     `fold_constants` then computes the new weights and bias.
     """
@@ -100,7 +100,7 @@ def _numbers(value: Value) -> Array | None:
 
 
 def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
-    """Why a scale or shift cannot go into a convolution."""
+    """Returns why a scale or shift cannot be folded into a convolution; None if it can."""
     weights, bias = conv.arg(1), conv.input(2)
     if view.only_user(conv.output) is not node:
         return f"the result '{conv.output.name}' is used elsewhere, too"
@@ -120,7 +120,7 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
 
 
 def _by_channel(constant: Value, y: Value) -> Array | None:
-    """The elements [channels] of a constant that differs by channel of y, or not at all."""
+    """Returns a per-channel or one-element constant as an array [channels]; else None."""
     numbers = _numbers(constant)
     if numbers is None or y.shape is None or len(y.shape) < 3 or numbers.ndim > len(y.shape):
         return None

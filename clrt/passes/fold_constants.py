@@ -1,4 +1,4 @@
-"""Evaluates nodes whose inputs are all constants."""
+"""Constant folding: evaluates nodes whose inputs are all constants."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from clrt.passes.fuse_fake_quantize import RoundedProduct, rounded_product
 from clrt.passes.matching import op_name
 from clrt.util.host_limits import MAX_STEPWISE_BYTES
 
-# A larger result is computed at each run unless it is no larger than what it is made from.
+# Maximum size of a folded result in bytes; larger ones are folded only if no larger than their
+# inputs.
 MAX_FOLDED_BYTES = 16 << 20
 _MATMULS = ("MatMul", "Gemm", "clrt.FusedMatMul")
 
 
 class FoldConstants(Pass):
-    """Node of constants -> constants, by the op's reference.
+    """Node of constant inputs -> constants, computed by the op's NumPy reference.
 
-    A transposed weight of a matrix product stays: `canonicalize_matmul` takes the transposition
-    into the product, which spares a second copy of the weight.
+    Transposed weights of matrix products are not folded: `canonicalize_matmul` absorbs the
+    Transpose, which saves a second copy of the weight.
 
     Args:
-        dequantize: Whether quantised weights become floats where these are not too large.
-        products: Whether those do, too, of which FuseRoundedMatmul makes products of integers.
+        dequantize: Whether DequantizeLinear of weights is folded, if the result is not too large.
+        products: Whether it is also folded for products that FuseRoundedMatmul matches.
     """
 
     name = "fold_constants"
@@ -48,7 +49,7 @@ class FoldConstants(Pass):
         if not known or not node.outputs:
             return None
         if node.op.host_driven or any(v.type.on_host for v in node.outputs):
-            return None  # a loop may be long, and sequences are no constants
+            return None  # loops may be long, and sequences cannot be constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
         dequantizes = op_name(node) == "DequantizeLinear"
@@ -62,24 +63,24 @@ class FoldConstants(Pass):
         if node.op.has_slow_reference and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
             return Miss("to compute it takes NumPy long", node)
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
-        gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
+        freed_bytes = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
-        sized = sum(v.nbytes for v in node.outputs) if static else 0
+        output_bytes = sum(v.nbytes for v in node.outputs) if static else 0
         work = sum(v.nbytes for v in inputs)
         work += node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
-        if sized > limit:
+        if output_bytes > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
-        if not view.budget.has(sized - gone, work):
+        if not view.budget.has(output_bytes - freed_bytes, work):
             return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
             return arrays
-        made = sum(a.nbytes for a in arrays)
-        if made > limit:
+        result_bytes = sum(a.nbytes for a in arrays)
+        if result_bytes > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
-        if not view.budget.has(made - gone, work):
+        if not view.budget.has(result_bytes - freed_bytes, work):
             return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
-        return Match(view, node, payload=(arrays, made - gone, work))
+        return Match(view, node, payload=(arrays, result_bytes - freed_bytes, work))
 
     def rewrite(self, match: Match) -> Patch:
         build = match.builder(self.name)
@@ -92,10 +93,10 @@ class FoldConstants(Pass):
 
 
 class FoldShapeData(Pass):
-    """Value whose elements inference knows (numbers or dims of the inputs) -> constant.
+    """Value whose elements are known to inference (numbers or dims of inputs) -> constant.
 
-    What computed it (Shape, Gather, Concat, …) is then dead; symbolic elements become numbers when
-    dims are bound. Dims that are found out while the model runs stay with what finds them out.
+    The nodes that computed it (Shape, Gather, Concat, …) are then dead. Symbolic elements become
+    numbers when dims are bound. Data-dependent dims are not folded.
     """
 
     name = "fold_shape_data"
@@ -123,31 +124,32 @@ class FoldShapeData(Pass):
 
 
 def _symbols(dims: Iterable[object]) -> frozenset[str]:
+    """Returns the names of all symbols in symbolic dims."""
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def evaluate_node(node: Node) -> list[Array] | Miss:
-    """The outputs of a node whose inputs are all numbers, or why its reference refuses."""
+    """Evaluates a node of constant inputs: returns its outputs, or a miss on an error."""
     assert isinstance(node.op, Op)
     inputs = [None if v is None else v.numbers for v in node.inputs]
     try:
-        with NodeErrorContext(node):  # the model is perhaps not valid, which is said when it runs
-            made = node.op.run_reference(*inputs)
-            # Outputs at the end may be left out.
-            return [np.asarray(a) for _, a in zip(node.outputs, made, strict=False)]
+        with NodeErrorContext(node):  # the model may be invalid, which is reported when it runs
+            outputs = node.op.run_reference(*inputs)
+            # Trailing outputs may be omitted by the node.
+            return [np.asarray(a) for _, a in zip(node.outputs, outputs, strict=False)]
     except (ClrtError, NotImplementedError) as error:
         return Miss(f"its reference cannot run: {error}", node)
 
 
 def _constant(build: Builder, value: Value, array: Array) -> Value:
     data = np.ascontiguousarray(array, value.dtype.numpy).reshape(array.shape)
-    made = build.constant(data)
-    made.type = TensorType(value.dtype, data.shape, data)
-    return made
+    constant = build.constant(data)
+    constant.type = TensorType(value.dtype, data.shape, data)
+    return constant
 
 
 def _feeds_rounded(view: GraphView, node: Node) -> bool:
-    """Whether a dequantised weight is an operand of products that FuseRoundedMatmul takes."""
+    """Whether a dequantized weight is read by a product that FuseRoundedMatmul matches."""
     for user in view.users(node.output):
         users = view.users(user.output) if op_name(user) == "Transpose" else [user]
         if any(isinstance(rounded_product(u), RoundedProduct) for u in users):
@@ -156,6 +158,7 @@ def _feeds_rounded(view: GraphView, node: Node) -> bool:
 
 
 def _feeds_products(view: GraphView, node: Node) -> bool:
+    """Whether all users of a matrix are products that absorb a Transpose."""
     users = view.users(node.output)
     matrix = node.output.type.rank is not None and node.output.type.rank >= 2
     return matrix and bool(users) and all(op_name(u) in _MATMULS for u in users)

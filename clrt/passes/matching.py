@@ -1,4 +1,4 @@
-"""What passes ask about values and nodes."""
+"""Predicates and matchers of values and nodes, shared by passes."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.pointwise.base import Pointwise
 from clrt.ops.pointwise.fused import Fused
 
+# Ops that copy elements without computing.
 _MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")
 
 
 def op_name(node: Node | None) -> str:
-    """The ONNX name of a node's op; empty for no node. Ops of other domains have their prefix."""
+    """Returns the ONNX name of a node's op, "domain.Name" outside ONNX's domain; "" for no node."""
     return "" if node is None else class_name(type(node.op))
 
 
 def class_name(op: type[IrOp]) -> str:
-    """The ONNX name of a class of ops; those of other domains have their prefix."""
+    """Returns the ONNX name of an op class, as "domain.Name" outside ONNX's domain."""
     return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
 def produced_by(value: Value | None, *names: str) -> Node | None:
-    """The node that computes a value, if its op has one of these names."""
+    """Returns the producer of a value if its op has one of the names, else None."""
     node = None if value is None else value.producer
     return node if node is not None and op_name(node) in names else None
 
 
 def scalar(value: Value | None) -> float | None:
-    """The number in a constant of one element, whatever its rank."""
+    """Returns the number of a constant of one element and any rank, else None."""
     numbers = None if value is None or not value.is_constant else value.numbers
     return float(numbers.reshape(-1)[0]) if numbers is not None and numbers.size == 1 else None
 
 
 def is_scalar(value: Value | None, expected: float, tolerance: float = 1e-5) -> bool:
-    """Whether a value is a constant of one element, close to a number."""
+    """Whether a value is a constant of one element within a relative tolerance of `expected`."""
     number = scalar(value)
     return number is not None and abs(number - expected) <= tolerance * abs(expected)
 
 
 def uniform(value: Value | None) -> float | None:
-    """The number that every element of a value is, where that is known."""
+    """Returns the number that all elements of a value equal; None if unknown or not uniform."""
     for _ in range(8):
         if value is None:
             return None
@@ -69,7 +70,7 @@ def uniform(value: Value | None) -> float | None:
 
 
 def never_negative(value: Value, depth: int = 8) -> bool:
-    """Whether no element of a float value can be below 0, or -0, by what computes it."""
+    """Whether no element of a float value can be negative or -0, seen through `depth` producers."""
     if value.is_constant:
         numbers = value.numbers
         return numbers is not None and not bool(np.signbit(numbers.astype(np.float64)).any())
@@ -89,7 +90,7 @@ def never_negative(value: Value, depth: int = 8) -> bool:
 
 
 def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Both orders of the operands of a commutative op; nothing unless there are two."""
+    """Yields both orders of the operands of a commutative op of two operands, else nothing."""
     if len(node.inputs) == 2:
         a, b = node.arg(0), node.arg(1)
         yield a, b
@@ -97,7 +98,7 @@ def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
 
 
 def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
-    """The other operand and the number of a commutative op with a constant of one element."""
+    """Matches the commutative op `name` of x and a one-element constant; returns (x, number)."""
     if node is None or op_name(node) != name:
         return None
     for x, constant in operand_orders(node):
@@ -108,7 +109,7 @@ def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
 
 
 def scaled(node: Node | None) -> tuple[Value, float] | None:
-    """x and c where a node is x * c, c * x or x / c with a constant of one element."""
+    """Matches x * c, c * x or x / c with a one-element constant; returns (x, factor)."""
     if node is None:
         return None
     if op_name(node) == "Div":
@@ -125,19 +126,19 @@ def keeps_shape(x: Value, y: Value) -> bool:
 
 
 def has_known_shape(value: Value) -> bool:
-    """Whether every dim is a number or follows from the shapes of the graph's inputs."""
+    """Whether every dim is a number or an expression of the graph's input dims."""
     return value.shape is not None and not any(map(is_unknown, value.shape))
 
 
 def is_elementwise(node: Node | None) -> bool:
-    """Whether a node is an elementwise op or a fused program of them, on the device."""
+    """Whether a node is a device node of one elementwise op, or a fused program of such ops."""
     if node is None or not isinstance(node.op, (Pointwise, Fused)) or len(node.outputs) != 1:
         return False
     return not any(v is not None and v.type.on_host for v in (*node.inputs, node.output))
 
 
 def moves_ones(node: Node) -> bool:
-    """Whether a node is a Transpose that moves only axes of size 1, if any."""
+    """Whether a node is a Transpose that moves no elements, only axes of size 1 if any."""
     return isinstance(node.op, Transpose) and node.op.is_view(node.input_types)
 
 
@@ -147,5 +148,5 @@ def has_one_element(value: Value) -> bool:
 
 
 def int_attribute(op: IrOp, name: str, default: int) -> int:
-    """An integer attribute that a class may or may not have."""
+    """Returns an integer attribute of an op; `default` if its class has no such attribute."""
     return int(getattr(op, name, default))

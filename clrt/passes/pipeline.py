@@ -1,4 +1,4 @@
-"""The passes of the optimiser, in order."""
+"""Pass pipeline of the optimiser: passes by stage, in execution order."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ from clrt.passes.sink_slice import SinkSlice
 from clrt.util.gc_control import gc_young_only
 from clrt.util.host_limits import FoldBudget
 
+# Maximum number of repetitions of a group of passes that is repeated until nothing changes.
 MAX_ROUNDS = 6
 
-# Those of several stages: what one saw unchanged it does not look at again.
+# Passes used in several stages. One instance each: it skips nodes unchanged since its last run.
 FOLD_CONSTANTS = FoldConstants()
 REMOVE_IDENTITY = RemoveIdentity()
 ELIMINATE_DEAD = EliminateDead()
@@ -48,42 +49,42 @@ ELIMINATE_COMMON = EliminateCommonSubexpressions()
 CANONICALIZE_VIEWS = CanonicalizeViews()
 FUSE_EPILOGUE = FuseEpilogue()
 
-# Repeated until nothing changes: each makes work for the others.
+# Repeated until nothing changes: each pass creates matches for others.
 CLEAN_UP: tuple[Pass, ...] = (
-    ELIMINATE_DEAD,  # before anything looks at users
-    FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
-    FOLD_CONSTANTS,  # what depends on constants alone
-    CaptureInvariants(),  # weights that a loop hands on from turn to turn
-    CarryShapes(),  # those that stay the same from turn to turn
-    SinkConstants(),  # into the graphs of nodes, which are optimised when this one is
-    InlineGraphs(),  # If with a known condition, Einsum
+    ELIMINATE_DEAD,  # before passes that count users
+    FoldShapeData(),  # Shape and arithmetic on shapes -> constants, perhaps symbolic
+    FOLD_CONSTANTS,  # nodes whose inputs are all constant
+    CaptureInvariants(),  # loop-carried values that never change, such as weights
+    CarryShapes(),  # dims of loop-carried values that stay the same in each iteration
+    SinkConstants(),  # into inner graphs, which are optimised after this one
+    InlineGraphs(),  # If with a constant condition, Einsum
     REMOVE_IDENTITY,  # Dropout, casts and views that change nothing, neutral operands
-    CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze: all are Reshape, two one
-    SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
+    CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze -> Reshape, merged
+    SimplifyTransposes(),  # merges two; removes Reshapes around batched ones
     ELIMINATE_COMMON,  # exporters repeat masks and shapes in every layer
     SimplifyAlgebra(),  # cheaper elementwise forms
-    SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
+    SimplifyIndexGrids(),  # gathers of all elements in order, as in exported masks
     SinkExpand(),  # compute first, broadcast later
-    JoinSplit(),  # what is put together as it was
+    JoinSplit(),  # Concat of all outputs of a Split
     SinkSlice(),  # position embeddings are a slice of a constant
 )
 
-# The same once patterns are found: the transposes of a single token, by which attention is seen,
-# become views, too.
+# Clean-up after pattern matching: Transposes of a single token become views too, which attention
+# matching relied on.
 CLEAN_UP_AFTER = tuple(
     CANONICALIZE_VIEWS if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
 )
 
-# Before anything looks for patterns, which are in float32.
+# Before pattern matching: patterns are in float32.
 LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
 
-# What QuantizeLinear and DequantizeLinear say together, before the others see floats.
+# Patterns of QuantizeLinear and DequantizeLinear, before constants are dequantized.
 FUSE_QUANTIZED: tuple[Pass, ...] = (
-    FuseRoundedMatmul(),  # products of integers, while both operands are dequantised
-    FuseRounding(),  # what was quantised between floats
+    FuseRoundedMatmul(),  # int8 products, while both operands are DequantizeLinear
+    FuseRounding(),  # QuantizeLinear followed by DequantizeLinear
 )
 
-# Repeated until nothing changes: a factor folded lets a shift be folded.
+# Repeated until nothing changes: folding a factor allows to fold the shift after it.
 FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
     FoldPad(),
     ExpandBatchNormalization(),
@@ -91,48 +92,49 @@ FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
     FOLD_CONSTANTS,
 )
 
-# Whole subgraphs with a kernel of their own; attention before products take in its scale.
+# Subgraphs that have a hand-written kernel; attention before products absorb its scale.
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
-    FuseGelu(),  # before epilogues take in its parts
+    FuseGelu(),  # before epilogues absorb its nodes
     FuseSwish(),
-    FuseRotary(),  # attention then reads what it writes
+    FuseRotary(),  # before attention, which reads its output
     FuseAttention(),
-    LowerAttention(),  # where the exporter kept it whole (opset 23)
+    LowerAttention(),  # ONNX Attention (opset 23)
 )
 
-# Matrix products and convolutions take in what is around them.
+# Matrix products and convolutions absorb transposes, bias, activation and residual.
 FUSE_PRODUCTS: tuple[Pass, ...] = (
-    FuseDequantizedMatmul(),  # while it is a MatMul
+    FuseDequantizedMatmul(),  # before it becomes a FusedMatMul
     CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
     SinkReshape(),  # [B * S, K] around every Gemm
     REMOVE_IDENTITY,
     CANONICALIZE_VIEWS,
-    ELIMINATE_COMMON,  # before Adds of shared masks are fused apart
+    ELIMINATE_COMMON,  # before Adds of shared masks are fused into several nodes
     FUSE_EPILOGUE,  # bias, activation, residual
-    MergeQkv(),  # three projections are one; when their biases are inside
+    MergeQkv(),  # after bias fusion: three projections -> one product
 )
 
-# What is left over.
+# Remaining elementwise nodes.
 FUSE_REST: tuple[Pass, ...] = (
     FuseElementwise(),  # chains and DAGs of elementwise ops
-    FUSE_EPILOGUE,  # DAGs behind a product, such as x * sigmoid(x)
-    FOLD_CONSTANTS,  # transposed weights that no product took in
+    FUSE_EPILOGUE,  # fused DAGs after a product, such as x * sigmoid(x)
+    FOLD_CONSTANTS,  # transposed weights that no product absorbed
     ELIMINATE_DEAD,
 )
 
 
 @gc_young_only
 def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
-    """Rewrites a graph in place into an equal one that runs faster.
+    """Optimises a graph in place, independently of input shapes and devices.
 
-    Every decision holds for all shapes, where dims stay symbolic, and for all devices: compiled
-    models hold the result. What depends on the device is `clrt.passes.device_pipeline`'s.
+    Dims stay symbolic, and compiled models store the result. Device-dependent passes are in
+    `clrt.passes.device_pipeline`.
 
     Args:
-        level: 0 does nothing, 1 cleans up, 2 fuses.
-        keep_quantized: Whether quantised weights stay so, for ONNX Runtime, which has kernels for
-            such; clrt computes with floats, and its products read 4 bits, or what is large, as is.
+        level: 0 does nothing, 1 cleans up, 2 also fuses.
+        keep_quantized: Whether DequantizeLinear of weights is kept, for ONNX Runtime and its
+            quantized kernels. Otherwise small weights of more than 4 bits become floats; products
+            read 4-bit and large weights as they are.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
@@ -143,57 +145,58 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
 def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
     folds = FoldConstants(dequantize=not keep_quantized, products=level < 2)
     instead = [folds] if keep_quantized or level < 2 else []
-    session = PassRunner(graph, *instead, budget=budget)
+    runner = PassRunner(graph, *instead, budget=budget)
     if level >= 1:
-        _tidy(session)
+        _tidy(runner)
     if level == 1:
-        clean_up(session, CLEAN_UP_AFTER)
+        clean_up(runner, CLEAN_UP_AFTER)
     if level >= 2:
         if not keep_quantized:
-            clean_up(session, (*FUSE_QUANTIZED, FOLD_CONSTANTS))
-        clean_up(session, FOLD_CONVOLUTIONS)
+            clean_up(runner, (*FUSE_QUANTIZED, FOLD_CONSTANTS))
+        clean_up(runner, FOLD_CONVOLUTIONS)
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
-            _run(session, stage)
-            clean_up(session, CLEAN_UP_AFTER)
-        _run(session, FUSE_REST)
+            _run(runner, stage)
+            clean_up(runner, CLEAN_UP_AFTER)
+        _run(runner, FUSE_REST)
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
             _optimize(inner, level, keep_quantized, budget)
-    return session.report
+    return runner.report
 
 
 def tidy(graph: Graph) -> None:
-    """The first stage of `optimize`: nothing is fused, what is known of shapes is folded."""
+    """Runs the first stage of `optimize`: folds constants and shape arithmetic, fuses nothing."""
     _tidy(PassRunner(graph))
 
 
 def find_subgraphs(graph: Graph) -> PassReport:
-    """The first stages of `optimize`: attention and rotations become nodes, products stay plain."""
-    session = PassRunner(graph)
-    _tidy(session)
-    _run(session, FUSE_SUBGRAPHS)
-    clean_up(session, CLEAN_UP)
-    return session.report
+    """Runs the first stages of `optimize`: fuses attention, rotary and norms, but not products."""
+    runner = PassRunner(graph)
+    _tidy(runner)
+    _run(runner, FUSE_SUBGRAPHS)
+    clean_up(runner, CLEAN_UP)
+    return runner.report
 
 
-def _tidy(session: PassRunner) -> None:
-    clean_up(session, CLEAN_UP)
-    if _run(session, LEGALISE):
-        clean_up(session, CLEAN_UP)
+def _tidy(runner: PassRunner) -> None:
+    clean_up(runner, CLEAN_UP)
+    if _run(runner, LEGALISE):
+        clean_up(runner, CLEAN_UP)
 
 
-def _run(session: PassRunner, passes: tuple[Pass, ...]) -> int:
+def _run(runner: PassRunner, passes: tuple[Pass, ...]) -> int:
+    """Runs passes in order; returns the number of patches applied."""
     hits = 0
     for pass_ in passes:
-        if not session.report.stopped:
-            hits += len(session.run(pass_).hits)
+        if not runner.report.stopped:
+            hits += len(runner.run(pass_).hits)
     return hits
 
 
-def clean_up(session: PassRunner, passes: tuple[Pass, ...]) -> None:
-    """Repeats passes until nothing changes."""
+def clean_up(runner: PassRunner, passes: tuple[Pass, ...]) -> None:
+    """Repeats passes until nothing changes, at most `MAX_ROUNDS` times, inferring types between."""
     for _ in range(MAX_ROUNDS):
-        if not _run(session, passes):
+        if not _run(runner, passes):
             break
-        session.infer_types()
+        runner.infer_types()

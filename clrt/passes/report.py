@@ -1,4 +1,4 @@
-"""What passes did, and what they nearly did."""
+"""Reports of pass runs: rewritten nodes and near misses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from clrt.errors import counted, visible
 
 @dataclass
 class PassRecord:
-    """What one run of one pass did.
+    """Record of one run of a pass.
 
     Attributes:
-        hits: The root nodes it rewrote, as "Op 'name'".
+        name: Name of the pass.
+        hits: Root nodes of the applied patches, as "Op 'name'".
         misses: Near misses that remain, as (node, reason).
-        nodes_after: Nodes in the graph afterwards.
+        nodes_after: Number of nodes in the graph after the run.
+        seconds: Duration of the run.
     """
 
     name: str
@@ -41,11 +43,12 @@ class PassRecord:
 
 @dataclass
 class PassReport:
-    """What the passes did and why not more, for `model.explain()`.
+    """Records of all pass runs on a graph, for `model.explain()`.
 
     Attributes:
-        patches: Patches applied in all.
-        stopped: The limit of CLRT_MAX_PATCHES was reached.
+        records: One record per run, in order.
+        patches: Total number of patches applied.
+        stopped: Whether the limit CLRT_MAX_PATCHES was reached.
     """
 
     records: list[PassRecord] = field(default_factory=list)
@@ -53,13 +56,13 @@ class PassReport:
     stopped: bool = False
 
     def append(self, later: PassReport) -> None:
-        """Adds what passes did after these."""
+        """Appends the records and patches of a later report."""
         self.records += later.records
         self.patches += later.patches
 
     @property
     def misses(self) -> list[tuple[str, str, str]]:
-        """(pass, node, reason) of the last run of each pass."""
+        """Near misses of the last run of each pass, as (pass, node, reason)."""
         last = {r.name: r for r in self.records}
         return [(r.name, *miss) for r in last.values() for miss in r.misses]
 

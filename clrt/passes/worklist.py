@@ -1,4 +1,4 @@
-"""Which nodes of a graph changed since a pass last looked at them."""
+"""Worklist of graph nodes that changed since a pass last visited them."""
 
 from __future__ import annotations
 
@@ -11,69 +11,73 @@ from clrt.ir.graph import Node
 
 @dataclass
 class _Reader:
-    """How far somebody has read the log.
+    """Progress of one reader of the log.
 
     Attributes:
-        left: Nodes read in a sweep that was behind them already.
+        read: Number of log entries read.
+        deferred: Touched nodes that the last sweep had passed already; the next sweep visits them.
     """
 
     read: int
-    left: list[Node] = field(default_factory=list)
+    deferred: list[Node] = field(default_factory=list)
 
 
 class Worklist:
-    """The nodes of a graph with their places, and a log of those that were touched.
+    """Nodes of a graph in visiting order, and a log of touched nodes with several readers.
 
-    A node is touched when it is new, when what it reads or a type of it changes, and when others
-    begin or cease to read what it makes.
+    A node is touched when it is new, when its inputs or a type of it change, and when the users of
+    its outputs change.
 
     Attributes:
-        places: The nodes that are (still) part of the graph, and by what they are visited in order.
+        places: Position in the visiting order of each node that is in the graph.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        # A new node has the place of the node that it was made for.
+        # A new node gets the position of the match root that it replaces.
         self.places = {node: place for place, node in enumerate(nodes)}
         self._log: list[Node] = []
         self._readers: dict[Hashable, _Reader] = {}
 
     def add(self, node: Node, root: Node) -> None:
-        """Adds a new node, made for `root`."""
+        """Adds a new node at the position of `root`, and touches it."""
         self.places[node] = self.places[root]
         self._log.append(node)
 
     def drop(self, node: Node) -> None:
-        """Takes a node out."""
+        """Removes a node."""
         del self.places[node]
 
     def touch(self, node: Node | None) -> None:
-        """Has passes look at a node again."""
+        """Logs a node, so that readers visit it again; None is ignored."""
         if node is not None:
             self._log.append(node)
 
     def begin(self, reader: Hashable) -> None:
-        """The reader looks at all nodes now."""
+        """Marks all nodes as visited by a reader, which visits them by itself."""
         self._readers[reader] = _Reader(len(self._log))
 
     def has_begun(self, reader: Hashable) -> bool:
-        """Whether the reader has looked at all nodes once."""
+        """Whether `begin` was called for the reader."""
         return reader in self._readers
 
     def is_done(self, reader: Hashable) -> bool:
-        """Whether nothing was touched since the reader last looked."""
-        found = self._readers.get(reader)
-        return found is not None and found.read == len(self._log) and not found.left
+        """Whether the reader has visited all touched nodes."""
+        state = self._readers.get(reader)
+        return state is not None and state.read == len(self._log) and not state.deferred
 
     def due(self, reader: Hashable, backward: bool = False) -> Iterator[Node]:
-        """The nodes touched since the reader last looked, in order.
+        """Yields the nodes touched since the reader's last sweep, in visiting order.
 
-        So are those touched meanwhile, where they come later.
+        Nodes touched during the sweep are included if they come later in the order.
+
+        Args:
+            backward: Whether to visit in descending order.
         """
         state, sign = self._readers[reader], -1 if backward else 1
-        waiting: list[tuple[int, int, Node]] = []
+        heap: list[tuple[int, int, Node]] = []
         queued: set[Node] = set()
-        pending, state.left = state.left, []
-        at: int | None = None
+        pending, state.deferred = state.deferred, []
+        current: int | None = None
         while True:
             pending += self._log[state.read :]
             state.read = len(self._log)
@@ -81,14 +85,14 @@ class Worklist:
                 if node in queued or node not in self.places:
                     continue
                 place = sign * self.places[node]
-                if at is None or place > at:
-                    heappush(waiting, (place, len(queued), node))
+                if current is None or place > current:
+                    heappush(heap, (place, len(queued), node))
                     queued.add(node)
                 else:
-                    state.left.append(node)
+                    state.deferred.append(node)
             pending = []
-            if not waiting:
+            if not heap:
                 return
-            at, _, node = heappop(waiting)
+            current, _, node = heappop(heap)
             if node in self.places:
                 yield node
