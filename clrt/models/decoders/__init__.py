@@ -1,1 +1,1 @@
-"""Builds graphs of language models over a cache in pages, from checkpoints."""
+"""Builds graphs of language models with a paged KV cache from checkpoints."""

@@ -1,4 +1,4 @@
-"""What an encoder of sound begins with: frames of features become places."""
+"""The first layers of a speech encoder: convolutions over frames, and position embeddings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ _KERNEL = 3
 
 
 def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Dim) -> Value:
-    """Two convolutions over time, the second of which takes `stride` frames to a place, and the
-    embeddings of places: `[batch * places, hidden]`.
+    """Applies two convolutions over time and adds position embeddings.
+
+    The second convolution reduces `encoder.stride` frames to one position.
 
     Args:
-        build: Of the encoder.
+        build: Builder of the encoder.
         frames: float32 `[batch, stride * places, features]`.
+        places: Positions of the encoder.
+
+    Returns:
+        float32 `[batch * places, hidden]`.
 
     Raises:
         ModelError: A tensor is missing, or has another shape.
@@ -35,8 +40,8 @@ def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Di
     x = build("enc.conv2", Transpose((0, 2, 1)), x)
     x = build("enc.conv2", Reshape(allowzero=1), x, build.dims((batch, places, size)))
     table = build.constant(build.wide(f"{path}.weight", encoder.places, size))
-    own = build(path, Slice(), table, build.ints(0), build.dims((places,)), build.ints(0))
-    x = build(path, Add(), x, own)
+    positions = build(path, Slice(), table, build.ints(0), build.dims((places,)), build.ints(0))
+    x = build(path, Add(), x, positions)
     return build(path, Reshape(), x, build.dims((batch * places, size)))
 
 

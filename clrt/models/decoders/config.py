@@ -1,4 +1,4 @@
-"""Reads config.json into what determines a decoder's graph."""
+"""Reads the DecoderConfig of a Hugging Face folder from its config.json."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
-_MOST_HEADS = 1 << 16
-_MOST_PLACES = 1 << 30
-# What the kernels of clrt.ops.attention take.
-_MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
+_MAX_HEADS = 1 << 16
+_MAX_PLACES = 1 << 30
+# Head sizes that the attention kernels support: multiples of _HEAD_STEP up to the maximum.
+_MAX_HEAD_SIZE, _HEAD_STEP = 512, 4
 
 
 def read_decoder(
     folder: Path, context: int | None = None
 ) -> tuple[DecoderConfig, DecoderFamily, ConfigValues]:
-    """What a model folder's config.json describes.
+    """Reads the config.json of a model folder.
 
     Args:
         folder: The model folder.
-        context: Places that are asked for; None for those that config.json gives.
+        context: Requested context length in tokens; None for that of config.json.
 
     Returns:
-        The decoder, its family, and the values that were read.
+        The decoder, its family, and the values of config.json (of the text model's object in it).
 
     Raises:
         ModelError: The file is missing or wrong.
         UnsupportedError: The model type or an option of it is not supported.
-        InputError: More places are asked for than have embeddings.
+        InputError: `context` exceeds the number of position embeddings.
     """
     config, name = _values(folder / "config.json")
     family = FAMILIES[name]
@@ -71,7 +71,7 @@ def read_decoder(
 
 
 def _values(file: Path) -> tuple[ConfigValues, str]:
-    """The values that describe a decoder, and its family."""
+    """Returns the values that describe the text decoder, and its model type."""
     values = read_object(file)
     name, inner = values.get("model_type"), ""
     if name is None:
@@ -93,19 +93,19 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
 
 
 def _sizes(config: ConfigValues) -> dict[str, int]:
-    """The sizes of a decoder."""
+    """Returns the fields of DecoderConfig that are sizes."""
     hidden = config.integer("hidden_size")
-    heads = config.integer("num_attention_heads", most=_MOST_HEADS)
-    kv_heads = config.integer("num_key_value_heads", default=heads, most=_MOST_HEADS)
+    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
+    kv_heads = config.integer("num_key_value_heads", default=heads, most=_MAX_HEADS)
     if heads % kv_heads:
         raise config.wrong("num_key_value_heads", f"a divisor of {heads} heads", kv_heads)
     if "head_dim" not in config and hidden % heads:
         raise config.wrong("num_attention_heads", f"a divisor of hidden_size {hidden}", heads)
     size = config.integer("head_dim", default=max(hidden // heads, 1))
-    if size > _MOST_HEAD_SIZE or size % _HEAD_STEP:
+    if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
         raise UnsupportedError(
             f"{config.file} asks for heads of {size} elements, and clrt has kernels for multiples "
-            f"of {_HEAD_STEP} up to {_MOST_HEAD_SIZE}; take another model."
+            f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
         )
     return {
         "vocabulary": config.integer("vocab_size"),
@@ -115,12 +115,12 @@ def _sizes(config: ConfigValues) -> dict[str, int]:
         "kv_heads": kv_heads,
         "head_size": size,
         "intermediate": config.integer("intermediate_size", default=4 * hidden),
-        "context": config.integer("max_position_embeddings", most=_MOST_PLACES),
+        "context": config.integer("max_position_embeddings", most=_MAX_PLACES),
     }
 
 
 def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str]:
-    """FULL or SLIDING, for each layer."""
+    """Returns FULL or SLIDING of each layer."""
     if family.windows == "none" or config.integer("sliding_window", default=0, least=0) == 0:
         return [FULL] * layers
     if family.windows == "all":
@@ -133,13 +133,13 @@ def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str
 def _rotaries(
     config: ConfigValues, family: DecoderFamily, kinds: list[str], head_size: int, context: int
 ) -> tuple[RopeConfig | None, ...]:
-    """The rotary embedding of each layer; one object for all layers of a kind."""
+    """Returns the rotary embedding of each layer; layers of a kind share one object."""
     if family.rotary == "none":
         return ()
     turns = family.rotary == "interleaved"
-    made = {k: read_rotary(config, head_size, context, k, turns) for k in sorted(set(kinds))}
-    first = next(iter(made.values()))
-    if all(one.equals(first) for one in made.values()):
-        made = dict.fromkeys(made, first)
-    turned = family.turned(config, len(kinds))
-    return tuple(made[k] if turns else None for k, turns in zip(kinds, turned, strict=True))
+    by_kind = {k: read_rotary(config, head_size, context, k, turns) for k in sorted(set(kinds))}
+    first = next(iter(by_kind.values()))
+    if all(one.equals(first) for one in by_kind.values()):
+        by_kind = dict.fromkeys(by_kind, first)
+    rotated = family.turned(config, len(kinds))
+    return tuple(by_kind[k] if turns else None for k, turns in zip(kinds, rotated, strict=True))

@@ -1,4 +1,4 @@
-"""What determines a decoder's graph, as data that families fill in."""
+"""The configuration of a decoder's graph, filled in by model families."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.page_layout import page_form
 
-# Kinds of layers in config.json: those that see all places, and those with a window.
+# Kinds of layers in config.json: attention to all positions, or to a sliding window.
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, eq=False)
 class RopeConfig:
-    """A rotary position embedding.
+    """A rotary position embedding (RoPE).
 
     Attributes:
-        frequencies: float32 `[turned / 2]`: the angle of each pair at place 1, scaling included.
-        interleaved: Neighbours are pairs, and not elements half of `turned` apart.
-        factor: Cosines and sines are multiplied by it (YaRN).
-        long: float32 `[turned / 2]`: frequencies for all tokens of a text longer than
-            `long_beyond` tokens; None if those of short texts hold for all (LongRoPE).
+        frequencies: float32 `[turned / 2]`: angle of each pair at position 1, scaling included;
+            `turned` is the number of rotated elements of a head.
+        interleaved: Whether pairs are adjacent elements; if not, elements `turned / 2` apart.
+        factor: Multiplier of cosines and sines (YaRN).
+        long: float32 `[turned / 2]`: frequencies of all tokens of a text longer than `long_beyond`
+            tokens; None if `frequencies` hold for all lengths (LongRoPE).
         long_beyond: Maximum number of tokens of a text that uses `frequencies`; 0 without `long`.
     """
 
@@ -36,24 +37,25 @@ class RopeConfig:
     long_beyond: int = 0
 
     def equals(self, other: RopeConfig) -> bool:
-        """Returns whether both turn heads by the same angles."""
+        """Returns whether both rotate heads by the same angles."""
         one, two = self.long, other.long
-        alike = np.array_equal(self.frequencies, other.frequencies)
-        alike = alike and (one is None) == (two is None)
+        equal = np.array_equal(self.frequencies, other.frequencies)
+        equal = equal and (one is None) == (two is None)
         if one is not None and two is not None:
-            alike = alike and np.array_equal(one, two) and self.long_beyond == other.long_beyond
-        return alike and self.factor == other.factor and self.interleaved == other.interleaved
+            equal = equal and np.array_equal(one, two) and self.long_beyond == other.long_beyond
+        return equal and self.factor == other.factor and self.interleaved == other.interleaved
 
 
 @dataclass(frozen=True)
 class MoeConfig:
-    """A mixture of experts in place of the feed-forward network.
+    """A mixture of experts that replaces the feed-forward network of a layer.
 
     Attributes:
-        count: Experts of a layer; each token goes to `used` of them.
-        size: The width of one.
-        normalised: Whether the weights of those that are used sum up to 1.
-        shared: The width of an expert that all tokens go to; 0 for none.
+        count: Number of experts per layer.
+        used: Number of experts that each token is routed to.
+        size: Intermediate size of an expert.
+        normalised: Whether the router weights of a token's experts are normalised to sum 1.
+        shared: Intermediate size of the shared expert that all tokens use; 0 for none.
     """
 
     count: int
@@ -65,14 +67,14 @@ class MoeConfig:
 
 @dataclass(frozen=True)
 class RelativeBiasConfig:
-    """Scores get a bias by head and by how far a key is away (T5).
+    """A bias of attention scores by head and relative position (T5).
 
     Its table `attn_rel_b` is `[buckets, heads]`.
 
     Attributes:
-        buckets: Of distances; where keys lie on both sides, half of them are for each.
-        reach: The last bucket has all distances from here on.
-        each: Each layer has a table of its own; else that of layer 0 serves all.
+        buckets: Number of buckets of distances; an encoder uses half of them for each side.
+        reach: Distance from which on all distances are in the last bucket.
+        each: Whether each layer has its own table; if not, all use that of layer 0.
     """
 
     buckets: int
@@ -82,38 +84,39 @@ class RelativeBiasConfig:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The geometry of a decoder, and where families differ. The defaults are Llama's.
+    """The sizes of a decoder and its differences from Llama, whose values are the defaults.
 
     Attributes:
         family: The model type.
         vocabulary, hidden, layers, heads, kv_heads, head_size, intermediate: Sizes.
-        context: Places at most.
-        norm: RMSNormalization, or LayerNormalization; its scale is optional.
-        norm_shift: Added to the scales of norms (Gemma stores them less 1).
-        epsilon: Added to their mean square.
-        norms: Whether a part of a layer is normalised "before" it, "after" it, or "both".
-        parallel: Attention and feed-forward network both read the layer's input.
-        qk_norm: Q and K are normalised by "head" with one scale for all, by "heads" with one for
-            each, by whole "row", or not.
-        activation: transformers' name for it.
-        gate_limit: Gates are no more than it, what they multiply is within it (gpt-oss); 0 for no
-            limit.
-        gated: The feed-forward network multiplies its activation with a second projection.
-        rotaries: The rotary embedding of each layer; None for a layer without.
-        places: Rows of the table of places, where these have embeddings of their own; else 0.
-        slopes: By head, how fast scores fall with distance (ALiBi).
-        relative: Scores get a bias by distance (T5).
-        windows: How many keys before its place a token sees, by layer; -1 for all.
-        scale: Of scores; None for head_size ** -0.5.
-        softcap, final_softcap: Scores and logits are limited to these; 0 for no limit.
-        embedding_scale, residual_scale, logit_scale: Factors of these.
-        clip: Q, K and V are clipped to it; 0 for no limit.
-        experts: In place of the feed-forward network.
-        encoder: The layers that read a source, whose states the decoder's cross-attention sees;
-            None for a decoder alone. Of these fields those hold that are no decoder's alone: its
-            `context` is the most places of a source.
-        features: Of an encoder: the numbers of a frame, where it reads frames and no tokens.
-        stride: Of an encoder: so many frames make a place.
+        context: Maximum number of positions.
+        norm: RMSNormalization, or LayerNormalization with an optional scale.
+        norm_shift: Number added to the stored scales of norms (Gemma stores them minus 1).
+        epsilon: Epsilon of norms.
+        norms: Whether norms are "before" or "after" attention and feed-forward network, or "both".
+        parallel: Whether attention and feed-forward network both read the layer's input.
+        qk_norm: Norm of Q and K: of each "head" with one scale for all heads, of "heads" with a
+            scale for each, of the whole "row", or "none".
+        activation: Activation by transformers' name.
+        gate_limit: Upper limit of gates, and of the absolute value of the up projection (gpt-oss);
+            0 for none.
+        gated: Whether the activation is multiplied by a second projection (as in SwiGLU).
+        rotaries: Rotary embedding of each layer; None for a layer without; () for none at all.
+        places: Number of learned position embeddings; 0 for none.
+        slopes: ALiBi slope of each head; () for none.
+        relative: Bias of scores by relative position (T5).
+        windows: Number of preceding keys that a token attends to, by layer; -1 for all.
+        scale: Multiplier of attention scores; None for head_size ** -0.5.
+        softcap, final_softcap: Soft limits of attention scores and of logits; 0 for none.
+        embedding_scale, residual_scale, logit_scale: Multipliers of embeddings, of what a layer
+            adds to the residual, and of logits.
+        clip: Limit of the absolute values of Q, K and V; 0 for none.
+        experts: Mixture of experts that replaces the feed-forward network; None for none.
+        encoder: The encoder whose states cross-attention reads; None for a decoder alone. Its
+            `context` is the maximum number of positions of a source; decoder-only fields do not
+            apply to it.
+        features: For an encoder of audio: features per frame; 0 if it reads tokens.
+        stride: For an encoder of audio: frames per position.
         long_beyond: Maximum number of tokens of a text that uses the rotary frequencies of short
             texts; 0 if one set of frequencies holds for all (`RopeConfig.long`).
     """
@@ -165,18 +168,18 @@ class DecoderConfig:
             object.__setattr__(self, "long_beyond", beyond.pop())
 
     def window(self, layer: int) -> int:
-        """How many keys before its place a token sees in a layer; -1 for all."""
+        """Returns the number of preceding keys that a token of a layer attends to; -1 for all."""
         return self.windows[layer] if self.windows else -1
 
     def rotary_of(self, layer: int) -> RopeConfig | None:
-        """The rotary embedding of a layer."""
+        """Returns the rotary embedding of a layer; None if it has none."""
         return self.rotaries[layer] if self.rotaries else None
 
     @property
     def score_scale(self) -> float:
-        """What scores are multiplied by."""
+        """Multiplier of attention scores."""
         return self.head_size**-0.5 if self.scale is None else self.scale
 
     def page_elements(self, cache: DType) -> int:
-        """Elements of a page of a cache of that dtype: keys and values of all layers."""
+        """Returns the elements of a cache page (keys and values of all layers) of that dtype."""
         return self.layers * self.kv_heads * page_form(self.head_size, cache).head_elements

@@ -1,4 +1,4 @@
-"""In what families of decoders differ."""
+"""How a family of Hugging Face decoders is stored and configured."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from clrt.models.huggingface.config_values import ConfigValues
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    """One family.
+    """A family of decoders: how to read its config.json and its tensors.
 
     Attributes:
-        names: What tensors are called.
-        keys: What config.json calls the keys that are read here.
-        defaults: Values of keys that it may leave out.
-        fields: What holds for all decoders of the family.
-        differences: What config.json decides beyond what it does for all families.
-        windows: Layers with a window: all, or those that `kinds` names; both only if it has one.
-        kinds: Whether each layer has a window, where config.json has no `layer_types`.
-        turned: Whether each layer has a rotary embedding.
-        rotary: Places turn Q and K; "interleaved" by pairs of neighbours.
-        transposed: Matrices are stored `[inputs, outputs]`, but for embeddings.
-        grouped: Q, K and V are stored as one, for each head of K: its heads of Q, K, V.
-        experts: How gate and up projection of all experts are stored: each "alone", as one with
-            the "halves" behind each other, or "transposed" with their outputs by turns.
-        first_place: Rows of the table of places that precede that of place 0.
-        encoder: What reads the source, by the values of config.json and the decoder; None for
-            families without.
+        names: Name of each tensor in checkpoints, by llama.cpp's name.
+        keys: Name in config.json of each key that the family names differently.
+        defaults: Values of keys that config.json may omit.
+        fields: DecoderConfig fields that are the same for all models of the family.
+        differences: Returns further DecoderConfig fields from the values of config.json.
+        windows: Layers with a sliding window, if config.json has a size: "all", "none", or by
+            `kinds`.
+        kinds: Returns whether each layer has a window, if config.json has no `layer_types`.
+        turned: Returns whether each layer has a rotary embedding.
+        rotary: Pairing of rotated elements: "halves" or "interleaved"; "none" without RoPE.
+        transposed: Whether matrices of layers are stored as `[inputs, outputs]`.
+        grouped: Whether Q, K and V are stored as one matrix, grouped by KV head: its Q heads, K, V.
+        experts: How gate and up projections of experts are stored: "alone", per expert; as "halves"
+            of one tensor; or "transposed", with interleaved outputs.
+        first_place: Rows of the position embedding table before that of position 0.
+        encoder: Returns the encoder's config from config.json and the decoder; None for
+            decoder-only families.
     """
 
     names: Names = field(default_factory=lambda: tensor_names.LLAMA)

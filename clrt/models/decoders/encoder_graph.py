@@ -1,4 +1,6 @@
-"""The part of a graph that reads a source, and leaves its states in the cache."""
+"""The encoder of an encoder-decoder model, which writes cross-attention keys and values to the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,20 @@ from clrt.ops.tensor.range import Range
 
 
 class EncoderPart:
-    """Builds the layers that read sources, for cross-attention.
+    """Builds the encoder of an encoder-decoder model.
 
-    A batch of sources is padded; of each, the states of its places go into the cache: for each
-    layer of the decoder the keys and values that its cross-attention sees, in the pages of a row of
-    the table. Nothing runs for a batch of no sources.
+    It reads a padded batch of sources. For each layer of the decoder, the keys and values of its
+    cross-attention are written to the paged cache, one row of the page table per source. Nothing
+    runs for an empty batch.
 
     Attributes:
-        inputs: `source`, int32 `[batch, places]`, or of frames float32 `[batch, frames, features]`;
-            `lengths` int32 `[batch]`, the places of each that are no padding; `writes` int32
-            `[batch, places, 3]`: a step as in `clrt.ops.attention.paged_cache` for each place, -1
-            as the sequence of padding.
+        inputs: `source`, int32 `[batch, places]`, or for audio float32 `[batch, frames, features]`;
+            `lengths` int32 `[batch]`, positions of each source without padding; `writes` int32
+            `[batch, places, 3]`: a step as in `clrt.ops.attention.paged_cache` for each position,
+            with sequence -1 for padding.
 
     Args:
-        build: Of the decoder's graph; its decoder has an encoder.
+        build: Builder of the decoder's graph; its decoder has an encoder.
     """
 
     def __init__(self, build: DecoderBuilder) -> None:
@@ -51,7 +53,7 @@ class EncoderPart:
         self._biases: dict[str, Value] = {}
 
     def states(self) -> Value:
-        """The states of all places, `[batch * places, hidden]`."""
+        """Returns the encoder states of all positions, `[batch * places, hidden]`."""
         encoder, build = self.encoder, self.build
         hidden = self._embeddings()
         for layer in range(encoder.layers):
@@ -59,12 +61,20 @@ class EncoderPart:
         return build.norm(hidden, "enc.output_norm", encoder.hidden)
 
     def by_source(self, states: Value) -> Value:
-        """States as `[batch, places, hidden]`."""
+        """Reshapes states to `[batch, places, hidden]`."""
         return self._shaped("states", states, self.encoder.hidden)
 
     def cached(self, states: Value, table: Value, slabs: Sequence[Value]) -> list[Value]:
-        """The slabs with the keys and values of states, in the place of each decoder layer."""
-        decoder, build, held = self.decoder, self.build, list(slabs)
+        """Writes the cross-attention keys and values of every decoder layer to the cache.
+
+        Args:
+            states: `[batch * places, hidden]`.
+            table: The page table.
+
+        Returns:
+            The updated slabs.
+        """
+        decoder, build, updated = self.decoder, self.build, list(slabs)
         width = decoder.kv_heads * decoder.head_size
         step = build("writes", Reshape(), self.writes, build.dims((self.batch * self.places, 3)))
         for layer in range(decoder.layers):
@@ -72,8 +82,8 @@ class EncoderPart:
             parts = {f"{path}_k": width, f"{path}_v": width}
             x = build.joined(states, f"{path}_kv", parts, self.encoder.hidden)
             op = CacheStates(decoder.heads, decoder.kv_heads, decoder.head_size, layer)
-            held = build.all(path, op, x, step, table, *held)
-        return held
+            updated = build.all(path, op, x, step, table, *updated)
+        return updated
 
     def _source_form(self) -> tuple[DType, Shape]:
         encoder = self.encoder
@@ -97,7 +107,7 @@ class EncoderPart:
         return build(path, Add(), after, feed_forward(build, read, path))
 
     def _attention(self, x: Value, path: str) -> Value:
-        """Attention of each place over all places of its source."""
+        """Returns the output of self-attention over the positions of each source."""
         encoder, build = self.encoder, self.build
         width, heads = encoder.heads * encoder.head_size, encoder.heads
         qkv = self._shaped(path, build.projected(x, path), 3 * width)
@@ -116,12 +126,12 @@ class EncoderPart:
         return build.linear(mixed, f"{path}.attn_output", width, encoder.hidden)
 
     def _shaped(self, path: str, x: Value, width: int) -> Value:
-        """Rows of all places as `[batch, places, width]`."""
+        """Reshapes rows of all positions to `[batch, places, width]`."""
         shape = self.build.dims((self.batch, self.places, width))
         return self.build(path, Reshape(allowzero=1), x, shape)
 
     def _bias(self, path: str) -> Value:
-        """What scores get by distance, `[heads, 2 * places - 1]`."""
+        """Returns the bias of scores by relative position, `[heads, 2 * places - 1]`."""
         build, relative = self.build, self.encoder.relative
         assert relative is not None
         path = path if relative.each else "enc.blk.0"

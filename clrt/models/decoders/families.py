@@ -1,4 +1,4 @@
-"""The families of decoders by model type, and models of which one is a part."""
+"""Decoder families by model type, and model types that contain such a decoder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from clrt.models.decoders.t5_families import T5_FAMILIES
 
 FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAMILIES}
 
-#: By model type, the object of config.json that describes the part for text, and the type that this
-#: is where it does not say.
+#: Model types with a nested text decoder: the object of config.json that describes it, and its
+#: model type if the object does not say.
 COMPOSITE_MODELS: dict[str, tuple[str, str]] = {
     "gemma3": ("text_config", "gemma3_text"),
     "mistral3": ("text_config", "mistral"),

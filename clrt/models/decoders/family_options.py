@@ -1,6 +1,6 @@
-"""What config.json decides in some families: functions of its values to fields of `DecoderConfig`.
+"""Options of config.json that are specific to some families, as fields of `DecoderConfig`.
 
-Rules by layer give a list with an entry for each.
+Rules by layer return a list with an entry per layer.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ Fields = Mapping[str, Any]
 
 
 def none(config: ConfigValues) -> Fields:
-    """Nothing."""
+    """Returns no fields."""
     return {}
 
 
 def gemma(config: ConfigValues) -> Fields:
-    """Embeddings grow by the root of their width; "gelu" in early files meant its tanh form."""
-    found: dict[str, Any] = {"embedding_scale": config.integer("hidden_size") ** 0.5}
+    """Reads Gemma: embeddings are scaled by sqrt(hidden); "gelu" in early files means its tanh
+    form.
+    """
+    fields: dict[str, Any] = {"embedding_scale": config.integer("hidden_size") ** 0.5}
     if config.text("hidden_act", "gelu") == "gelu":
-        found["activation"] = "gelu_pytorch_tanh"
+        fields["activation"] = "gelu_pytorch_tanh"
     if config.flag("use_bidirectional_attention", False):
         raise config.unsupported("use_bidirectional_attention", "decoders see what is before them")
-    return found
+    return fields
 
 
 def gemma2(config: ConfigValues) -> Fields:
-    """A scale of scores of its own, and limits of scores and logits."""
+    """Reads Gemma 2: a scale of scores, and soft limits of scores and logits."""
     return {
         **gemma(config),
         "scale": config.number("query_pre_attn_scalar", 256.0, least=1e-6) ** -0.5,
@@ -40,7 +42,7 @@ def gemma2(config: ConfigValues) -> Fields:
 
 
 def granite(config: ConfigValues) -> Fields:
-    """Multipliers of embeddings, scores and residuals; a divisor of logits."""
+    """Reads Granite: multipliers of embeddings, scores and residuals, and a divisor of logits."""
     return {
         "embedding_scale": config.number("embedding_multiplier", 1.0),
         "residual_scale": config.number("residual_multiplier", 1.0),
@@ -50,22 +52,22 @@ def granite(config: ConfigValues) -> Fields:
 
 
 def gpt2(config: ConfigValues) -> Fields:
-    """Places have embeddings; scores need not be scaled by the size of heads.
+    """Reads GPT-2: learned position embeddings, and optional scaling of scores by head size.
 
-    StarCoder's heads share one of K and V, if `multi_query`.
+    StarCoder has one KV head if `multi_query`.
     """
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         raise config.unsupported("scale_attn_by_inverse_layer_idx", "all layers scale alike")
     scaled = config.flag("scale_attn_weights", True)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "places": config.integer("max_position_embeddings"),
         "scale": None if scaled else 1.0,
     }
-    return found | ({"kv_heads": 1} if config.flag("multi_query", False) else {})
+    return fields | ({"kv_heads": 1} if config.flag("multi_query", False) else {})
 
 
 def opt(config: ConfigValues) -> Fields:
-    """Places have embeddings. The one size with norms behind the parts of layers is not built."""
+    """Reads OPT: learned position embeddings. Norms after attention and network are unsupported."""
     if not config.flag("do_layer_norm_before", True):
         raise config.unsupported("do_layer_norm_before", "true is")
     hidden = config.integer("hidden_size")
@@ -75,12 +77,12 @@ def opt(config: ConfigValues) -> Fields:
 
 
 def parallel_by_default(config: ConfigValues) -> Fields:
-    """GPT-NeoX: both parts of a layer read its input, unless config.json denies it."""
+    """Reads GPT-NeoX: attention and network run in parallel, unless config.json says otherwise."""
     return {"parallel": config.flag("use_parallel_residual", True)}
 
 
 def stablelm(config: ConfigValues) -> Fields:
-    """Both parts of a layer may read its input by one norm; heads may have norms of their own."""
+    """Reads StableLM: parallel residuals and norms of Q and K heads are optional."""
     return {
         "parallel": config.flag("use_parallel_residual", False),
         "qk_norm": "heads" if config.flag("qk_layernorm", False) else "none",
@@ -88,14 +90,14 @@ def stablelm(config: ConfigValues) -> Fields:
 
 
 def phi(config: ConfigValues) -> Fields:
-    """Phi-1 and 2; norms of heads, which none of them has, are not built."""
+    """Reads Phi-1 and 2; norms of Q and K heads, which no model has, are unsupported."""
     if config.flag("qk_layernorm", False):
         raise config.unsupported("qk_layernorm", "heads without norms are")
     return {}
 
 
 def cohere(config: ConfigValues) -> Fields:
-    """Logits are scaled; each head may have a norm of its own (Command R+)."""
+    """Reads Cohere: a multiplier of logits, and optional norms of Q and K heads (Command R+)."""
     return {
         "logit_scale": config.number("logit_scale", 0.0625),
         "qk_norm": "heads" if config.flag("use_qk_norm", False) else "none",
@@ -103,30 +105,30 @@ def cohere(config: ConfigValues) -> Fields:
 
 
 def olmo(config: ConfigValues) -> Fields:
-    """Q, K and V may be clipped."""
+    """Reads OLMo: an optional limit of Q, K and V."""
     return {"clip": config.number("clip_qkv", 0.0, least=0.0)}
 
 
 def bloom(config: ConfigValues) -> Fields:
-    """Scores fall with distance."""
+    """Reads BLOOM: ALiBi slopes."""
     if config.flag("apply_residual_connection_post_layernorm", False):
         raise config.unsupported(
             "apply_residual_connection_post_layernorm", "residuals are what norms read"
         )
-    return {"slopes": _slopes(config.integer("num_attention_heads", most=_MOST_HEADS))}
+    return {"slopes": _slopes(config.integer("num_attention_heads", most=_MAX_HEADS))}
 
 
 def falcon(config: ConfigValues) -> Fields:
-    """The larger models have heads of K and V in groups, the smaller ones one or all.
+    """Reads Falcon: grouped KV heads in new models, one or all in old ones.
 
-    falcon-rw falls with distance instead of rotary embeddings, before scores are scaled.
+    falcon-rw has ALiBi instead of rotary embeddings, added before scores are scaled.
     """
-    heads = config.integer("num_attention_heads", most=_MOST_HEADS)
+    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
     grouped = config.flag("new_decoder_architecture", False)
     kv_heads = 1 if config.flag("multi_query", True) else heads
     if grouped:
         kv_heads = config.integer("num_kv_heads", default=heads, most=heads)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kv_heads": kv_heads,
         "parallel": grouped or config.flag("parallel_attn", True),
     }
@@ -134,19 +136,19 @@ def falcon(config: ConfigValues) -> Fields:
         raise config.wrong("num_kv_heads", f"a divisor of {heads} heads", kv_heads)
     if config.flag("alibi", False):
         scale = (config.integer("hidden_size") // heads) ** -0.5
-        found["slopes"] = tuple(scale * slope for slope in _slopes(heads))
-    return found
+        fields["slopes"] = tuple(scale * slope for slope in _slopes(heads))
+    return fields
 
 
 def mpt(config: ConfigValues) -> Fields:
-    """Scores fall with distance; Q, K and V may be clipped. The rest of `attn_config` is fixed."""
+    """Reads MPT: ALiBi slopes, and optional QKV clipping; other attention types are unsupported."""
     attention = config.inner("attn_config")
     if attention.text("attn_type", "multihead_attention") != "multihead_attention":
         raise attention.unsupported("attn_type", "'multihead_attention' is")
     for key, wanted in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
         if attention.flag(key, wanted) != wanted:
             raise attention.unsupported(key, f"{wanted} is")
-    heads = config.integer("num_attention_heads", most=_MOST_HEADS)
+    heads = config.integer("num_attention_heads", most=_MAX_HEADS)
     scale = attention.number("softmax_scale", 0.0, least=0.0)
     most = attention.integer("alibi_bias_max", default=8, most=1000)
     return {
@@ -157,18 +159,18 @@ def mpt(config: ConfigValues) -> Fields:
 
 
 def mixtral(config: ConfigValues) -> Fields:
-    """All layers have experts, as wide as the feed-forward network that they replace."""
+    """Reads Mixtral: experts in all layers, as wide as a feed-forward network."""
     return {"experts": _experts(config, "intermediate_size", normalised=True)}
 
 
 def olmoe(config: ConfigValues) -> Fields:
-    """Experts; Q, K and V may be clipped."""
+    """Reads OLMoE: experts, and an optional limit of Q, K and V."""
     normalised = config.flag("norm_topk_prob", False)
     return {**olmo(config), "experts": _experts(config, "intermediate_size", normalised=normalised)}
 
 
 def gpt_oss(config: ConfigValues) -> Fields:
-    """Experts whose gates have a limit."""
+    """Reads gpt-oss: experts with limited gates."""
     if config.number("swiglu_alpha", _ALPHA) != _ALPHA:
         raise config.unsupported("swiglu_alpha", f"{_ALPHA} is")
     limit = config.number("swiglu_limit", 7.0, least=1e-6)
@@ -176,18 +178,20 @@ def gpt_oss(config: ConfigValues) -> Fields:
 
 
 def granite_moe(config: ConfigValues) -> Fields:
-    """Granite's factors, and experts."""
+    """Reads Granite MoE: Granite's multipliers, and experts."""
     return {**granite(config), **mixtral(config)}
 
 
 def qwen_moe(config: ConfigValues) -> Fields:
-    """Layers with a router have experts; Qwen 2's have one more that all tokens go to."""
+    """Reads Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one. Layers without a router have
+    none.
+    """
     normalised = config.flag("norm_topk_prob", False)
     return {"experts": _experts(config, "moe_intermediate_size", normalised=normalised)}
 
 
 def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
-    count = config.integer("num_experts", most=_MOST_EXPERTS)
+    count = config.integer("num_experts", most=_MAX_EXPERTS)
     return MoeConfig(
         count=count,
         used=config.integer("num_experts_per_tok", most=count),
@@ -197,78 +201,84 @@ def _experts(config: ConfigValues, size: str, *, normalised: bool) -> MoeConfig:
     )
 
 
-_MOST_HEADS, _MOST_EXPERTS = 1 << 16, 1 << 16
-# Of gpt-oss's gates.
+_MAX_HEADS, _MAX_EXPERTS = 1 << 16, 1 << 16
+# alpha of Swish in gpt-oss's experts
 _ALPHA = 1.702
 
 
 def _slopes(heads: int) -> tuple[float, ...]:
-    """ALiBi's slopes: powers of two, and between them where `heads` is no power of two."""
+    """Returns ALiBi slopes: powers of 2 ** (-8 / n) for the largest power of two n <= heads, then
+    odd powers of its root.
+    """
     whole = 1 << (heads.bit_length() - 1)
     first = [2.0 ** (-8 / whole * k) for k in range(1, whole + 1)]
     return (*first, *(2.0 ** (-4 / whole * k) for k in range(1, 2 * (heads - whole), 2)))
 
 
 def _mpt_slopes(heads: int, most: int) -> tuple[float, ...]:
-    """MPT's slopes: of as many heads as the next power of two, every other one first."""
+    """Returns MPT's ALiBi slopes: of the next power of two of heads, every other one first.
+
+    Args:
+        most: Exponent of the largest bias (`alibi_bias_max`).
+    """
     whole = 1 << (heads - 1).bit_length()
     slopes = [2.0 ** (-most / whole * k) for k in range(1, whole + 1)]
     return tuple((slopes if whole == heads else slopes[1::2] + slopes[::2])[:heads])
 
 
 def no_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """No layer has a window."""
+    """Returns False for all layers: none has a sliding window."""
     return [False] * layers
 
 
 def upper_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 2 and 3: layers from `max_window_layers` on, if `use_sliding_window`."""
+    """Qwen 2 and 3: layers from `max_window_layers` on have a window, if `use_sliding_window`."""
     first = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer >= first for layer in range(layers)]
 
 
 def lower_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 2's experts: every other layer below `max_window_layers`, if `use_sliding_window`."""
+    """Qwen 2 MoE: every other layer below `max_window_layers` has one, if `use_sliding_window`."""
     end = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer % 2 == 0 and layer < end for layer in range(layers)]
 
 
 def all_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Ministral: all layers."""
+    """Returns True for all layers: all have a sliding window (Ministral)."""
     return [True] * layers
 
 
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 3's experts: all layers, if `use_sliding_window`."""
+    """Qwen 3 MoE: all layers have a window, if `use_sliding_window`."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
-    """Gemma 2 and 3, OLMo 3, Cohere 2, gpt-oss: all but each `sliding_window_pattern`-th layer."""
+    """Gemma 2 and 3, OLMo 3, Cohere 2, gpt-oss: all but every `sliding_window_pattern`-th layer."""
     period = config.integer("sliding_window_pattern", default=6)
     return [bool((layer + 1) % period) for layer in range(layers)]
 
 
 def unturned_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """SmolLM3: layers without rotary embedding, if `use_sliding_window`."""
+    """SmolLM3: layers without rotary embedding have a window, if `use_sliding_window`."""
     used = config.flag("use_sliding_window", False)
     return [used and not turned for turned in sometimes_turned(config, layers)]
 
 
 def turned(config: ConfigValues, layers: int) -> list[bool]:
-    """All layers have a rotary embedding."""
+    """Returns True for all layers: all have a rotary embedding."""
     return [True] * layers
 
 
 def turned_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
-    """Falcon: all layers have a rotary embedding, or none."""
+    """Falcon: all layers have a rotary embedding; none with ALiBi."""
     return [not config.flag("alibi", False)] * layers
 
 
 def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Cohere 2, EXAONE 4: layers with a window, or all where none has one."""
+    """Cohere 2, EXAONE 4: RoPE in layers with a window; in all if there is no window."""
     if config.integer("sliding_window", default=0, least=0) == 0:
         return [True] * layers
     if "layer_types" in config:
@@ -278,7 +288,8 @@ def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def sometimes_turned(config: ConfigValues, layers: int) -> list[bool]:
-    """SmolLM3: all but each `no_rope_layer_interval`-th layer; `no_rope_layers` has 0 for those.
+    """SmolLM3: all but every `no_rope_layer_interval`-th layer, or those with a nonzero entry in
+    `no_rope_layers`.
 
     Source: Yang et al., Rope to Nope and Back Again (2025).
     """

@@ -1,4 +1,4 @@
-"""The feed-forward network of a decoder's layer, or the mixture of experts in its place."""
+"""The feed-forward network of a decoder layer, or the mixture of experts that replaces it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ _ACTIVATIONS: dict[str, Op] = {
     "gelu_fast": Gelu("tanh"),
     "gelu_pytorch_tanh": Gelu("tanh"),
 }
-# Of gates with a limit.
+# alpha of Swish for gates with a limit (gpt-oss)
 LIMITED_ALPHA = 1.702
 
 
 def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
-    """What the second part of a layer makes of its input.
+    """Returns the output of a layer's feed-forward network, or of its experts.
+
+    Args:
+        x: `[tokens, hidden]`.
+        path: The layer: "blk.N".
 
     Raises:
-        UnsupportedError: The activation is not known.
+        UnsupportedError: The activation is unknown.
     """
     experts = build.decoder.experts
     if experts is None or f"{path}.ffn_gate_inp.weight" not in build.source:
@@ -48,11 +52,11 @@ def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
 
 
 def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = "") -> Value:
-    """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
+    """Returns down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not gated.
 
     Args:
-        wide: The width of the network.
-        kind: Follows the names of its tensors.
+        wide: Intermediate size.
+        kind: Suffix of the tensor names: "_shexp" for the shared expert.
     """
     size = build.decoder.hidden
     gate_path, up_path = f"{path}.ffn_gate{kind}", f"{path}.ffn_up{kind}"
@@ -65,16 +69,16 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
 
 
 def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> Value:
-    """The weighted sum of what the experts that each token goes to make of it.
+    """Returns the weighted sum of the outputs of each token's experts.
 
     Source: Jiang et al., Mixtral of Experts (2024).
     """
     size, count, used = build.decoder.hidden, experts.count, experts.used
     logits = build.linear(x, f"{path}.ffn_gate_inp", size, count)
-    shares = build(path, Softmax(axis=1), logits)
-    best, chosen = build.all(path, TopK(axis=1), shares, build.ints(used))
+    probabilities = build(path, Softmax(axis=1), logits)
+    routing, chosen = build.all(path, TopK(axis=1), probabilities, build.ints(used))
     if experts.normalised:
-        best = build(path, Div(), best, build(path, ReduceSum(), best, build.ints(1)))
+        routing = build(path, Div(), routing, build(path, ReduceSum(), routing, build.ints(1)))
 
     def product(rows: Value, name: str, outputs: int, inputs: int, each: int) -> Value:
         where, bias = f"{path}.{name}_exps", f"{path}.{name}_exps.bias"
@@ -87,14 +91,14 @@ def _mixture(build: DecoderBuilder, x: Value, path: str, experts: MoeConfig) -> 
 
     gate = product(x, "ffn_gate", experts.size, size, used)
     up = product(x, "ffn_up", experts.size, size, used)
-    made = product(_gated(build, gate, up, path), "ffn_down", size, experts.size, 1)
-    made = build(path, Mul(), made, build(path, Reshape(), best, build.ints(-1, 1)))
-    made = build(path, Reshape(), made, build.ints(-1, used, size))
-    return build(path, ReduceSum(keepdims=False), made, build.ints(1))
+    routed = product(_gated(build, gate, up, path), "ffn_down", size, experts.size, 1)
+    routed = build(path, Mul(), routed, build(path, Reshape(), routing, build.ints(-1, 1)))
+    routed = build(path, Reshape(), routed, build.ints(-1, used, size))
+    return build(path, ReduceSum(keepdims=False), routed, build.ints(1))
 
 
 def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
-    """activation(gate) * up; gpt-oss's form of it where gates have a limit."""
+    """Returns activation(gate) * up; with a gate limit gpt-oss's form, swish(gate) * (up + 1)."""
     limit = build.decoder.gate_limit
     if limit:
         gate = build.clipped(gate, None, limit, path)

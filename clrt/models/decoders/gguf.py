@@ -1,4 +1,4 @@
-"""Decoders of GGUF files, llama.cpp's."""
+"""Reads decoders from GGUF files of llama.cpp."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.formats.gguf.file import GgufFile
 from clrt.models.decoders.decoder import DecoderConfig, RopeConfig
-from clrt.models.decoders.gguf_architectures import ARCHITECTURES, MOST_HEADS, Architecture
+from clrt.models.decoders.gguf_architectures import ARCHITECTURES, MAX_HEADS, Architecture
 from clrt.models.decoders.gguf_keys import DecoderKeys
 from clrt.models.decoders.gguf_rotary import gguf_local_rotary, gguf_rotary
 from clrt.models.decoders.gguf_weights import GgufWeights
 from clrt.models.huggingface.config_values import MAX_LAYERS
 
-# A table of pages has an entry for every few places, for each sequence.
-_MOST_PLACES = 1 << 24
-# What the kernels of clrt.ops.attention take.
-_MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
+# Maximum number of positions: the page table has an entry per few positions of each sequence.
+_MAX_PLACES = 1 << 24
+# Head sizes that the attention kernels support: multiples of _HEAD_STEP up to the maximum.
+_MAX_HEAD_SIZE, _HEAD_STEP = 512, 4
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"
 
 
 def read_gguf_decoder(
     file: GgufFile, context: int | None = None
 ) -> tuple[DecoderConfig, GgufWeights]:
-    """What a GGUF file describes, and its weights, which stay in the file until used.
+    """Returns the decoder that a GGUF file describes, and its weights, which are read on use.
 
     Args:
-        context: Places that are asked for, which some rotary embeddings depend on; None for those
-            that the file gives.
+        context: Requested context length, which some rotary embeddings depend on; None for that of
+            the file.
 
     Raises:
         ModelError: A key or a tensor is missing or wrong.
-        UnsupportedError: clrt does not know the architecture, or an option of it.
+        UnsupportedError: The architecture or an option of it is unknown.
     """
     keys = DecoderKeys(file.metadata)
     if keys.architecture not in ARCHITECTURES:
@@ -68,24 +68,24 @@ def read_gguf_decoder(
 
 
 def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
-    """The sizes of a decoder."""
+    """Returns the fields of DecoderConfig that are sizes."""
     embeddings = file.tensors.get(_EMBEDDINGS)
     if embeddings is None or len(embeddings.shape) != 2:
         what = "no tensor" if embeddings is None else "no matrix"
         raise ModelError(f"{file.path} has {what} '{_EMBEDDINGS}'; download the model again.")
     layers = keys.integer("block_count", most=MAX_LAYERS)
     hidden = keys.integer("embedding_length")
-    heads = keys.shared("attention.head_count", layers, most=MOST_HEADS)
-    kv_heads = keys.shared("attention.head_count_kv", layers, heads, most=MOST_HEADS)
+    heads = keys.shared("attention.head_count", layers, most=MAX_HEADS)
+    kv_heads = keys.shared("attention.head_count_kv", layers, heads, most=MAX_HEADS)
     if heads % kv_heads:
         raise keys.wrong("attention.head_count_kv", f"a divisor of {heads} heads", kv_heads)
     if "attention.key_length" not in keys and hidden % heads:
         raise keys.wrong("attention.head_count", f"a divisor of embedding_length {hidden}", heads)
     size = keys.integer("attention.key_length", max(hidden // heads, 1))
-    if size > _MOST_HEAD_SIZE or size % _HEAD_STEP:
+    if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
         raise UnsupportedError(
             f"{file.path} asks for heads of {size} elements, and clrt has kernels for multiples "
-            f"of {_HEAD_STEP} up to {_MOST_HEAD_SIZE}; take another model."
+            f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
         )
     if (values := keys.integer("attention.value_length", size)) != size:
         raise keys.wrong("attention.value_length", f"the {size} of keys", values)
@@ -98,30 +98,30 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
         "kv_heads": kv_heads,
         "head_size": size,
         "intermediate": keys.shared("feed_forward_length", layers, 1 if has_experts else None),
-        "context": keys.integer("context_length", most=_MOST_PLACES),
+        "context": keys.integer("context_length", most=_MAX_PLACES),
     }
 
 
 def _check_norms(decoder: DecoderConfig, architecture: Architecture, weights: GgufWeights) -> None:
-    """Checks that norms have scales: without them, graphs take 1.
+    """Checks that norms have scales, because graphs use 1 for missing ones.
 
     Raises:
-        ModelError: One has none.
+        ModelError: A norm has no scale.
     """
     before = ["attn_norm", *([] if decoder.parallel else ["ffn_norm"])]
-    behind = ["post_attention_norm", "post_ffw_norm"]
-    found = {"before": before, "after": behind, "both": before + behind}[decoder.norms]
-    names = ["output_norm.weight", *(f"blk.0.{name}.weight" for name in found)]
+    after = ["post_attention_norm", "post_ffw_norm"]
+    norms = {"before": before, "after": after, "both": before + after}[decoder.norms]
+    names = ["output_norm.weight", *(f"blk.0.{name}.weight" for name in norms)]
     for name in names if architecture.scaled else ():
         if name not in weights:
             raise ModelError(f"{weights.path} has no tensor '{name}'; download the model again.")
 
 
 def _check_layers(file: GgufFile, layers: int) -> None:
-    """Checks that each layer has the tensors that the first one has.
+    """Checks that each layer has the tensors that layer 0 has.
 
     Raises:
-        ModelError: One has not.
+        ModelError: A layer lacks one.
     """
     parts: dict[str, set[str]] = {}
     for name in file.tensors:
@@ -137,7 +137,9 @@ def _check_layers(file: GgufFile, layers: int) -> None:
 
 
 def _windows(keys: DecoderKeys, architecture: Architecture, layers: int) -> tuple[int, ...]:
-    """How many keys before its place a token sees, by layer; -1 for all."""
+    """Returns the number of preceding keys that a token attends to, by layer; -1 for all; ()
+    without windows.
+    """
     period, pattern = architecture.windows, "attention.sliding_window_pattern"
     if period is None:
         return ()
@@ -163,7 +165,7 @@ def _rotaries(
     head_size: int,
     context: int,
 ) -> tuple[RopeConfig | None, ...]:
-    """The rotary embedding of each layer; one object for all layers of a kind."""
+    """Returns the rotary embedding of each layer; layers of a kind share one object."""
     turns = architecture.turns(keys, keys.integer("block_count", most=MAX_LAYERS))
     if architecture.rotary == "none" or not any(turns):
         return ()

@@ -1,8 +1,8 @@
-"""How llama.cpp builds the decoders of each architecture, as data.
+"""The architectures of llama.cpp's GGUF files, as data.
 
-The defaults of `Architecture` are Qwen 2's. Where the files of llama.cpp do not say what a model
-was trained with, and llama.cpp approximates it, this is as the model was trained: GPT-NeoX, Falcon
-and MPT have the exact GELU, and all layers of Phi-3 have the window that its files give.
+The defaults of `Architecture` are Qwen 2's. If llama.cpp approximates what a model was trained
+with, this table has the original: GPT-NeoX, Falcon and MPT have the exact GELU, and all layers of
+Phi-3 have the window of its files.
 
 Source: llama.cpp, src/models and conversion.
 """
@@ -20,42 +20,46 @@ from clrt.models.huggingface.config_values import MAX_LAYERS
 Fields: TypeAlias = Mapping[str, Any]
 Names: TypeAlias = Container[str]
 
-MOST_HEADS, _MOST_EXPERTS = 1 << 16, 1 << 16
+MAX_HEADS, _MAX_EXPERTS = 1 << 16, 1 << 16
 
 
 def _all_turn(keys: DecoderKeys, layers: int) -> list[bool]:
-    """All layers have a rotary embedding."""
+    """Returns True for all layers: all have a rotary embedding."""
     return [True] * layers
 
 
 def _granite_turns(keys: DecoderKeys, layers: int) -> list[bool]:
-    """All layers have a rotary embedding, or none: the key means something else elsewhere."""
+    """All layers have a rotary embedding, or none: only here the key "finetuned" means that."""
     return [keys.flag("rope.scaling.finetuned", True)] * layers
 
 
 def _smollm3_turns(keys: DecoderKeys, layers: int) -> list[bool]:
-    """Every fourth layer has no rotary embedding."""
+    """All but every fourth layer have a rotary embedding."""
     return [bool((layer + 1) % 4) for layer in range(layers)]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One architecture of decoders.
+    """A llama.cpp architecture: how to read its metadata and tensors.
+
+    Functions of (metadata keys, number of layers) return an entry per layer; functions of tensor
+    names get the names in the file.
 
     Attributes:
-        rotary: Places turn Q and K; "interleaved" by pairs of neighbours, for which llama.cpp's
-            converter has permuted the rows of both.
-        fields: What holds for all its decoders.
-        differences: What else the metadata, and the names of tensors, decide.
-        names: What files call tensors, where it is not the names used here.
-        turns: Whether each layer has a rotary embedding.
-        windows: Of so many layers all but the last have a window; 0 for all, None for no layer.
-        window: Its width, where the file gives none; 0 for none.
-        local_scaled: Layers with a window turn as the others do.
-        local_base: Else the base of their powers, where the file gives none; None for the others'.
-        local_only: Layers without a window do not turn.
-        scaled: Norms have scales.
-        tied: There may be no head, and then the embeddings are it.
+        rotary: Pairing of rotated elements: "halves", or "interleaved", for which llama.cpp's
+            converter has permuted the rows of Q and K; "none" without RoPE.
+        fields: DecoderConfig fields that are the same for all models.
+        differences: Returns further DecoderConfig fields from the metadata and tensor names.
+        names: Returns the names of tensors that the file names differently.
+        turns: Returns whether each layer has a rotary embedding.
+        windows: Period of layers: all but the last of each period have a sliding window; 0 if all
+            have one, None if none has.
+        window: Window size if the file has none; 0 for no window.
+        local_scaled: Whether layers with a window have the same rotary embedding as the others.
+        local_base: If not, default of their RoPE base; None for that of the other layers.
+        local_only: Whether only layers with a window have a rotary embedding.
+        scaled: Whether norms have scales.
+        tied: Whether the head may be missing; the embeddings then serve as head.
     """
 
     rotary: Literal["none", "halves", "interleaved"] = "halves"
@@ -73,12 +77,12 @@ class Architecture:
 
 
 def _llama(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Mixtral is a Llama with experts, as wide as the feed-forward network that they replace."""
+    """Mixtral is a Llama with experts, as wide as a feed-forward network."""
     return {"experts": _experts(keys, "feed_forward_length", normalised=True)}
 
 
 def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """The shares of experts are not normalised; all tokens go to one more."""
+    """Router weights are not normalised; there is a shared expert."""
     experts = _experts(keys, "expert_feed_forward_length", normalised=False)
     shared = keys.integer("expert_shared_feed_forward_length", 0, least=0)
     shared = shared or keys.shared("feed_forward_length", _layers(keys))
@@ -86,13 +90,13 @@ def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _qwen3_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """The shares of experts are normalised."""
+    """Router weights are normalised."""
     return {"experts": _experts(keys, "expert_feed_forward_length", normalised=True)}
 
 
 def _experts(keys: DecoderKeys, size: str, *, normalised: bool) -> MoeConfig | None:
     layers = _layers(keys)
-    count = keys.integer("expert_count", 0, least=0, most=_MOST_EXPERTS)
+    count = keys.integer("expert_count", 0, least=0, most=_MAX_EXPERTS)
     if not count:
         return None
     used = keys.shared("expert_used_count", layers, most=count)
@@ -108,12 +112,12 @@ def _layers(keys: DecoderKeys) -> int:
 
 
 def _gemma(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Embeddings grow by the root of their width."""
+    """Embeddings are scaled by sqrt(hidden)."""
     return {"embedding_scale": keys.integer("embedding_length") ** 0.5}
 
 
 def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Scores and logits are limited."""
+    """Scores and logits have soft limits."""
     return {
         **_gemma(keys, tensors),
         **_scale_of_27b(keys, 46),
@@ -123,21 +127,21 @@ def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _gemma3(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Logits may be limited."""
+    """Logits may have a soft limit."""
     softcap = keys.number("final_logit_softcapping", 0.0, least=0.0)
     return {**_gemma(keys, tensors), **_scale_of_27b(keys, 62), "final_softcap": softcap}
 
 
 def _scale_of_27b(keys: DecoderKeys, layers: int) -> Fields:
-    """The models of 27B, which llama.cpp knows by their layers, have a scale of their own."""
+    """The 27B models, which llama.cpp identifies by `layers`, have another scale of scores."""
     if _layers(keys) != layers:
         return {}
-    heads = keys.shared("attention.head_count", layers, most=MOST_HEADS)
+    heads = keys.shared("attention.head_count", layers, most=MAX_HEADS)
     return {"scale": max(keys.integer("embedding_length") // heads, 1) ** -0.5}
 
 
 def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Factors of embeddings and residuals, where 0 is 1; a divisor of logits."""
+    """Multipliers of embeddings and residuals (0 means 1), and a divisor of logits."""
     return {
         **_llama(keys, tensors),
         "embedding_scale": keys.number("embedding_scale", 1.0) or 1.0,
@@ -147,7 +151,7 @@ def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
-    """A factor of logits, where 0 is 1; heads may have norms."""
+    """A multiplier of logits (0 means 1), and optional norms of Q and K heads."""
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "logit_scale": keys.number("logit_scale", 1.0) or 1.0,
@@ -156,12 +160,12 @@ def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _neox(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Both parts of a layer read its input, if the file says so."""
+    """Attention and network run in parallel, unless the file says otherwise."""
     return {"parallel": keys.flag("use_parallel_residual", True)}
 
 
 def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Both parts of a layer read its input if there is one norm; heads may have norms."""
+    """Attention and network run in parallel if a layer has one norm; QK norms are optional."""
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "parallel": "blk.0.ffn_norm.weight" not in tensors,
@@ -170,17 +174,17 @@ def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _olmo(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Q, K and V may be clipped."""
+    """An optional limit of Q, K and V."""
     return {"clip": keys.number("attention.clamp_kqv", 0.0, least=0.0)}
 
 
 def _bloom(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Scores fall with distance."""
+    """ALiBi slopes."""
     return {"slopes": _slopes(keys, 8.0)}
 
 
 def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Scores fall with distance, or places have embeddings; Q, K and V may be clipped."""
+    """ALiBi slopes or learned position embeddings, and an optional limit of Q, K and V."""
     bias = keys.number("attention.max_alibi_bias", 0.0, least=0.0, most=1e3)
     has_places = "position_embd.weight" in tensors
     return {
@@ -191,30 +195,32 @@ def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _slopes(keys: DecoderKeys, most: float) -> tuple[float, ...]:
-    """ALiBi's slopes: powers of 2 ** -most, and between them where heads are no power of two."""
-    heads = keys.shared("attention.head_count", _layers(keys), most=MOST_HEADS)
+    """Returns ALiBi slopes: powers of 2 ** (-most / n), n the largest power of two <= heads, then
+    odd powers of its root.
+    """
+    heads = keys.shared("attention.head_count", _layers(keys), most=MAX_HEADS)
     whole = 1 << (heads.bit_length() - 1)
     steps = [*range(2, 2 * whole + 1, 2), *range(1, 2 * (heads - whole), 2)]
     return tuple(2.0 ** (-most / whole * step / 2) for step in steps)
 
 
 def _places(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Places have embeddings."""
+    """Learned position embeddings."""
     return {"places": keys.integer("context_length")}
 
 
 def _phi3_names(tensors: Names) -> Mapping[str, str]:
-    """Gate and up projection lie as one."""
+    """Gate and up projection are one tensor."""
     return {"ffn_gate_up": "ffn_up"}
 
 
 def _behind_attention(tensors: Names) -> Mapping[str, str]:
-    """The norm before the feed-forward network is called by what it follows."""
+    """The norm before the feed-forward network is named after attention, which it follows."""
     return {"ffn_norm": "post_attention_norm"}
 
 
 def _falcon_names(tensors: Names) -> Mapping[str, str]:
-    """Larger models have a norm for each part of a layer, and the second is that of attention."""
+    """Larger models have two norms per layer, and the second one is that of attention."""
     if "blk.0.attn_norm_2.weight" not in tensors:
         return {}
     return {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
@@ -225,11 +231,11 @@ _TANH: Fields = {"activation": "gelu_pytorch_tanh"}
 _BOTH: Fields = {**_TANH, "norms": "both"}
 _SQUARED: Fields = {"gated": False, "activation": "relu2"}
 _COHERE: Fields = {"norm": "layer", "parallel": True}
-# gpt-oss: what llama.cpp has as a constant.
+# gpt-oss: a constant in llama.cpp
 _LIMITED: Fields = {"gate_limit": 7.0}
 
-#: By the name that files give. Llama's is also that of Mistral, Mixtral and SmolLM, and OLMo 2's
-#: that of OLMo 3.
+#: Architectures by "general.architecture". Mistral, Mixtral and SmolLM are "llama", OLMo 3 is
+#: "olmo2".
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("interleaved", differences=_llama),
     "qwen2": Architecture(),

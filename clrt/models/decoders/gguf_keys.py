@@ -1,4 +1,4 @@
-"""Typed access to what the metadata of a GGUF file says of its architecture."""
+"""Typed access to the architecture's keys in the metadata of a GGUF file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _REMEDY = "download the model again, or convert it with a newer llama.cpp."
 
 
 class DecoderKeys:
-    """The keys that start with the name of the architecture, under the names behind it.
+    """The metadata keys "ARCHITECTURE.name", accessed by name.
 
     Attributes:
-        metadata: All of the metadata.
+        metadata: All metadata of the file.
         architecture: The name of the architecture.
     """
 
@@ -28,28 +28,28 @@ class DecoderKeys:
         return self.key(name) in self.metadata
 
     def key(self, name: str) -> str:
-        """The whole key."""
+        """Returns the full key."""
         return f"{self.architecture}.{name}"
 
     def text(self, name: str, default: str) -> str:
-        """A text; the default where the key is missing.
+        """Returns a string; the default if the key is missing.
 
         Raises:
-            ModelError: It is something else.
+            ModelError: It is not a string.
         """
         return self.metadata.text(self.key(name), default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A truth value, as `text`."""
+        """Returns a boolean; the default if the key is missing."""
         return self.metadata.flag(self.key(name), default)
 
     def integer(
         self, name: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
     ) -> int:
-        """A whole number; the default where the key is missing.
+        """Returns an integer in [least, most]; the default if the key is missing.
 
         Raises:
-            ModelError: It is something else, out of range, or missing without a default.
+            ModelError: It is not an integer, out of range, or missing without a default.
         """
         value = self.metadata.integer(self.key(name), default)
         if not least <= value <= most:
@@ -63,7 +63,7 @@ class DecoderKeys:
         least: float = -math.inf,
         most: float = math.inf,
     ) -> float:
-        """A finite number, as `integer`."""
+        """Returns a finite number in [least, most]; the default if the key is missing."""
         value = self.metadata.number(self.key(name), default)
         if not math.isfinite(value) or not least <= value <= most:
             raise self.wrong(name, f"a number of {least:g} to {most:g}", value)
@@ -72,7 +72,8 @@ class DecoderKeys:
     def shared(
         self, name: str, layers: int, default: int | None = None, most: int = (1 << 31) - 1
     ) -> int:
-        """A whole number of at least 1 that all layers have: one, or an array with one for each.
+        """Returns a positive integer that is the same for all layers, stored as one number or one
+        per layer.
 
         Raises:
             ModelError: As `integer`, or layers have different ones.
@@ -88,7 +89,11 @@ class DecoderKeys:
         return value
 
     def wrong(self, name: str, kind: str, value: object) -> ModelError:
-        """The error for a value that is not of a kind."""
+        """Returns the error for a value of the wrong type or range.
+
+        Args:
+            kind: The expected value, e.g. "an even number".
+        """
         return ModelError(
             f"The metadata '{self.key(name)}' of {self.metadata.file} is {value} and not {kind}; "
             f"{_REMEDY}"

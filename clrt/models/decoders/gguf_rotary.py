@@ -1,4 +1,4 @@
-"""Rotary embeddings as the metadata and tensors of a GGUF file describe them."""
+"""Reads rotary embeddings from the metadata and tensors of a GGUF file."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from clrt.models.decoders.rotary import read_rotary
 from clrt.models.huggingface.config_values import ConfigValues
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
-_MOST_PLACES = 1 << 24
-_MOST_FACTOR = 1e6
+_MAX_PLACES = 1 << 24
+_MAX_FACTOR = 1e6
 _FACTORS = "rope_freqs.weight"
 
 
 def gguf_rotary(
     keys: DecoderKeys, weights: GgufWeights, head_size: int, context: int, *, interleaved: bool
 ) -> RopeConfig:
-    """The rotary embedding of layers without a window, and of all where they are alike.
+    """Returns the rotary embedding of layers without a window, or of all layers if they share one.
 
     Args:
-        context: Places that are asked for.
+        context: Requested context length.
 
     Raises:
         ModelError: A key or a tensor is wrong.
-        UnsupportedError: The kind of scaling is not known.
+        UnsupportedError: The kind of scaling is unknown.
     """
     turned = _turned(keys, head_size)
     rope = _scaling(keys, weights, turned)
-    trained = keys.integer("context_length", most=_MOST_PLACES)
+    trained = keys.integer("context_length", most=_MAX_PLACES)
     values = {
         "rope_theta": keys.number("rope.freq_base", 1e4, least=1.0, most=1e12),
         "max_position_embeddings": trained,
         "rope_scaling": rope,
     }
-    made = _made(keys.metadata.file, values, turned, context, interleaved)
+    config = _read(keys.metadata.file, values, turned, context, interleaved)
     if rope["rope_type"] != "longrope":
-        made = replace(made, factor=made.factor * _attention_factor(keys))
+        config = replace(config, factor=config.factor * _attention_factor(keys))
     if _FACTORS not in weights:
-        return made
+        return config
     factors = _factors(weights, _FACTORS, turned)
-    long = None if made.long is None else made.long / factors
-    return replace(made, frequencies=made.frequencies / factors, long=long)
+    long = None if config.long is None else config.long / factors
+    return replace(config, frequencies=config.frequencies / factors, long=long)
 
 
 def gguf_local_rotary(
     keys: DecoderKeys, head_size: int, context: int, base: float | None
 ) -> RopeConfig:
-    """The rotary embedding of layers with a window, where their places are not scaled.
+    """Returns the rotary embedding of layers with a window, whose positions are not scaled.
 
     Args:
-        base: The base of the powers by default; None for that of the other layers.
+        base: Default of the RoPE base; None for that of the other layers.
 
     Raises:
         ModelError: A key is wrong.
@@ -67,18 +67,18 @@ def gguf_local_rotary(
         base = keys.number("rope.freq_base", 1e4, least=1.0, most=1e12)
     theta = keys.number("rope.freq_base_swa", base, least=1.0, most=1e12)
     turned = _turned(keys, head_size)
-    return _made(keys.metadata.file, {"rope_theta": theta}, turned, context, False)
+    return _read(keys.metadata.file, {"rope_theta": theta}, turned, context, False)
 
 
-def _made(
+def _read(
     file: Path, values: dict[str, Any], turned: int, context: int, interleaved: bool
 ) -> RopeConfig:
-    """By what Hugging Face calls these values; they are checked."""
+    """Returns the rotary embedding that values under Hugging Face's names describe; checks them."""
     return read_rotary(ConfigValues(file, values), turned, context, FULL, interleaved)
 
 
 def _turned(keys: DecoderKeys, head_size: int) -> int:
-    """How many elements of a head turn."""
+    """Returns the number of rotated elements of a head."""
     name = "rope.dimension_count"
     turned = keys.integer(name, head_size, least=2, most=head_size)
     if turned % 2:
@@ -87,7 +87,7 @@ def _turned(keys: DecoderKeys, head_size: int) -> int:
 
 
 def _scaling(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, Any]:
-    """How frequencies are scaled, under Hugging Face's names."""
+    """Returns the scaling of frequencies as Hugging Face's `rope_scaling` object."""
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in _SCALINGS:
         raise UnsupportedError(
@@ -102,27 +102,27 @@ def _scaling(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, 
             f"'{keys.key('rope.scaling.type')}' needs; convert the model again."
         )
     name = "rope.scaling.factor" if "rope.scaling.factor" in keys else "rope.scale_linear"
-    factor = keys.number(name, 1.0, least=0.0, most=_MOST_FACTOR) or 1.0
+    factor = keys.number(name, 1.0, least=0.0, most=_MAX_FACTOR) or 1.0
     if kind == "none" or factor == 1:
         return {"rope_type": "default"}
-    if factor < 1 / _MOST_FACTOR:
-        raise keys.wrong(name, f"a number of {1 / _MOST_FACTOR:g} to {_MOST_FACTOR:g}", factor)
+    if factor < 1 / _MAX_FACTOR:
+        raise keys.wrong(name, f"a number of {1 / _MAX_FACTOR:g} to {_MAX_FACTOR:g}", factor)
     return {"rope_type": kind, "factor": factor, **(_yarn(keys) if kind == "yarn" else {})}
 
 
 def _yarn(keys: DecoderKeys) -> dict[str, Any]:
     name = "rope.scaling.yarn_"
-    given: dict[str, Any] = {
+    scaling: dict[str, Any] = {
         "original_max_position_embeddings": _original(keys),
         "beta_fast": keys.number(f"{name}beta_fast", 32.0, least=1e-3, most=1e6),
         "beta_slow": keys.number(f"{name}beta_slow", 1.0, least=1e-3, most=1e6),
     }
     all_dim = keys.number(f"{name}log_multiplier", 0.0, least=0.0, most=1e3)
-    return {**given, "mscale": 1.0, "mscale_all_dim": all_dim} if all_dim else given
+    return {**scaling, "mscale": 1.0, "mscale_all_dim": all_dim} if all_dim else scaling
 
 
 def _longrope(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, Any]:
-    """Both tensors of factors are read, so that both are known."""
+    """Returns LongRoPE's `rope_scaling`; reads both factor tensors, also if one is unused."""
     factors = {
         kind: _factors(weights, f"rope_factors_{kind}.weight", turned).tolist()
         for kind in ("long", "short")
@@ -137,19 +137,19 @@ def _longrope(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str,
 
 
 def _attention_factor(keys: DecoderKeys) -> float:
-    """Cosines and sines are multiplied by it."""
-    return keys.number("rope.scaling.attn_factor", 1.0, least=0.0, most=_MOST_FACTOR)
+    """Returns the multiplier of cosines and sines."""
+    return keys.number("rope.scaling.attn_factor", 1.0, least=0.0, most=_MAX_FACTOR)
 
 
 def _original(keys: DecoderKeys) -> int:
-    trained = keys.integer("context_length", most=_MOST_PLACES)
-    return keys.integer("rope.scaling.original_context_length", trained, most=_MOST_PLACES)
+    trained = keys.integer("context_length", most=_MAX_PLACES)
+    return keys.integer("rope.scaling.original_context_length", trained, most=_MAX_PLACES)
 
 
 def _factors(weights: GgufWeights, name: str, turned: int) -> Array:
-    """By how much the frequency of each pair is divided."""
+    """Returns the divisor of each pair's frequency, float32 `[turned / 2]`."""
     factors = weights.load(name, (turned // 2,)).astype(np.float32)
-    if not ((factors > 1 / _MOST_FACTOR) & (factors < _MOST_FACTOR)).all():
+    if not ((factors > 1 / _MAX_FACTOR) & (factors < _MAX_FACTOR)).all():
         raise ModelError(
             f"Tensor '{name}' of {weights.path} has factors that are no numbers above 0; download "
             "the model again."

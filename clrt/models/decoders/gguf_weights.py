@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file as a source of weights."""
+"""The tensors of a GGUF file as a WeightSource."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from clrt.models.decoders.weight_source import QuantizedMatrix
 
 _REMEDY = "download the model again, or convert it with a newer llama.cpp."
 _FLOATS = ("F32", "F16", "BF16", "F64")
-_STACKED = 3  # axes of the matrices of experts
+_STACKED = 3  # number of axes of a tensor with all experts
 
 
 class GgufWeights:
-    """The tensors of a GGUF file.
+    """The tensors of a GGUF file as a WeightSource.
 
     Attributes:
         path: The file, for messages.
 
     Args:
-        names: What the file calls tensors that have other names here: `{"ffn_gate_up": "ffn_up"}`.
+        names: Names in the file of tensors that clrt names differently: `{"ffn_gate_up":
+            "ffn_up"}`.
     """
 
     def __init__(self, file: GgufFile, names: Mapping[str, str]) -> None:
@@ -35,25 +36,25 @@ class GgufWeights:
         return self._stored(name) in self._file.tensors
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A tensor as float32, float16 or bfloat16; quantised ones are dequantised.
+        """Returns a tensor as float32, float16 or bfloat16; quantised ones are dequantised.
 
         Numerics: quantised matrices of experts become float16, for half the memory.
 
         Raises:
-            ModelError: It is missing, has another shape, or holds no floats.
+            ModelError: It is missing, has another shape, or does not hold floats.
         """
         tensor = self._tensor(name, shape)
         if tensor.type.dtype is not None:
             return self._plain(tensor)
         if len(shape) != _STACKED:
             return tensor.dequantise()
-        made = np.empty(shape, np.float16)
+        experts = np.empty(shape, np.float16)
         for index, raw in enumerate(tensor.raw):
-            made[index] = tensor.type.dequantise(raw)
-        return made
+            experts[index] = tensor.type.dequantise(raw)
+        return experts
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """The same of a matrix, which stays quantised. Of one row it may lie as a vector.
+        """Returns a matrix, quantised if it is so in the file. One row may be stored as a vector.
 
         Raises:
             ModelError: As `load`.
@@ -65,16 +66,16 @@ class GgufWeights:
         return QuantizedMatrix(tensor.type.name, tensor.raw.reshape(rows, -1))
 
     def check_all_read(self) -> None:
-        """Checks that the file has no tensors but those that were read, once a graph is built.
+        """Checks that all tensors of the file were read, once a graph is built.
 
         Raises:
-            UnsupportedError: It has: the model does something that its graph leaves out.
+            UnsupportedError: A tensor is unused, so the graph lacks something that the model does.
         """
-        left = sorted(self._file.tensors.keys() - self._read)
-        if left:
-            others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        unread = sorted(self._file.tensors.keys() - self._read)
+        if unread:
+            others = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             raise UnsupportedError(
-                f"{self.path} has the tensor '{left[0][:80]}'{others}, which clrt has no use "
+                f"{self.path} has the tensor '{unread[0][:80]}'{others}, which clrt has no use "
                 "for in a model of this architecture; take another conversion of the model, or "
                 "update clrt."
             )
@@ -100,7 +101,7 @@ class GgufWeights:
         return tensor
 
     def _plain(self, tensor: GgufTensor) -> Array:
-        """Floats, a view of the file where they are aligned there."""
+        """Returns an unquantised tensor, as a view of the file if it is aligned."""
         dtype = tensor.type.dtype
         assert dtype is not None
         if tensor.type.name not in _FLOATS:
@@ -108,13 +109,13 @@ class GgufWeights:
                 f"Tensor '{tensor.name}' of {tensor.file} has the type {tensor.type.name}, and "
                 f"weights are floats; {_REMEDY}"
             )
-        found = np.require(tensor.raw.reshape(-1).view(dtype), requirements="A")
-        found = found.reshape(tensor.shape)
-        return found.astype(np.float32) if tensor.type.name == "F64" else found
+        array = np.require(tensor.raw.reshape(-1).view(dtype), requirements="A")
+        array = array.reshape(tensor.shape)
+        return array.astype(np.float32) if tensor.type.name == "F64" else array
 
 
 def stored_name(name: str, names: Mapping[str, str]) -> str:
-    """What a file calls a tensor.
+    """Returns the name of a tensor in the file.
 
     Args:
         names: As of `GgufWeights`.

@@ -1,4 +1,4 @@
-"""Families with LayerNorm, and most with plain feed-forward networks, as GPT."""
+"""Decoder families with LayerNorm and, mostly, feed-forward networks without gates (GPT)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clrt.models.decoders import family_options as by
 from clrt.models.decoders import tensor_names
 from clrt.models.decoders.decoder_family import DecoderFamily
 
-# Li et al., Textbooks Are All You Need II (2023): both parts of a layer read one norm.
+# Li et al., Textbooks Are All You Need II (2023): attention and network read one norm.
 _PHI = DecoderFamily(
     names=tensor_names.PHI,
     keys={"rms_norm_eps": "layer_norm_eps"},
@@ -22,7 +22,7 @@ _PHI = DecoderFamily(
     },
 )
 
-# Radford et al. (2019): places have embeddings.
+# Radford et al. (2019): learned position embeddings.
 _GPT2 = DecoderFamily(
     names=tensor_names.GPT2,
     keys={
@@ -41,7 +41,7 @@ _GPT2 = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 1024},
 )
 
-# Black et al., GPT-NeoX-20B (2022); also Pythia. Part of each head turns, by `rotary_pct`.
+# Black et al., GPT-NeoX-20B (2022); also Pythia. RoPE covers part of each head (`rotary_pct`).
 _GPT_NEOX = DecoderFamily(
     names=tensor_names.GPT_NEOX,
     keys={
@@ -60,7 +60,7 @@ _GPT_NEOX = DecoderFamily(
     },
 )
 
-# BigScience (2022): ALiBi (Press et al., 2021), and a norm behind the embeddings.
+# BigScience (2022): ALiBi (Press et al., 2021), and a norm after the embeddings.
 _BLOOM = DecoderFamily(
     names=tensor_names.BLOOM,
     keys={
@@ -107,14 +107,14 @@ _MPT = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
-# Groeneveld et al., OLMo (2024): norms have neither scale nor shift.
+# Groeneveld et al., OLMo (2024): norms have neither scale nor bias.
 _OLMO = DecoderFamily(
     differences=by.olmo,
     fields={"norm": "layer", "epsilon": 1e-5},
     defaults={"max_position_embeddings": 2048},
 )
 
-# Stability AI (2023): a quarter of each head turns.
+# Stability AI (2023): RoPE covers a quarter of each head.
 _STABLELM = DecoderFamily(
     names=tensor_names.STABLELM,
     keys={"rms_norm_eps": "layer_norm_eps"},
@@ -140,7 +140,7 @@ _STARCODER2 = DecoderFamily(
     },
 )
 
-# Cohere, Command R (2024): both parts of a layer read one norm.
+# Cohere, Command R (2024): attention and network read one norm.
 _COHERE = DecoderFamily(
     keys={"rms_norm_eps": "layer_norm_eps"},
     differences=by.cohere,
@@ -149,7 +149,7 @@ _COHERE = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 8192},
 )
 
-# Cohere, Command R7B (2024): layers that see all places have no rotary embedding.
+# Cohere, Command R7B (2024): layers without a window have no rotary embedding.
 _COHERE2 = replace(
     _COHERE,
     windows="kinds",
@@ -163,7 +163,7 @@ _COHERE2 = replace(
     },
 )
 
-# Parmar et al., Nemotron-4 (2024): scales of norms are stored less 1; squared relu.
+# Parmar et al., Nemotron-4 (2024): scales of norms are stored minus 1; squared ReLU.
 _NEMOTRON = DecoderFamily(
     names=tensor_names.ARCEE,
     keys={"rms_norm_eps": "norm_eps"},
@@ -176,7 +176,7 @@ _NEMOTRON = DecoderFamily(
     },
 )
 
-# Li et al., StarCoder (2023): GPT-2 with one head of K and V.
+# Li et al., StarCoder (2023): GPT-2 with one KV head.
 _GPT_BIGCODE = replace(
     _GPT2,
     transposed=False,
@@ -184,7 +184,7 @@ _GPT_BIGCODE = replace(
     defaults={**_GPT2.defaults, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
 )
 
-# Wang and Komatsuzaki (2021): `rotary_dim` elements of each head turn; one norm.
+# Wang and Komatsuzaki (2021): RoPE covers `rotary_dim` elements of each head; one norm per layer.
 _GPT_J = replace(
     _GPT2,
     names=tensor_names.GPT_J,
@@ -195,7 +195,7 @@ _GPT_J = replace(
     defaults={**_GPT2.defaults, "rotary_dim": 64, "max_position_embeddings": 2048},
 )
 
-# Zhang et al., OPT (2022): rows of its table of places count from 2.
+# Zhang et al., OPT (2022): position 0 is row 2 of the position embedding table.
 _OPT = DecoderFamily(
     names=tensor_names.OPT,
     keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},

@@ -1,4 +1,4 @@
-"""The graph of a decoder over a cache in pages."""
+"""Builds the graph of a decoder with a paged KV cache."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ _TOKEN, _PLACE = 0, 2  # columns of `step`
 def decoder_graph(
     decoder: DecoderConfig, source: WeightSource, cache: DType = DType.FLOAT32
 ) -> Graph:
-    """The graph of a decoder.
+    """Builds the graph of a decoder with a paged KV cache.
 
     Its inputs are those of `clrt.ops.attention.paged_cache`: `step` int32 `[tokens, 3]`, `table`
-    int32 `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose
-    logits are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob`
-    float32 `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden`
-    float32 `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
+    int32 `[sequences, pages]`, and the slabs of the cache; `rows` int32 `[rows]`, the tokens whose
+    logits are computed; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob`
+    float32 `[rows]`, the next tokens; `logits` float32 `[rows, vocabulary]`; `hidden` float32
+    `[rows, hidden]`, the input of the head; and the updated slabs `kept0`, `kept1`, ...
 
     If the frequencies of rotary embeddings depend on the length of a text (`RopeConfig.long`),
-    there is `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
+    there is an input `long` int32 `[tokens]`: 1 for tokens of long texts, 0 for others.
 
-    With an encoder there are its inputs, too (`EncoderPart`), and `cross` int32 `[tokens, 3]`: a
-    step whose sequence is the row of the table that has the states of the token's source, and whose
-    place is their last one. Another output is `states` float32 `[batch, places, hidden]`. What a
-    run writes for sources is there for its own tokens.
+    An encoder adds its inputs (`EncoderPart`) and `cross` int32 `[tokens, 3]`: a step per token,
+    whose sequence is the table row of the token's source and whose position is the last one of the
+    source. It also adds the output `states` float32 `[batch, places, hidden]`. Tokens of a run see
+    the sources encoded in the same run.
 
     Args:
-        decoder: What is built.
-        source: Its weights.
-        cache: The dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
+        decoder: The configuration.
+        source: The weights.
+        cache: Dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
 
     Raises:
         ModelError: A tensor is missing, or has another shape.
-        UnsupportedError: The activation is not known.
+        UnsupportedError: The activation is unknown.
     """
     return DecoderGraph(decoder, source, cache).graph()
 
 
 class DecoderGraph:
-    """Builds the graph of one decoder."""
+    """Builds the graph of a decoder with a paged KV cache (see `decoder_graph`)."""
 
     def __init__(self, decoder: DecoderConfig, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder
@@ -79,7 +79,7 @@ class DecoderGraph:
             self.cross = build.input("cross", DType.INT32, (tokens, 3))
 
     def graph(self) -> Graph:
-        """The graph."""
+        """Builds the graph."""
         decoder, build, slabs = self.decoder, self.build, list(self.slabs)
         states, more = None, []
         if self.encoder is not None and self.cross is not None:
@@ -132,7 +132,7 @@ class DecoderGraph:
         if self.cross is not None:
             after = build(path, Add(), after, self._cross_attention(after, layer))
         one = decoder.parallel and f"{path}.ffn_norm.weight" not in build.source
-        if not one:  # else the norm before attention serves both
+        if not one:  # otherwise attention and network share a norm
             read = build.norm(after, f"{path}.ffn_norm", size) if before else after
         fed = feed_forward(build, read, path)
         if decoder.norms != "before":
@@ -168,14 +168,14 @@ class DecoderGraph:
         sink = build.weight(sinks, heads) if sinks in build.source else None
         biases = None
         if decoder.relative is not None:
-            own = path if decoder.relative.each else "blk.0"
-            biases = build.distance_biases(own, -np.arange(decoder.relative.reach + 1))
+            table_path = path if decoder.relative.each else "blk.0"
+            biases = build.distance_biases(table_path, -np.arange(decoder.relative.reach + 1))
         given = (q, self.step, self.table, slopes, sink, biases, *self.slabs)
         mixed = build(path, attention, *given)
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
 
     def _cross_attention(self, x: Value, layer: int) -> Value:
-        """Attention over all states of the source."""
+        """Returns attention of x over all encoder states of the token's source."""
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         size, width = decoder.hidden, decoder.heads * decoder.head_size
         read = build.norm(x, f"{path}.cross_attn_norm", size)
@@ -187,7 +187,7 @@ class DecoderGraph:
         return build.linear(mixed, f"{path}.cross_attn_output", width, size)
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Cosines and sines of the places of a step, `[tokens, turned / 2]`."""
+        """Returns cosines and sines at the positions of a step, each `[tokens, turned / 2]`."""
         if rotary not in self._tables:
             build, layer = self.build, "rotary"
             places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
@@ -199,7 +199,9 @@ class DecoderGraph:
         return self._tables[rotary]
 
     def _frequencies(self, rotary: RopeConfig) -> Value:
-        """Frequencies `[tokens, turned / 2]` of a step, or `[turned / 2]` of all tokens."""
+        """Returns the rotary frequencies: `[tokens, turned / 2]`, or `[turned / 2]` if all tokens
+        share them.
+        """
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)
         both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))

@@ -1,4 +1,4 @@
-"""Floats in 16 bits."""
+"""Converts float weights to 16 bits."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import numpy as np
 
 from clrt.ir.op import Array
 
-_MOST = float(np.finfo(np.float16).max)
+_MAX_HALF = float(np.finfo(np.float16).max)
 
 
 def in_half(array: Array) -> Array:
-    """Floats as float16; as float32 where one is beyond its range.
+    """Converts floats to float16, or to float32 if an element exceeds float16's range.
 
-    Numerics: bfloat16 loses nothing but what lies below 2 ** -14, whose steps are 2 ** -24.
+    Numerics: bfloat16 only loses bits of magnitudes below 2 ** -14, which are rounded to steps of 2
+    ** -24.
     """
     if array.dtype == np.float16:
         return array
     with np.errstate(over="ignore"):
-        made = array.astype(np.float16)
-    if np.isfinite(made).all():
-        return made
+        half = array.astype(np.float16)
+    if np.isfinite(half).all():
+        return half
     return array.astype(np.float32, copy=False)
 
 
 def in_one_dtype(arrays: list[Array]) -> list[Array]:
-    """Arrays of several dtypes of floats: float16 if all have 16 bits and fit, else float32."""
+    """Converts float arrays to one dtype: float16 if all have 16 bits and fit, else float32."""
     if len({array.dtype for array in arrays}) == 1:
         return arrays
     if all(array.itemsize == 2 for array in arrays):

@@ -1,4 +1,4 @@
-"""Decoders of Hugging Face folders: config.json, and safetensors under names of their own."""
+"""Reads decoders from Hugging Face folders (config.json and safetensors)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 
 
 def read_folder(folder: Path, context: int | None = None) -> tuple[DecoderConfig, WeightSource]:
-    """What a model folder describes, and its weights, which stay in their files until used.
+    """Returns the decoder that a model folder describes, and its weights, which are read on use.
 
     Args:
-        folder: With config.json, and model.safetensors or its sharded form.
-        context: Places that are asked for, which some rotary embeddings depend on; None for those
-            that config.json gives.
+        folder: Folder with config.json, and model.safetensors or its sharded form.
+        context: Requested context length, which some rotary embeddings depend on; None for that of
+            config.json.
 
     Raises:
         ModelError: A file is missing or damaged, or a value of config.json is wrong.
-        UnsupportedError: The model is of another family, or uses an option not built here.
-        InputError: More places are asked for than have embeddings.
+        UnsupportedError: The family or an option of the model is unsupported.
+        InputError: `context` exceeds the number of position embeddings.
     """
     decoder, family, config = read_decoder(folder, context)
-    # T5's transformers say "tied" of models with a head of their own, too.
+    # For T5, transformers sets the flag also if there is a separate head.
     tied = config.flag("tie_word_embeddings", False) and decoder.encoder is None
     kind = "CausalLM" if decoder.encoder is None else "Seq2SeqLM"
     checkpoint = Checkpoint(folder, f"AutoModelFor{kind}")

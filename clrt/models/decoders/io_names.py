@@ -1,20 +1,20 @@
-"""What a decoder that is given its past calls its inputs and outputs."""
+"""Names of the inputs and outputs of a decoder graph with past keys and values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# The dims of such a graph: one text, of which so many tokens come before this step, and in it.
+# Symbols of the dims: number of tokens of the text before this step, and in it.
 PAST, TOKENS = "past", "tokens"
 
 
 @dataclass(frozen=True)
 class PastPair:
-    """Names of one layer's past keys and values, and of what they become.
+    """Names of the past and present keys and values of a layer.
 
     Attributes:
         key, value: Inputs `[1, heads, past, size]`.
-        present_key, present_value: Outputs.
+        present_key, present_value: Outputs `[1, heads, past + tokens, size]`.
     """
 
     key: str
@@ -25,14 +25,15 @@ class PastPair:
 
 @dataclass(frozen=True)
 class DecoderNames:
-    """Names of inputs and outputs.
+    """Names of the inputs and outputs of a decoder graph.
 
     Attributes:
-        tokens: The input `[1, tokens]`.
-        logits: The output.
-        pasts: By layer.
-        mask: The input `[1, past + tokens]` that says which tokens are no padding; may be missing.
-        places: The input `[1, tokens]` of places; may be missing.
+        tokens: Input `[1, tokens]` of token ids.
+        logits: Output.
+        pasts: Past and present keys and values by layer.
+        mask: Input `[1, past + tokens]`, nonzero for tokens that are not padding; "" if there is
+            none.
+        places: Input `[1, tokens]` of token positions; "" if there is none.
     """
 
     tokens: str
@@ -43,5 +44,5 @@ class DecoderNames:
 
     @property
     def data(self) -> frozenset[str]:
-        """The inputs whose elements do not follow from sizes."""
+        """Names of inputs that hold data: token ids and past; the others follow from sizes."""
         return frozenset({self.tokens, *(n for p in self.pasts for n in (p.key, p.value))})

@@ -1,4 +1,4 @@
-"""Makes the layers that decoders are made of, with the weights of a source."""
+"""Builds the layers of decoders with the weights of a WeightSource."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from clrt.ops.pointwise.variadic import Max, Min
 
 @dataclass(frozen=True)
 class StackedQuantizedMatrix:
-    """Matrices of quantised rows one below the other, as `QuantizedMatrix`."""
+    """Matrices of quantised rows, concatenated along the rows; fields as of `QuantizedMatrix`."""
 
     type: str
     raw: ConcatenatedRows
@@ -47,11 +47,11 @@ Matrix: TypeAlias = Array | ConcatenatedRows | QuantizedMatrix | StackedQuantize
 
 
 class DecoderBuilder(Builder):
-    """A builder whose nodes are named after the layer that they belong to.
+    """A graph builder for decoders, whose nodes are named after their layer.
 
     Attributes:
-        source: Where weights come from.
-        decoder: What is built.
+        source: Source of the weights.
+        decoder: Configuration of the decoder, or of its encoder.
     """
 
     def __init__(self, source: WeightSource, decoder: DecoderConfig) -> None:
@@ -61,48 +61,53 @@ class DecoderBuilder(Builder):
         self._types: dict[str, str] = {}
 
     def of(self, decoder: DecoderConfig) -> DecoderBuilder:
-        """A builder of another part of the same graph, with the same weights."""
-        made = copy(self)
-        made.decoder = decoder
-        return made
+        """Returns a builder of the encoder or decoder of the same graph; both share weights."""
+        builder = copy(self)
+        builder.decoder = decoder
+        return builder
 
     def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
-        """The output of a new node `/<layer>/<op>`."""
+        """Adds a node `/<layer>/<op>` and returns its first output."""
         return self.all(layer, op, *inputs)[0]
 
     def all(self, layer: str, op: Op, *inputs: Value | None) -> list[Value]:
-        """All outputs of such a node."""
+        """Adds a node `/<layer>/<op>` and returns all its outputs."""
         return Builder(self.names, f"/{layer}", nodes=self.nodes).add_all(op, *inputs)
 
     def weight(self, name: str, *shape: int) -> Value:
-        """A tensor as a constant of its name.
+        """Returns a tensor as a constant of its name.
 
         Raises:
             ModelError: As `WeightSource.load`.
         """
-        return self._kept(name, lambda: self.source.load(name, shape))
+        return self._cached_constant(name, lambda: self.source.load(name, shape))
 
-    def _kept(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
+    def _cached_constant(self, name: str, make: Callable[[], Array | ConcatenatedRows]) -> Value:
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))
         return self._weights[name]
 
     def wide(self, name: str, *shape: int) -> Array:
-        """A small tensor as float32."""
+        """Returns a small tensor as float32."""
         return self.source.load(name, shape).astype(np.float32, copy=False)
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int) -> Value:
-        """x times the matrix at a path, with its bias where it has one."""
+        """Returns x times the transposed matrix at a path, plus its bias if there is one."""
         name = f"{path}.weight"
         y = self.product(x, name, lambda: self.source.matrix(name, outputs, inputs), path)
         bias = f"{path}.bias"
         if bias not in self.source:
             return y
-        return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
+        return self(path, Add(), y, self._cached_constant(bias, lambda: self.wide(bias, outputs)))
 
     def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
-        """x times the transpose of a matrix of that name, to whose 16 bits x may be rounded."""
+        """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
+
+        Args:
+            name: Name of the constant.
+            load: Returns the matrix, `[outputs, inputs]`.
+        """
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
             a_dtype = matrix.dtype if matrix.dtype in HALVES else None
@@ -110,26 +115,28 @@ class DecoderBuilder(Builder):
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
     def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:
-        """A matrix as a constant, and the type of its blocks, if it has such."""
+        """Returns a matrix as a constant, and its block type; None if it is not quantised."""
         if name not in self._weights:
             loaded = load()
             if isinstance(loaded, QuantizedMatrix | StackedQuantizedMatrix):
                 self._types[name] = loaded.type
                 loaded = loaded.raw
-            self._kept(name, lambda: loaded)
+            self._cached_constant(name, lambda: loaded)
         return self._weights[name], self._types.get(name)
 
     def joined(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
-        """x times several matrices side by side: one product, at the path `whole`.
+        """Returns x times several matrices, concatenated; one product if their types permit.
 
         Args:
-            parts: The columns of each, by its path; as `whole` they may lie as one already.
+            whole: Path of the concatenated matrix, which the source may store.
+            parts: Path and number of columns of each matrix.
+            inputs: Columns of x.
         """
         columns = sum(parts.values())
         if f"{whole}.weight" in self.source:
             return self.linear(x, whole, inputs, columns)
         loaded = {p: self.source.matrix(f"{p}.weight", n, inputs) for p, n in parts.items()}
-        # Of mixed quantisations, V often has another type than Q and K.
+        # In mixed quantisations, V often has another block type than Q and K.
         runs = [list(run) for _, run in groupby(parts, lambda path: _kind(loaded[path]))]
         products = []
         for run in runs:
@@ -137,7 +144,9 @@ class DecoderBuilder(Builder):
             matrices = [loaded[p] for p in run]
             y = self.product(x, f"{path}.weight", partial(_stacked, matrices), whole)
             if any(f"{p}.bias" in self.source for p in run):
-                bias = self._kept(f"{path}.bias", partial(self._biases, {p: parts[p] for p in run}))
+                bias = self._cached_constant(
+                    f"{path}.bias", partial(self._biases, {p: parts[p] for p in run})
+                )
                 y = self(whole, Add(), y, bias)
             products.append(y)
         return products[0] if len(products) == 1 else self(whole, Concat(1), *products)
@@ -151,7 +160,7 @@ class DecoderBuilder(Builder):
         )
 
     def halves(self, x: Value, whole: str, first: str, second: str, columns: int) -> list[Value]:
-        """Two products of x, whose matrices may lie as one at the path `whole`."""
+        """Returns two products of x, whose matrices may be stored as one at the path `whole`."""
         size = self.decoder.hidden
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
@@ -165,7 +174,7 @@ class DecoderBuilder(Builder):
         return products
 
     def projected(self, x: Value, path: str) -> Value:
-        """The heads of Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`."""
+        """Returns Q, K and V of x, concatenated: `[tokens, (heads + 2 kv_heads) * head_size]`."""
         decoder = self.decoder
         q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
         parts = {f"{path}.attn_q": q, f"{path}.attn_k": kv, f"{path}.attn_v": kv}
@@ -180,11 +189,11 @@ class DecoderBuilder(Builder):
         return self.clipped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
 
     def distance_biases(self, path: str, distances: Array) -> Value:
-        """What scores of keys at some distances get, `[heads, distances]`.
+        """Returns the bias of scores by relative position, `[heads, distances]`.
 
         Args:
-            path: Of a layer's attention.
-            distances: Places of keys less those of their queries; only of an encoder above 0.
+            path: Path of the layer whose table is used.
+            distances: Key position - query position; positive ones only for an encoder.
         """
         decoder, relative = self.decoder, self.decoder.relative
         assert relative is not None
@@ -193,42 +202,51 @@ class DecoderBuilder(Builder):
         )
         table = self.wide(f"{path}.attn_rel_b.weight", relative.buckets, decoder.heads)
         biases = np.ascontiguousarray(table[buckets].T)
-        return self._kept(f"{path}.attn_rel_b", lambda: biases)
+        return self._cached_constant(f"{path}.attn_rel_b", lambda: biases)
 
     def _heads_norm(self, x: Value, path: str, size: int) -> Value:
-        """Each head less its mean, divided by its deviation, times a scale of its own."""
+        """Applies LayerNorm to each head, with a scale for each head."""
         decoder, width = self.decoder, self.decoder.head_size
         op = LayerNormalization(epsilon=decoder.epsilon)
         heads = self(path, Reshape(), x, self.ints(-1, size // width, width))
         ones = self.numbers(np.ones(width), DType.FLOAT32)
-        scales = self._kept(
+        scales = self._cached_constant(
             f"{path}.weight", lambda: self.wide(f"{path}.weight", size // width, width)
         )
         heads = self(path, Mul(), self(path, op, heads, ones), scales)
         return self(path, Reshape(), heads, self.ints(-1, size))
 
     def columns(self, x: Value, first: int, end: int, path: str) -> Value:
-        """x[:, first:end]."""
+        """Returns x[:, first:end]."""
         return self(path, Slice(), x, self.ints(first), self.ints(end), self.ints(1))
 
     def rows(
         self, path: str, count: int, width: int, indices: Value, kind: str = "weight"
     ) -> Value:
-        """Rows of a table as float32."""
+        """Returns rows of a table as float32 `[len(indices), width]`.
+
+        Args:
+            count: Rows of the table.
+            kind: Last part of the tensor's name.
+        """
         name = f"{path}.{kind}"
         table, type_ = self._matrix(name, lambda: self.source.matrix(name, count, width))
         if type_ is not None:
             return self(path, QuantizedGather(type_, width, count), indices, table)
-        found = self(path, Gather(), table, indices)
-        return found if found.dtype is DType.FLOAT32 else self(path, Cast(DType.FLOAT32), found)
+        gathered = self(path, Gather(), table, indices)
+        return (
+            gathered
+            if gathered.dtype is DType.FLOAT32
+            else self(path, Cast(DType.FLOAT32), gathered)
+        )
 
     def norm_scale(self, name: str, size: int) -> Value:
-        """The scale of a norm, with what its family adds to it."""
+        """Returns the scale of a norm, `norm_shift` added."""
         shift = np.float32(self.decoder.norm_shift)
-        return self._kept(name, lambda: self.wide(name, size) + shift)
+        return self._cached_constant(name, lambda: self.wide(name, size) + shift)
 
     def norm(self, x: Value, path: str, size: int) -> Value:
-        """The normalisation at a path; its scale is 1 where the source has none."""
+        """Applies the norm at a path; its scale is 1 if the source has none."""
         decoder, name = self.decoder, f"{path}.weight"
         scale = (
             self.norm_scale(name, size)
@@ -238,20 +256,24 @@ class DecoderBuilder(Builder):
         if decoder.norm == "rms":
             return self(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
         bias = f"{path}.bias"
-        shift = self._kept(bias, lambda: self.wide(bias, size)) if bias in self.source else None
+        shift = (
+            self._cached_constant(bias, lambda: self.wide(bias, size))
+            if bias in self.source
+            else None
+        )
         return self(path, LayerNormalization(epsilon=decoder.epsilon), x, scale, shift)
 
     def scaled(self, x: Value, factor: float, layer: str) -> Value:
-        """x times a number."""
+        """Returns x times a number; x itself for 1."""
         return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
 
     def clipped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
-        """x, but no less than one number, where that is there, and no more than the other."""
+        """Returns x limited to [least, most]; no lower limit if `least` is None."""
         x = self(layer, Min(), x, self.numbers(most, DType.FLOAT32))
         return x if least is None else self(layer, Max(), x, self.numbers(least, DType.FLOAT32))
 
     def capped(self, x: Value, limit: float, layer: str) -> Value:
-        """limit * tanh(x / limit); x where there is no limit."""
+        """Returns limit * tanh(x / limit); x itself if `limit` is 0."""
         if not limit:
             return x
         number = self.numbers(limit, DType.FLOAT32)
@@ -259,7 +281,7 @@ class DecoderBuilder(Builder):
 
 
 def _stacked(parts: Sequence[Array | QuantizedMatrix]) -> Matrix:
-    """Matrices one below the other, all quantised to one type or none."""
+    """Concatenates the rows of matrices, which are all of one block type or all unquantised."""
     if len(parts) == 1:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantizedMatrix)]
@@ -275,18 +297,18 @@ def _last(path: str) -> str:
 
 
 def _kind(matrix: Array | QuantizedMatrix) -> str:
-    """What matrices of one product have alike: the type of blocks, or that there are none."""
+    """Returns the block type of a matrix, "" if unquantised; matrices of one product share it."""
     return matrix.type if isinstance(matrix, QuantizedMatrix) else ""
 
 
 def _part(matrix: Array | QuantizedMatrix, rows: slice) -> Array | QuantizedMatrix:
-    """Some rows of a matrix."""
+    """Returns some rows of a matrix."""
     if isinstance(matrix, QuantizedMatrix):
         return QuantizedMatrix(matrix.type, matrix.raw[rows])
     return matrix[rows]
 
 
 def _sizes(type_: str, matrix: Value) -> tuple[int, int]:
-    """K and N of quantised rows."""
-    found, (rows, nbytes) = BLOCK_TYPES_BY_NAME[type_], matrix.dims
-    return nbytes // found.nbytes * found.elements, rows
+    """Returns K and N of a quantised matrix."""
+    block, (rows, nbytes) = BLOCK_TYPES_BY_NAME[type_], matrix.dims
+    return nbytes // block.nbytes * block.elements, rows

@@ -1,4 +1,4 @@
-"""Families with RMS norms and gated feed-forward networks, as Llama."""
+"""Decoder families with RMS norms and gated feed-forward networks (Llama)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from clrt.models.decoders.decoder_family import DecoderFamily
 # Touvron et al., LLaMA (2023); also SmolLM, Yi, Vicuna and many others.
 _LLAMA = DecoderFamily(defaults={"max_position_embeddings": 2048})
 
-# Jiang et al., Mistral 7B (2023): all layers have a window, by `sliding_window`.
+# Jiang et al., Mistral 7B (2023): all layers have a window of `sliding_window` tokens.
 _MISTRAL = DecoderFamily(
     windows="all", defaults={"sliding_window": 4096, "max_position_embeddings": 131072}
 )
 
-# Hugging Face (2025): some layers have no rotary embedding, by `no_rope_layers`.
+# Hugging Face (2025): some layers have no rotary embedding (`no_rope_layers`).
 _SMOLLM3 = DecoderFamily(
     windows="kinds",
     kinds=by.unturned_windows,
@@ -31,17 +31,17 @@ _QWEN2 = DecoderFamily(
     defaults={"sliding_window": 4096, "max_position_embeddings": 32768},
 )
 
-# Yang et al., Qwen3 (2025): norms of heads in place of biases.
+# Yang et al., Qwen3 (2025): norms of Q and K heads instead of biases.
 _QWEN3 = replace(_QWEN2, defaults={**_QWEN2.defaults, "head_dim": 128}, fields={"qk_norm": "head"})
 
-# Gemma Team (2024): scales of norms are stored less 1.
+# Gemma Team (2024): scales of norms are stored minus 1.
 _GEMMA = DecoderFamily(
     differences=by.gemma,
     fields={"norm_shift": 1.0},
     defaults={"head_dim": 256, "max_position_embeddings": 8192},
 )
 
-# Gemma Team, Gemma 2 (2024): windows in every other layer, limits of scores and logits.
+# Gemma Team, Gemma 2 (2024): windows in every other layer, soft limits of scores and logits.
 _GEMMA2 = DecoderFamily(
     names=tensor_names.GEMMA2,
     keys={"hidden_act": "hidden_activation"},
@@ -60,8 +60,8 @@ _GEMMA2 = DecoderFamily(
     },
 )
 
-# Gemma Team, Gemma 3 (2025): norms of heads in place of limits, and two rotary embeddings.
-# Files of the larger models give few values of the part for text.
+# Gemma Team, Gemma 3 (2025): norms of Q and K heads instead of soft limits, and two rotary
+# embeddings. Files of the larger models omit most values of the text model.
 _GEMMA3 = replace(
     _GEMMA2,
     fields={"norm_shift": 1.0, "norms": "both", "qk_norm": "head"},
@@ -89,14 +89,16 @@ _PHI3 = DecoderFamily(
     },
 )
 
-# OLMo Team, 2 OLMo 2 Furious (2024): norms behind the parts of layers, and of all of Q and K.
+# OLMo Team, 2 OLMo 2 Furious (2024): norms after attention and network, and of whole rows of Q and
+# K.
 _OLMO2 = DecoderFamily(
     names=tensor_names.OLMO2,
     fields={"norms": "after", "qk_norm": "row"},
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
-# IBM (2024): factors of embeddings, scores, residuals and logits, as in Yang et al., muP (2022).
+# IBM (2024): multipliers of embeddings, scores, residuals and logits, as in Yang et al., muP
+# (2022).
 _GRANITE = DecoderFamily(differences=by.granite, defaults={"max_position_embeddings": 2048})
 
 # Jiang et al., Mixtral of Experts (2024).
@@ -114,7 +116,7 @@ _MIXTRAL = DecoderFamily(
     },
 )
 
-# Qwen1.5-MoE (2024): one more expert is shared by all tokens.
+# Qwen1.5-MoE (2024): a shared expert for all tokens.
 _QWEN2_MOE = replace(
     _QWEN2,
     names=tensor_names.QWEN_MOE,
@@ -132,13 +134,13 @@ _QWEN3_MOE = replace(
     defaults=_QWEN2.defaults,
 )
 
-# Mistral AI (2024): `layer_types` says which layers have a window.
+# Mistral AI (2024): `layer_types` lists the layers with a window.
 _MINISTRAL = replace(_MISTRAL, windows="kinds", kinds=by.all_windows)
 
 # ByteDance, Seed-OSS (2025).
 _SEED_OSS = DecoderFamily(defaults={"head_dim": 128, "max_position_embeddings": 524288})
 
-# Ai2 (2025): windows in three layers of four, which are not scaled.
+# Ai2 (2025): windows in three of four layers, without RoPE scaling.
 _OLMO3 = replace(
     _OLMO2,
     keys={"rope_local_base_freq": "rope_theta"},
@@ -161,7 +163,7 @@ _OLMOE = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
 )
 
-# IBM (2024): the same with experts.
+# IBM (2024): Granite with experts.
 _GRANITE_MOE = replace(
     _GRANITE,
     names=tensor_names.GRANITE_MOE,
@@ -170,7 +172,7 @@ _GRANITE_MOE = replace(
     experts="halves",
 )
 
-# OpenAI, gpt-oss (2025): a score of no key for each head, and gates with a limit.
+# OpenAI, gpt-oss (2025): an attention sink for each head, and limited gates.
 _GPT_OSS = DecoderFamily(
     names=tensor_names.GPT_OSS,
     keys={"num_experts": "num_local_experts"},
@@ -189,7 +191,7 @@ _GPT_OSS = DecoderFamily(
     },
 )
 
-# Team GLM (2024): half of each head turns, by pairs of neighbours.
+# Team GLM (2024): RoPE covers half of each head; interleaved pairs.
 _GLM = DecoderFamily(
     names=tensor_names.GLM4,
     rotary="interleaved",
@@ -201,7 +203,7 @@ _GLM = DecoderFamily(
     },
 )
 
-# Baidu, ERNIE 4.5 (2025): heads turn by pairs of neighbours.
+# Baidu, ERNIE 4.5 (2025): interleaved RoPE.
 _ERNIE = DecoderFamily(
     rotary="interleaved",
     defaults={
@@ -212,14 +214,14 @@ _ERNIE = DecoderFamily(
     },
 )
 
-# Kyutai, Helium (2025): heads turn by pairs of neighbours.
+# Kyutai, Helium (2025): interleaved RoPE.
 _HELIUM = DecoderFamily(
     rotary="interleaved",
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 1e5, "max_position_embeddings": 4096},
 )
 
-# LG AI Research, EXAONE 4.0 (2025): norms behind the parts of layers. Layers that see all have
-# no rotary embedding, if some do not.
+# LG AI Research, EXAONE 4.0 (2025): norms after attention and network. If there are windows, layers
+# without one have no rotary embedding.
 _EXAONE4 = DecoderFamily(
     names=tensor_names.OLMO2,
     fields={"norms": "after", "qk_norm": "head"},
@@ -234,7 +236,7 @@ _EXAONE4 = DecoderFamily(
     },
 )
 
-# Arcee, AFM (2025): a plain feed-forward network with squared relu.
+# Arcee, AFM (2025): a feed-forward network without gate, with squared ReLU.
 _ARCEE = DecoderFamily(
     names=tensor_names.ARCEE,
     fields={"gated": False},

@@ -1,8 +1,8 @@
-"""Decoders from ONNX files that are given past keys and values, and give what these become.
+"""Decoders from ONNX files with inputs of past keys and values and outputs of present ones.
 
-onnxruntime-genai's builder and optimum write such files. The past of each layer is found by the
-names of inputs and outputs. The graph is that of one text; `clrt.models.decoders.paging` puts its
-past into pages.
+onnxruntime-genai's builder and optimum write such files. The past of each layer is recognised by
+input and output names. The graph handles one text; `clrt.models.decoders.paging` rewrites its past
+to a paged cache.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _Infos = Mapping[str, onnx.ValueInfoProto]
 
 
 def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, DecoderNames]:
-    """The graph of a decoder for one text, whatever number of texts the file takes.
+    """Imports a decoder for one text, whatever the batch size of the file.
 
     Its dims are numbers and the symbols of `clrt.models.decoders.io_names`.
 
     Args:
-        file: With its external data beside it.
-        head_size: Elements of a head, where the file gives that dim a name only.
+        file: The ONNX file; its external data is beside it.
+        head_size: Size of a head, if the file has only a name for that dim.
 
     Raises:
-        ModelError: The file is missing, damaged or not valid ONNX.
-        UnsupportedError: It is no decoder that is given its past, or clrt lacks ops of it.
+        ModelError: The file is missing, damaged or not valid ONNX; or `head_size` is needed.
+        UnsupportedError: It is not a decoder with past inputs, or has unsupported ops.
     """
     model, tensors = read_model(file)
     graph = model.graph
@@ -46,11 +46,12 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
     for name, dims in _shapes(names, inputs, head_size).items():
         _set_dims(inputs[name], dims)
     for node in (n for n in graph.node if n.op_type == "GroupQueryAttention"):
-        # A cache of a window holds its places alone; in pages all stay, and the window hides them.
-        kept = [a for a in node.attribute if a.name != "sliding_window_cache"]
+        # A windowed cache holds only the window; the paged one keeps all, and the attention mask
+        # hides them.
+        attributes = [a for a in node.attribute if a.name != "sliding_window_cache"]
         del node.attribute[:]
-        node.attribute.extend(kept)
-    # What the file says of other sizes is in names of its own.
+        node.attribute.extend(attributes)
+    # Other shapes in the file use the file's own dim names.
     del graph.value_info[:]
     for output in graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -58,7 +59,7 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
 
 
 def takes_past(file: Path) -> bool:
-    """Whether an ONNX file is given past keys and values, as a decoder is.
+    """Returns whether an ONNX file has inputs of past keys and values, as a decoder.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
@@ -76,8 +77,8 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
             "'present.0.key', and so on: export it with its past."
         )
     tokens, mask, places = "input_ids", "attention_mask", "position_ids"
-    kept = [name for one in pasts.values() for name in one.values()]
-    others = [n for n in inputs if n not in (tokens, mask, places, *kept)]
+    past_names = [name for one in pasts.values() for name in one.values()]
+    others = [n for n in inputs if n not in (tokens, mask, places, *past_names)]
     if tokens not in inputs or others or "logits" not in outputs:
         listing = ", ".join(others) or f"no '{tokens}' or no 'logits'"
         raise UnsupportedError(
@@ -88,31 +89,35 @@ def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
         PastPair(pasts[n]["key"], pasts[n]["value"], presents[n]["key"], presents[n]["value"])
         for n in sorted(pasts)
     ]
-    given = [name if name in inputs else "" for name in (mask, places)]
-    return DecoderNames(tokens, "logits", tuple(pairs), *given)
+    optional = [name if name in inputs else "" for name in (mask, places)]
+    return DecoderNames(tokens, "logits", tuple(pairs), *optional)
 
 
 def _by_layer(names: Iterable[str], word: str) -> dict[int, dict[str, str]]:
-    """Names by layer and "key" or "value", of those that begin with a word."""
-    found: dict[int, dict[str, str]] = {}
+    """Returns names that begin with `word`, by layer and "key" or "value"."""
+    by_layer: dict[int, dict[str, str]] = {}
     for name in names:
         words = _WORDS.findall(name.lower())
         numbers = [n for n in map(whole_number, words) if n is not None]
-        # "past_key_values.3.key", "past_key_3": the last of these words says which it is.
+        # "past_key_values.3.key", "past_key_3": the last such word decides.
         kinds = [_KINDS[w] for w in words if w in _KINDS]
         if words[:1] == [word] and len(numbers) == 1 and kinds:
-            found.setdefault(numbers[0], {})[kinds[-1]] = name
-    return {n: one for n, one in found.items() if len(one) == 2}
+            by_layer.setdefault(numbers[0], {})[kinds[-1]] = name
+    return {n: one for n, one in by_layer.items() if len(one) == 2}
 
 
 def _shapes(
     names: DecoderNames, inputs: _Infos, head_size: int | None
 ) -> dict[str, tuple[int | str, ...]]:
-    """The dims that inputs get."""
-    found: dict[str, tuple[int | str, ...]] = {names.tokens: (1, TOKENS)}
+    """Returns the dims to set on each input.
+
+    Raises:
+        ModelError, UnsupportedError: A past input has unknown or unexpected dims.
+    """
+    shapes: dict[str, tuple[int | str, ...]] = {names.tokens: (1, TOKENS)}
     for name, last in ((names.mask, f"{PAST} + {TOKENS}"), (names.places, TOKENS)):
         if name:
-            found[name] = (1, last)
+            shapes[name] = (1, last)
     for pair in names.pasts:
         for name in (pair.key, pair.value):
             dims = inputs[name].type.tensor_type.shape.dim
@@ -128,12 +133,12 @@ def _shapes(
                     f"Its input '{name}' has heads of a size without a number; put the model's "
                     "genai_config.json or config.json beside it."
                 )
-            found[name] = (1, known[1], PAST, size)
-    return found
+            shapes[name] = (1, known[1], PAST, size)
+    return shapes
 
 
 def _set_dims(info: onnx.ValueInfoProto, dims: tuple[int | str, ...]) -> None:
-    """Gives an input other dims; those that are numbers in the file have to be the same.
+    """Replaces the dims of an input; dims that are numbers in the file must be equal.
 
     Raises:
         UnsupportedError: The file has other numbers.

@@ -1,7 +1,8 @@
-"""Frequencies of rotary embeddings, as config.json describes them.
+"""Reads the frequencies of rotary embeddings from config.json.
 
-Newer files have `rope_parameters`, with an object for each kind of layer where these differ; older
-ones `rope_scaling`, and `rope_theta` beside it. Both are read. All is float32, as in transformers.
+Newer files have `rope_parameters`, with an object for each kind of layer if they differ; older ones
+`rope_scaling` and `rope_theta`. Both are read. Everything is computed in float32, as in
+transformers.
 
 Source: transformers, modeling_rope_utils.py.
 """
@@ -19,21 +20,21 @@ from clrt.models.decoders.decoder import SLIDING, RopeConfig
 from clrt.models.huggingface.config_values import ConfigValues
 
 _ORIGINAL = "original_max_position_embeddings"
-_LONGROPES = ("longrope", "su")  # the second is its name in the first Phi-3
+_LONGROPES = ("longrope", "su")  # "su" is the name in the first Phi-3
 
 
 @dataclass(frozen=True)
 class RotaryScope:
-    """What frequencies depend on.
+    """The values that rotary frequencies depend on.
 
     Attributes:
         config: All of config.json.
-        rope: The object that describes them.
-        head_size: Of each head.
-        turned: Elements of a head that turn.
-        theta: The base of the powers.
-        trained: Places at most, by config.json.
-        context: Places that are asked for.
+        rope: The `rope_parameters` or `rope_scaling` object.
+        head_size: Elements of a head.
+        turned: Rotated elements of a head.
+        theta: RoPE base.
+        trained: Maximum number of positions in config.json.
+        context: Requested context length.
     """
 
     config: ConfigValues
@@ -46,17 +47,22 @@ class RotaryScope:
 
     @property
     def original(self) -> int:
-        """Places before the context was extended. Phi-3 has them outside the object."""
+        """Context length before its extension. Phi-3 has it outside of the object."""
         inside = self.rope.integer(_ORIGINAL, default=self.trained)
         return self.config.integer(_ORIGINAL, default=inside)
 
     @property
     def factor(self) -> float:
-        """How often longer the context is than the original one."""
+        """Ratio of the extended to the original context length."""
         return self.rope.number("factor", self.trained / self.original, least=1e-6, most=1e6)
 
     def powers(self, theta: float | None = None, width: int | None = None) -> Array:
-        """theta ** (2 i / width) of each pair i."""
+        """Returns theta ** (2 i / width) of each pair i, float32 `[turned / 2]`.
+
+        Args:
+            theta: None for the base of the scope.
+            width: None for `turned`.
+        """
         steps = np.arange(0, self.turned, 2, dtype=np.float32) / np.float32(width or self.turned)
         return np.asarray(np.power(np.float32(theta or self.theta), steps))
 
@@ -64,17 +70,18 @@ class RotaryScope:
 def read_rotary(
     config: ConfigValues, head_size: int, context: int, kind: str, interleaved: bool = False
 ) -> RopeConfig:
-    """The rotary embedding of layers of one kind.
+    """Reads the rotary embedding of layers of one kind.
 
     Args:
-        config: With `rope_theta`, `partial_rotary_factor` and `max_position_embeddings` under
-            these names, whatever the family calls them.
-        context: Places that are asked for. Dynamic frequencies depend on it.
+        config: Values with `rope_theta`, `partial_rotary_factor` and `max_position_embeddings`
+            under these names.
+        context: Requested context length; dynamic frequencies depend on it.
         kind: FULL or SLIDING.
+        interleaved: As of `RopeConfig`.
 
     Raises:
         ModelError: A value is missing or wrong.
-        UnsupportedError: The kind of scaling is not known.
+        UnsupportedError: The kind of scaling is unknown.
     """
     rope, theta = _rope_object(config, kind)
     scaling = rope.text("rope_type", rope.text("type", "default"))
@@ -94,8 +101,8 @@ def read_rotary(
     with np.errstate(all="ignore"):
         frequencies, factor = _SCALINGS[scaling](scope)
         long = _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
-    for made in (frequencies, long):
-        if made is not None and not np.isfinite(made).all():
+    for array in (frequencies, long):
+        if array is not None and not np.isfinite(array).all():
             raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
     frequencies = frequencies.astype(np.float32)
     if long is None or np.array_equal(frequencies, long):
@@ -104,30 +111,30 @@ def read_rotary(
 
 
 def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
-    """The object that describes layers of a kind, and theta."""
+    """Returns the object that describes layers of a kind, and the RoPE base."""
     local = kind == SLIDING and "rope_local_base_freq" in config  # Gemma 3
     key = "rope_local_base_freq" if local else "rope_theta"
     theta = config.number(key, 1e4, least=1.0, most=1e12)
     rope = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling")
     if kind in rope:
         rope = rope.inner(kind)
-    elif local:  # an older file: scaling is of the other layers
+    elif local:  # in older files scaling applies to the other layers only
         rope = ConfigValues(config.file, {})
     return rope, rope.number("rope_theta", theta, least=1.0, most=1e12)
 
 
 def _default(scope: RotaryScope) -> tuple[Array, float]:
-    """1 / theta ** (2 i / d). Source: Su et al., RoFormer (2021)."""
+    """Returns 1 / theta ** (2 i / d), and factor 1. Source: Su et al., RoFormer (2021)."""
     return 1 / scope.powers(), 1.0
 
 
 def _linear(scope: RotaryScope) -> tuple[Array, float]:
-    """Places are divided by a factor. Source: Chen et al., Position Interpolation (2023)."""
+    """Divides positions by a factor. Source: Chen et al., Position Interpolation (2023)."""
     return 1 / scope.powers() / np.float32(scope.factor), 1.0
 
 
 def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
-    """theta grows with the context. It is the one asked for that counts, and not a text's length.
+    """Increases theta with the requested context length (not the length of a text).
 
     Source: bloc97 and emozilla, NTK-aware scaled RoPE (2023).
     """
@@ -139,7 +146,7 @@ def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _proportional(scope: RotaryScope) -> tuple[Array, float]:
-    """The first pairs turn, with the powers of all; the others stand still."""
+    """Rotates the first pairs only, with frequencies as if all were rotated."""
     part = scope.rope.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     turning = int(part * scope.head_size // 2)
     frequencies = 1 / scope.powers(width=scope.head_size)
@@ -148,7 +155,7 @@ def _proportional(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _llama3(scope: RotaryScope) -> tuple[Array, float]:
-    """Long waves are slowed down by a factor, short ones not, and those between by part.
+    """Divides low frequencies by a factor, leaves high ones, and interpolates between.
 
     Source: Llama 3.1's rope_scaling.
     """
@@ -166,19 +173,19 @@ def _llama3(scope: RotaryScope) -> tuple[Array, float]:
 
 
 def _yarn(scope: RotaryScope) -> tuple[Array, float]:
-    """Long waves are slowed down by a factor, short ones not; cosines and sines grow a little.
+    """Divides low frequencies by a factor, leaves high ones; scales cosines and sines.
 
     Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
     """
     rope, factor, turned = scope.rope, scope.factor, scope.turned
     mscale, all_dim = (rope.number(k, 0.0, 0.0, 1e3) for k in ("mscale", "mscale_all_dim"))
-    wanted = _magnitude(factor, 1.0)
+    magnitude = _magnitude(factor, 1.0)
     if mscale and all_dim:
-        wanted = _magnitude(factor, mscale) / _magnitude(factor, all_dim)
-    wanted = rope.number("attention_factor", wanted, least=0.0, most=1e6)
+        magnitude = _magnitude(factor, mscale) / _magnitude(factor, all_dim)
+    magnitude = rope.number("attention_factor", magnitude, least=0.0, most=1e6)
 
     def pair_of(rotations: float) -> float:
-        """The pair that turns so often within the original context."""
+        """Returns the pair (fractional) with that many rotations in the original context."""
         ratio = scope.original / (rotations * 2 * math.pi)
         return turned * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
 
@@ -190,9 +197,9 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
     if low == high:
         high += 0.001
     ramp = (np.arange(turned // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
-    kept = 1 - np.clip(ramp, 0, 1)
+    unscaled = 1 - np.clip(ramp, 0, 1)
     powers = scope.powers()
-    return 1 / (np.float32(factor) * powers) * (1 - kept) + 1 / powers * kept, wanted
+    return 1 / (np.float32(factor) * powers) * (1 - unscaled) + 1 / powers * unscaled, magnitude
 
 
 def _magnitude(factor: float, mscale: float) -> float:
@@ -200,13 +207,14 @@ def _magnitude(factor: float, mscale: float) -> float:
 
 
 def _longrope(scope: RotaryScope) -> tuple[Array, float]:
-    """Each pair has a factor for texts up to the original context, and another one beyond it.
+    """Divides each pair's frequency by a factor, which changes beyond the original context length.
 
-    As in transformers, all tokens of a text have the factors of its whole length, so keys that are
-    cached are computed again once a text outgrows the original context.
+    As in transformers, all tokens of a text use the factors of its total length, so cached keys are
+    recomputed once a text outgrows the original context.
 
     Returns:
-        The frequencies of texts up to the original context, and the factor of cosines and sines.
+        The frequencies of texts up to the original context length, and the multiplier of cosines
+        and sines.
 
     Source: Ding et al., LongRoPE (2024).
     """

@@ -1,4 +1,4 @@
-"""The end of every decoder's graph: logits to the tokens that follow."""
+"""The last nodes of every decoder graph: samples next tokens from logits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from clrt.ops.movement.gather import Gather
 from clrt.util.math import ceil_div
 
 SAMPLER_INPUTS = ("settings", "limits", "history", "allowed", "bias_ids", "bias_values")
-"""The inputs that `sample_next` makes."""
+"""Names of the inputs that `sample_next` adds."""
 
 
 def sample_next(
     build: Builder, logits: Value, places: Value, rows: Value, vocabulary: int
 ) -> tuple[list[Value], Value, Value]:
-    """What SampleTokens is asked, the tokens that follow, and their log-probabilities.
+    """Adds SampleTokens.
 
-    A token is drawn by the number of its place, so that a text does not depend on others.
+    A token's random number depends on its position, so a text does not depend on others in the
+    batch.
 
     Args:
         logits: `[rows, vocabulary]`.
-        places: int32 `[tokens]`, the place of each token in its text.
-        rows: int32 `[rows]`, the tokens that logits are of.
+        places: int32 `[tokens]`, position of each token in its text.
+        rows: int32 `[rows]`, tokens that the logits belong to.
+
+    Returns:
+        The added inputs (`SAMPLER_INPUTS`), the next tokens int32 `[rows]`, and their
+        log-probabilities float32 `[rows]`.
     """
     count, biases = symbol("rows"), symbol("biases")
     forms: tuple[tuple[DType, Shape], ...] = (
@@ -35,9 +40,9 @@ def sample_next(
         (DType.INT32, (count, biases)),
         (DType.FLOAT32, (count, biases)),
     )
-    asked = [build.input(n, *form) for n, form in zip(SAMPLER_INPUTS, forms, strict=True)]
+    inputs = [build.input(n, *form) for n, form in zip(SAMPLER_INPUTS, forms, strict=True)]
     named = Builder(build.names, "/sample", nodes=build.nodes)
     place = named.add(Gather(), places, rows)
-    given = (logits, *asked[:3], place, *asked[3:])
+    given = (logits, *inputs[:3], place, *inputs[3:])
     token, logprob = named.add_all(SampleTokens(), *given)
-    return asked, token, logprob
+    return inputs, token, logprob

@@ -1,4 +1,4 @@
-"""Decoders as encoders: all tokens of some texts at once, without a cache."""
+"""Decoders as text encoders: all tokens of a batch of texts at once, without a cache."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from clrt.ops.tensor.range import Range
 
 
 def sequence_graph(folder: Path) -> Graph:
-    """The graph of a decoder that reads whole texts.
+    """Builds the graph of a decoder over whole texts, for embeddings.
 
-    Inputs: `input_ids` and `attention_mask`, int64 `[batch, sequence]`, padded at the right: a
-    token sees those before it, so that padding changes nothing. Output: `last_hidden_state`
-    float32 `[batch, sequence, hidden]`, behind the last norm.
+    Inputs: `input_ids` and `attention_mask`, int64 `[batch, sequence]`, padded on the right;
+    attention is causal, so padding changes nothing. Output: `last_hidden_state` float32 `[batch,
+    sequence, hidden]`, after the last norm.
 
     Args:
-        folder: A Hugging Face folder of a decoder.
+        folder: Hugging Face folder of a decoder.
 
     Raises:
         ModelError: A file or tensor is missing or damaged.
-        UnsupportedError: The model is of another family, or its attention is not causal.
+        UnsupportedError: The family or an option is unsupported, or attention is not causal.
     """
     decoder, _, config = read_decoder(folder)
     if not config.flag("is_causal", True):
@@ -60,7 +60,7 @@ def sequence_graph(folder: Path) -> Graph:
 
 
 class _SequenceGraph(DecoderGraph):
-    """Builds the graph of one decoder over whole texts; rows are those of all texts together."""
+    """Builds the graph of a decoder over whole texts; rows are the tokens of all texts."""
 
     def __init__(self, decoder: DecoderConfig, source: WeightSource) -> None:
         self.decoder = decoder
@@ -74,7 +74,7 @@ class _SequenceGraph(DecoderGraph):
         self._tables = {}
 
     def graph(self) -> Graph:
-        """The graph."""
+        """Builds the graph."""
         decoder, build = self.decoder, self.build
         hidden = self._embeddings()
         for layer in range(decoder.layers):
@@ -84,7 +84,7 @@ class _SequenceGraph(DecoderGraph):
         return build.graph(decoder.family, [self.ids, self.mask], [state], [state.name])
 
     def _column(self, index: int) -> Value:
-        """The token of each row, or its place."""
+        """Returns the token id of each row (index 0), or its position."""
         build = self.build
         rows = build.dims((self.batch * self.places,))
         if index == 0:
@@ -97,7 +97,7 @@ class _SequenceGraph(DecoderGraph):
         return build("places", Range(), build.numbers(0), build.dim(self.places), build.numbers(1))
 
     def _by_text(self, x: Value, width: int) -> Value:
-        """Rows of all texts as `[batch, sequence, width]`."""
+        """Reshapes rows of all texts to `[batch, sequence, width]`."""
         shape = self.build.dims((self.batch, self.places, width))
         return self.build("rows", Reshape(allowzero=1), x, shape)
 
@@ -125,7 +125,12 @@ class _SequenceGraph(DecoderGraph):
         self, qkv: Value, first: int, end: int, heads: int, norm: str, path: str,
         rotary: RopeConfig | None,
     ) -> Value:  # fmt: skip
-        """The heads of Q or K, normalised and turned by their places, `[batch, sequence, W]`."""
+        """Returns the heads of Q or K, normalised and rotated, `[batch, sequence, heads * size]`.
+
+        Args:
+            first, end: Columns in `qkv`.
+            norm: Name of the norm, used if `qk_norm` is "head".
+        """
         decoder, build, size = self.decoder, self.build, self.decoder.head_size
         x = build.columns(qkv, first, end, path)
         if decoder.qk_norm == "head":
@@ -145,7 +150,12 @@ class _SequenceGraph(DecoderGraph):
         return build(path, Reshape(allowzero=1), x, flat)
 
     def _turned_apart(self, x: Value, turned: int, rotary: RopeConfig, path: str) -> Value:
-        """The same where pairs are neighbours, or only the first columns of a head are turned."""
+        """Rotates heads whose pairs are interleaved or whose last columns are not rotated.
+
+        Args:
+            x: `[batch, sequence, heads, size]`.
+            turned: Number of rotated columns.
+        """
         build, half, size = self.build, turned // 2, self.decoder.head_size
         step = 2 if rotary.interleaved else 1
         bounds = ((0, turned), (1, turned)) if step == 2 else ((0, half), (half, turned))
@@ -170,7 +180,7 @@ class _SequenceGraph(DecoderGraph):
         return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
 
     def _halves(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Cosines and sines of places, `[sequence, turned / 2]`."""
+        """Returns cosines and sines of all positions, each `[sequence, turned / 2]`."""
         build, layer = self.build, "rotary"
         places = build(layer, Cast(DType.FLOAT32), self._range())
         places = build(layer, Unsqueeze(), places, build.ints(1))
@@ -180,7 +190,7 @@ class _SequenceGraph(DecoderGraph):
         return first, second
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """The same for both halves of a head, `[sequence, head]`."""
+        """Returns cosines and sines, repeated for both halves of a head: `[sequence, size]`."""
         if rotary not in self._tables:
             halves = self._halves(rotary)
             cos, sin = (self.build("rotary", Concat(1), t, t) for t in halves)

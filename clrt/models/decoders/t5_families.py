@@ -1,4 +1,4 @@
-"""Families of an encoder and a decoder, as T5."""
+"""Encoder-decoder families (T5)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from clrt.models.decoders.decoder import DecoderConfig, RelativeBiasConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 
-_MOST_BUCKETS, _MOST_REACH = 1 << 12, 1 << 16
+_MAX_BUCKETS, _MAX_REACH = 1 << 12, 1 << 16
 _GATED = "gated-"
 
 
 def _t5(config: ConfigValues) -> Mapping[str, Any]:
-    """Activation and gates by one name; as many layers as the encoder has, unless it is said.
+    """Reads T5: one name for activation and gate; by default as many decoder as encoder layers.
 
-    The first T5 shares the embeddings with the head, and scales what that gets.
+    The first T5 ties the head to the embeddings, and scales its input.
     """
-    buckets = config.integer("relative_attention_num_buckets", default=32, most=_MOST_BUCKETS)
-    reach = config.integer("relative_attention_max_distance", default=128, most=_MOST_REACH)
+    buckets = config.integer("relative_attention_num_buckets", default=32, most=_MAX_BUCKETS)
+    reach = config.integer("relative_attention_max_distance", default=128, most=_MAX_REACH)
     if buckets % 4 or buckets < 4:
         raise config.wrong("relative_attention_num_buckets", "a multiple of 4", buckets)
     if reach <= buckets // 2:
@@ -30,7 +30,7 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
     name = config.text("feed_forward_proj", "relu")
     activation = name.removeprefix(_GATED)
     tied = config.flag("tie_word_embeddings", True)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "layers": config.integer(
             "num_decoder_layers", default=config.integer("num_hidden_layers"), most=MAX_LAYERS
         ),
@@ -40,28 +40,28 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
         "activation": "gelu_new" if name == "gated-gelu" else activation,
     }
     if config.flag("scale_decoder_outputs", tied):
-        found["logit_scale"] = config.integer("hidden_size") ** -0.5
-    return found
+        fields["logit_scale"] = config.integer("hidden_size") ** -0.5
+    return fields
 
 
 def _mt5(config: ConfigValues) -> Mapping[str, Any]:
-    """The head gets states as they are, whatever the configuration says."""
+    """Reads mT5: the input of the head is never scaled."""
     return {**_t5(config), "logit_scale": 1.0}
 
 
 def _umt5(config: ConfigValues) -> Mapping[str, Any]:
-    """Each layer has biases of its own."""
-    found = _t5(config)
-    return {**found, "relative": replace(found["relative"], each=True)}
+    """Reads UMT5: each layer has its own relative position biases."""
+    fields = _t5(config)
+    return {**fields, "relative": replace(fields["relative"], each=True)}
 
 
 def _encoder(config: ConfigValues, decoder: DecoderConfig) -> DecoderConfig:
-    """What reads the source: the decoder's sizes, but for the number of layers."""
+    """Returns the encoder's config: the decoder's sizes with another number of layers."""
     return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
 
 
-# Raffel et al. (2019); also T5 1.1 and Flan-T5. Files say nothing of places: 512 is what the
-# models were trained with.
+# Raffel et al. (2019); also T5 1.1 and Flan-T5. Files have no context length; the models were
+# trained with 512.
 _T5 = DecoderFamily(
     names=tensor_names.T5,
     keys={

@@ -1,7 +1,7 @@
-"""What tensors are called in checkpoints, by llama.cpp's names.
+"""Names of tensors in Hugging Face checkpoints, by llama.cpp's names.
 
-`{}` is the number of the layer; a second one counts what is stacked: experts, or heads. Of several
-names the first that a checkpoint has counts. What all but the head may be preceded by is found by
+`{}` is the number of the layer; a second one is the index of a stacked tensor (expert or head). Of
+several names the first one in the checkpoint is used. Prefixes of the names are found by
 `clrt.models.decoders.weights`.
 """
 
@@ -14,7 +14,7 @@ Names: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
 def _layers(names: Names, layers: str = "layers") -> dict[str, str | tuple[str, ...]]:
-    """Names of tensors of layers."""
+    """Returns the names with the path of a layer before them."""
 
     def within(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:
         if isinstance(theirs, str):
@@ -45,7 +45,7 @@ _GATED: Names = {
 #: Also those of Mistral, Qwen 2 and 3, SmolLM3, Gemma, Granite, OLMo and Cohere.
 LLAMA: Names = {**_EDGES, **_layers({**_ATTENTION, **_GATED})}
 
-#: Gemma 2 and 3: each part of a layer has a norm before and one behind it.
+#: Gemma 2 and 3: norms before and after attention and feed-forward network.
 GEMMA2: Names = {
     **LLAMA,
     **_layers(
@@ -57,7 +57,7 @@ GEMMA2: Names = {
     ),
 }
 
-#: OLMo 2: norms behind the parts only.
+#: OLMo 2: norms after attention and feed-forward network only.
 OLMO2: Names = {
     **LLAMA,
     **_layers(
@@ -74,7 +74,7 @@ PHI3: Names = {
     **_layers({"attn_qkv": "self_attn.qkv_proj", "ffn_gate_up": "mlp.gate_up_proj"}),
 }
 
-#: Phi-1 and 2: one norm for both parts of a layer.
+#: Phi-1 and 2: attention and feed-forward network share a norm.
 PHI: Names = {
     **_EDGES,
     "output_norm": "final_layernorm",
@@ -158,7 +158,7 @@ BLOOM: Names = {
     ),
 }
 
-#: Falcon: larger models have a norm for each part of a layer, under names of their own.
+#: Falcon: larger models have two norms per layer, under other names.
 FALCON: Names = {
     **{name: path for name, path in BLOOM.items() if name != "token_embd_norm"},
     **_layers(
@@ -194,7 +194,7 @@ _EXPERTS: Names = {
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
 
-#: Qwen 3's experts, and Qwen 2's with an expert that all tokens go to.
+#: Qwen 3 MoE, and Qwen 2 MoE with a shared expert.
 QWEN_MOE: Names = {
     **LLAMA,
     **_layers(
@@ -232,7 +232,7 @@ GRANITE_MOE: Names = {
     ),
 }
 
-#: gpt-oss: a score of no key for each head, and experts with biases.
+#: gpt-oss: attention sinks, and experts with biases.
 GPT_OSS: Names = {
     **LLAMA,
     **_layers(
@@ -257,7 +257,7 @@ GLM4: Names = {
     ),
 }
 
-#: One matrix less than Llama's.
+#: Arcee: Llama without the gate projection.
 ARCEE: Names = {name: path for name, path in LLAMA.items() if name != "blk.{}.ffn_gate"}
 
 GPT_J: Names = {
@@ -321,13 +321,19 @@ WHISPER: Names = {
 
 
 def _t5_layers(ours: str, theirs: str, cross: bool) -> dict[str, str | tuple[str, ...]]:
-    """Names of the layers of one half of T5, which numbers the parts of a layer."""
+    """Returns the names of T5's encoder or decoder layers, whose sublayers are numbered.
+
+    Args:
+        ours: Prefix of llama.cpp's names.
+        theirs: "encoder" or "decoder".
+        cross: Whether layers have cross-attention.
+    """
     attention = {"q": "q", "k": "k", "v": "v", "output": "o"}
-    own, feed = "layer.0.SelfAttention", f"layer.{1 + cross}"
+    self_attention, feed = "layer.0.SelfAttention", f"layer.{1 + cross}"
     names: dict[str, str | tuple[str, ...]] = {
         "attn_norm": "layer.0.layer_norm",
-        **{f"attn_{name}": f"{own}.{path}" for name, path in attention.items()},
-        "attn_rel_b": f"{own}.relative_attention_bias",
+        **{f"attn_{name}": f"{self_attention}.{path}" for name, path in attention.items()},
+        "attn_rel_b": f"{self_attention}.relative_attention_bias",
         "ffn_norm": f"{feed}.layer_norm",
         "ffn_gate": f"{feed}.DenseReluDense.wi_0",
         "ffn_up": (f"{feed}.DenseReluDense.wi_1", f"{feed}.DenseReluDense.wi"),

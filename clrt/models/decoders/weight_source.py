@@ -1,4 +1,4 @@
-"""Where a decoder's weights come from."""
+"""The interface by which decoder graphs read weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clrt.ir.op import Array
 
 @dataclass(frozen=True)
 class QuantizedMatrix:
-    """A matrix whose rows are blocks of few bits.
+    """A matrix of quantised rows in GGUF blocks.
 
     Attributes:
-        type: Name of the type of its blocks (`clrt.formats.gguf.block_types`).
+        type: Name of the block type (`clrt.formats.gguf.block_types`).
         raw: uint8 `[rows, bytes of a row]`.
     """
 
@@ -24,21 +24,21 @@ class QuantizedMatrix:
 class WeightSource(Protocol):
     """The tensors of a decoder under llama.cpp's names: `blk.3.attn_q.weight`.
 
-    Matrices are `[outputs, inputs]`. Where Q, K and V, or gate and up projection, lie as one it is
-    `attn_qkv`, and `ffn_gate_up`.
+    Matrices are `[outputs, inputs]`. Q, K and V stored as one tensor are `attn_qkv`, gate and up
+    projection `ffn_gate_up`.
     """
 
     def __contains__(self, name: str) -> bool: ...
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A tensor as float32, float16 or bfloat16, a view of the file where that is possible.
+        """Returns a tensor as float32, float16 or bfloat16; a view of the file if possible.
 
         Raises:
             ModelError: It is missing, or has another shape.
         """
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """The same of a matrix, which may stay quantised.
+        """Returns a matrix as `load` does, or quantised as it is stored.
 
         Raises:
             ModelError: As `load`.

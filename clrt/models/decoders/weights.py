@@ -10,7 +10,7 @@ from clrt.models.decoders.decoder import DecoderConfig
 from clrt.models.decoders.decoder_family import DecoderFamily
 from clrt.models.huggingface.checkpoint import Checkpoint
 
-# What may precede the names of tensors: classes name the decoder within them.
+# Prefixes of tensor names: classes that contain the decoder add the attribute's name.
 PREFIXES = (
     "",
     "model.",
@@ -26,13 +26,13 @@ _HEAD, _EMBEDDINGS, _QKV = "output", "token_embd", "attn_qkv"
 
 
 class HuggingFaceWeights:
-    """The tensors of a folder under llama.cpp's names.
+    """The tensors of a Hugging Face folder under llama.cpp's names, as a WeightSource.
 
     Args:
-        tied: The embeddings are the head, whatever the folder has.
+        tied: Whether the embeddings are the head, even if the checkpoint has a head.
 
     Raises:
-        ModelError: No tensor has the name of the embeddings.
+        ModelError: The checkpoint has no embeddings.
     """
 
     def __init__(
@@ -41,20 +41,20 @@ class HuggingFaceWeights:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
         tables = paths_of(family, _EMBEDDINGS)
-        found = [p for p in PREFIXES for t in tables if f"{p}{t}.weight" in checkpoint]
-        if not found:
+        prefixes = [p for p in PREFIXES for t in tables if f"{p}{t}.weight" in checkpoint]
+        if not prefixes:
             raise ModelError(
                 f"{checkpoint.source} has no tensor '{tables[0]}.weight', with or without "
                 f"{', '.join(p for p in PREFIXES if p)} before it; the checkpoint is of another "
                 "model than config.json describes, download the folder again."
             )
-        self._prefix = found[0]
+        self._prefix = prefixes[0]
 
     def __contains__(self, name: str) -> bool:
         return any(stored in self._checkpoint for stored in self._stored(name, 0))
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A tensor in the dtype of the file; float64 becomes float32.
+        """Returns a tensor in the dtype of the file; float64 becomes float32.
 
         Raises:
             ModelError: It is missing, or has another shape.
@@ -63,7 +63,7 @@ class HuggingFaceWeights:
         return array.astype(np.float32) if array.dtype == np.float64 else array
 
     def matrix(self, name: str, rows: int, columns: int) -> Array:
-        """The same of a matrix.
+        """Returns a matrix, as `load`.
 
         Raises:
             ModelError: As `load`.
@@ -84,7 +84,7 @@ class HuggingFaceWeights:
         return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A layer of all experts, of which gate and up projection are stored as one."""
+        """Returns a projection of all experts, from a tensor with both gate and up projection."""
         turns = self._family.experts == "transposed"
         part = next((k for k in (0, 1) if ("ffn_gate_exps", "ffn_up_exps")[k] in name), None)
         count, outputs, *inputs = shape
@@ -102,33 +102,33 @@ class HuggingFaceWeights:
 
     def _one(self, name: str, shape: tuple[int, ...], index: int = 0) -> Array:
         stored = self._stored(name, index) or [name]
-        found = [candidate for candidate in stored if candidate in self._checkpoint]
-        return self._checkpoint.stored((found or stored)[0], shape)
+        present = [candidate for candidate in stored if candidate in self._checkpoint]
+        return self._checkpoint.stored((present or stored)[0], shape)
 
     def _stored(self, name: str, index: int) -> list[str]:
-        """Names that a tensor may have in the file.
+        """Returns the names that a tensor may have in the checkpoint; [] for a tied head.
 
         Args:
-            index: Of what is stacked.
+            index: Index of a stacked tensor (expert or head).
         """
         key, layer = split_name(name)
         if key in self._hidden:
             return []
         kind = name.rpartition(".")[2]
         paths = [pattern.format(layer, index) for pattern in paths_of(self._family, key)]
-        # A class with a head has it beside the decoder.
+        # The head is outside of the decoder's prefix.
         prefixes = (self._prefix,) if key != _HEAD else ("", "language_model.", self._prefix)
-        # A parameter that is no module's has its kind behind an underscore, or none.
+        # A parameter that is not of a submodule has the kind after an underscore, or no kind.
         ends = (f".{kind}", "" if kind == "weight" else f"_{kind}")
         return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
 
 
 def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConfig) -> Array:
-    """Rows in the order used here: of all heads of Q, then K, then V where they lie as one.
+    """Reorders the rows of a joint QKV tensor to all heads of Q, then K, then V.
 
     Args:
-        key: Of `split_name`.
-        family: How they are stored: it may be by head of K.
+        key: As `split_name` returns.
+        family: Tells whether rows are grouped by KV head.
     """
     if not family.grouped or not key.endswith(_QKV):
         return array
@@ -139,7 +139,9 @@ def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConf
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """What a tensor is in every layer, and the number of the layer."""
+    """Returns a tensor's name without kind, with `{}` for the layer, and the number of the layer
+    ("" if none).
+    """
     path = name.rpartition(".")[0]
     parts = path.split(".")
     if "blk" not in parts:
@@ -149,10 +151,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def paths_of(family: DecoderFamily, key: str) -> tuple[str, ...]:
-    """What a family calls a tensor, with places for the number of the layer and of an expert.
+    """Returns the family's names of a tensor, with `{}` for layer and expert.
 
     Args:
-        key: Of `split_name`.
+        key: As `split_name` returns.
     """
-    found = family.names.get(key, ())
-    return (found,) if isinstance(found, str) else found
+    names = family.names.get(key, ())
+    return (names,) if isinstance(names, str) else names

@@ -1,4 +1,4 @@
-"""Whisper models of Hugging Face folders.
+"""Reads Whisper models from Hugging Face folders.
 
 Source: Radford et al., Robust Speech Recognition via Large-Scale Weak Supervision (2022);
 transformers, `models/whisper/modeling_whisper.py`.
@@ -19,16 +19,16 @@ from clrt.models.huggingface.config_values import MAX_LAYERS, ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
 MODEL_TYPE = "whisper"
-_MOST_PLACES, _MOST_MELS = 1 << 16, 512
+_MAX_PLACES, _MAX_MELS = 1 << 16, 512
 _STRIDE = 2
 _FAMILY = DecoderFamily(names=tensor_names.WHISPER, rotary="none")
 
 
 def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
-    """What a folder describes, and its weights, which stay in their files until used.
+    """Returns the model that a folder describes, and its weights, which are read on use.
 
     Args:
-        folder: With config.json, and model.safetensors or its sharded form.
+        folder: Folder with config.json, and model.safetensors or its sharded form.
 
     Raises:
         ModelError: A file is missing or damaged, or a value of config.json is wrong.
@@ -40,7 +40,7 @@ def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
         raise config.unsupported("quantization_config", "checkpoints that are not quantised are")
     encoder = replace(
         _part(config, "encoder", "max_source_positions", 1500),
-        features=config.integer("num_mel_bins", default=80, most=_MOST_MELS),
+        features=config.integer("num_mel_bins", default=80, most=_MAX_MELS),
         stride=_STRIDE,
     )
     decoder = _part(config, "decoder", "max_target_positions", 448)
@@ -51,12 +51,18 @@ def read_whisper(folder: Path) -> tuple[DecoderConfig, WeightSource]:
 
 
 def _part(config: ConfigValues, part: str, places: str, default: int) -> DecoderConfig:
-    """The encoder or the decoder."""
+    """Reads the encoder's or the decoder's config.
+
+    Args:
+        part: "encoder" or "decoder".
+        places: Key of the maximum number of positions.
+        default: Value of that key if missing.
+    """
     hidden = config.integer("d_model")
     heads = config.integer(f"{part}_attention_heads")
     if hidden % heads:
         raise config.wrong(f"{part}_attention_heads", f"a divisor of d_model {hidden}", heads)
-    count = config.integer(places, default=default, most=_MOST_PLACES)
+    count = config.integer(places, default=default, most=_MAX_PLACES)
     return DecoderConfig(
         family=f"{MODEL_TYPE}_{part}",
         vocabulary=config.integer("vocab_size"),

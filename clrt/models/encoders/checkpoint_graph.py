@@ -13,7 +13,7 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 
 
 def import_checkpoint(folder: Path) -> Graph:
-    """The inference graph of a BERT-family encoder, from its checkpoint.
+    """Returns the inference graph of a BERT-family encoder, from its checkpoint.
 
     The graph reads input_ids, attention_mask and, where the family has them, token_type_ids. Its
     outputs are those of the head that config.json names (logits; start_logits and end_logits),

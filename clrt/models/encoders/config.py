@@ -104,7 +104,7 @@ def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
 
 
 def _first_name(architectures: object) -> str:
-    """The first architecture; empty where it is not a class name."""
+    """Returns the first architecture; empty if it is not a class name."""
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
 

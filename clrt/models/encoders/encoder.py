@@ -59,7 +59,7 @@ class Encoder:
         return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
 
     def hidden_states(self) -> Value:
-        """The last hidden state, behind the embeddings and all layers."""
+        """Returns the last hidden state, behind the embeddings and all layers."""
         hidden = self._embeddings()
         bias = self._attention_bias()
         for path in self.config.layer_paths():
@@ -67,7 +67,7 @@ class Encoder:
         return hidden
 
     def pooled(self, hidden: Value) -> Value:
-        """The output of the pooler, which reads the first token."""
+        """Returns the output of the pooler, which reads the first token."""
         path = f"{self._prefix}{self.config.family.pooler}"
         first = self.build.first_token(hidden, path)
         size = self.config.hidden

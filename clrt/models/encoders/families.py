@@ -20,7 +20,7 @@ class ClassHead:
     """A sequence classification head: [dense, activation,] output, on the first token.
 
     Attributes:
-        dense: The layer before the output, or None where the pooler plays that part.
+        dense: The layer before the output, or None if the pooler plays that part.
         activation: The activation after `dense`.
         output: The layer that gives the logits.
     """

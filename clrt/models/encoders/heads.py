@@ -13,7 +13,7 @@ _SPANS = "qa_outputs"
 
 
 def head_outputs(encoder: Encoder, hidden: Value, pooled: Value | None) -> dict[str, Value]:
-    """The outputs of the head of the model's architecture, by name.
+    """Returns the outputs of the head of the model's architecture, by name.
 
     Args:
         encoder: The encoder under construction.
@@ -21,7 +21,7 @@ def head_outputs(encoder: Encoder, hidden: Value, pooled: Value | None) -> dict[
         pooled: Its pooler's output, where it has one.
 
     Returns:
-        None where the architecture names no known head, or where the checkpoint holds no weights
+        None if the architecture names no known head, or where the checkpoint holds no weights
         for it (an encoder saved under its old architecture).
     """
     architecture = encoder.config.architecture

@@ -43,11 +43,11 @@ class LayerBuilder(Builder):
         self._transposed: dict[Value, Value] = {}
 
     def __call__(self, layer: str, op: Op, *inputs: Value) -> Value:
-        """The output of a new node `/<layer>/<op>.<k>`."""
+        """Returns the output of a new node `/<layer>/<op>.<k>`."""
         return Builder(self.names, f"/{layer}", nodes=self.nodes).add(op, *inputs)
 
     def weight(self, name: str, *shape: int | None) -> Value:
-        """A tensor of the checkpoint as a constant of its name.
+        """Returns a tensor of the checkpoint as a constant of its name.
 
         Args:
             shape: The shape it must have; None leaves an axis free.
@@ -62,7 +62,7 @@ class LayerBuilder(Builder):
         return self._weights[name]
 
     def first_present(self, *names: str) -> str:
-        """The first name that the checkpoint has, or the first of all if it has none."""
+        """Returns the first name that the checkpoint has, or the first of all if it has none."""
         return next((name for name in names if name in self.checkpoint), names[0])
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int | None) -> Value:
@@ -79,13 +79,13 @@ class LayerBuilder(Builder):
         return self(layer, Add(), product, self.weight(bias, matrix.dims[0]))
 
     def layer_norm(self, x: Value, path: str, size: int, epsilon: float) -> Value:
-        """The layer normalisation at `path`; old files call its weights gamma and beta."""
+        """Returns the layer normalisation at `path`; old files call its weights gamma and beta."""
         scale = self.weight(self.first_present(f"{path}.weight", f"{path}.gamma"), size)
         bias = self.weight(self.first_present(f"{path}.bias", f"{path}.beta"), size)
         return self(path, LayerNormalization(epsilon=epsilon), x, scale, bias)
 
     def activation(self, x: Value, kind: str, layer: str) -> Value:
-        """The activation that transformers calls `kind`.
+        """Returns the activation that transformers calls `kind`.
 
         Raises:
             UnsupportedError: It is none of those known here.

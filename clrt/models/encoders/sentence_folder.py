@@ -10,13 +10,13 @@ from clrt.models.huggingface.model_files import read_optional
 
 
 def import_sentence_folder(folder: Path) -> Graph | None:
-    """The graph of a table of vectors, or of a decoder that reads whole texts.
+    """Returns the graph of a table of vectors, or of a decoder that reads whole texts.
 
     Args:
         folder: Of the first module of modules.json.
 
     Returns:
-        The graph; None where the folder is of another kind.
+        The graph; None if the folder is of another kind.
 
     Raises:
         ModelError, UnsupportedError: As `static_graph` and `sequence_graph`.

@@ -19,7 +19,7 @@ _TABLE, _OTHER_TABLE = "embedding.weight", "embeddings"
 
 
 def is_static_embedding(folder: Path) -> bool:
-    """Whether a folder has a table of vectors and no transformer."""
+    """Returns whether a folder has a table of vectors and no transformer."""
     file = folder / _FILE
     if (folder / "config.json").is_file() and (folder / "modules.json").is_file() is False:
         return False
@@ -27,7 +27,7 @@ def is_static_embedding(folder: Path) -> bool:
 
 
 def static_graph(folder: Path) -> Graph:
-    """The graph of such a folder.
+    """Returns the graph of such a folder.
 
     Inputs `input_ids` and `attention_mask`, int64 `[batch, sequence]`, of which the mask changes
     nothing; output `token_embeddings`, float32 `[batch, sequence, size]`.

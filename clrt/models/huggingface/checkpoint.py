@@ -1,4 +1,4 @@
-"""Reads safetensors checkpoints without torch, as views of the mapped files."""
+"""Reads safetensors checkpoints as views of mapped files, without torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FLOATS = ("BF16", "F16", "F32", "F64")
 
 
 class Checkpoint:
-    """The tensors of a model folder, loaded on demand.
+    """The tensors of a safetensors checkpoint, read on demand.
 
     Args:
-        folder: The folder that holds model.safetensors or its sharded form; or one such file.
-        model_class: The transformers class to name in the advice on converting a torch file.
+        folder: Folder with model.safetensors or its sharded form; or a safetensors file.
+        model_class: The transformers class to name in the message on how to convert a torch file.
     """
 
     def __init__(self, folder: Path, model_class: str = "AutoModel") -> None:
@@ -35,30 +35,30 @@ class Checkpoint:
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shapes of all tensors, by their names."""
+        """The shapes of all tensors, by name."""
         return {name: header.tensors[name].shape for name, header in self._headers.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._headers
 
     def load(self, name: str, shape: tuple[int | None, ...]) -> NDArray[np.float32]:
-        """Returns a tensor as float32, without a copy where the file already holds float32.
+        """Returns a tensor as float32, without a copy if the file holds float32.
 
         Args:
             name: The tensor's name in the file.
-            shape: The shape it must have; None leaves an axis free.
+            shape: The required shape; None allows any size of an axis.
 
         Returns:
             A read-only view of the mapped file, or a converted copy.
 
         Raises:
             ModelError: The tensor is missing or has another shape.
-            UnsupportedError: The tensor is not stored as floating point numbers.
+            UnsupportedError: The tensor's dtype is not a float type.
         """
         return self.stored(name, shape).astype(np.float32, copy=False)
 
     def stored(self, name: str, shape: tuple[int | None, ...]) -> Array:
-        """Returns a tensor in the dtype of the file, as a read-only view of it.
+        """Returns a tensor in the dtype of the file, as a read-only view of the mapping.
 
         Raises:
             ModelError, UnsupportedError: As `load`.
@@ -96,7 +96,7 @@ def _check_shape(name: str, header: SafetensorsHeader, shape: tuple[int | None, 
 
 
 def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
-    """Returns the file to name in messages and the safetensors files to read."""
+    """Returns (file to name in messages, safetensors files to read)."""
     if folder.suffix == ".safetensors":
         return folder, [folder]
     single, index = folder / _SINGLE, folder / _INDEX
@@ -117,9 +117,9 @@ def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
 
 
 def _read_index(index: Path) -> list[Path]:
-    found = read_object(index)
+    content = read_object(index)
     try:
-        names = sorted(set(found["weight_map"].values()))
+        names = sorted(set(content["weight_map"].values()))
         files = [index.parent / Path(name).name for name in names]
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Typed access to the values of a config.json, which may hold anything."""
+"""Typed access to the values of a config.json, which is untrusted."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from clrt.errors import ModelError, UnsupportedError
 
-# Layers may share weights (ALBERT): nothing else would end a graph of too many.
+# Maximum number of layers. Layers may share weights (ALBERT), so the file's size does not bound it.
 MAX_LAYERS = 10_000
 _MAX_SHOWN = 80
 
 
 class ConfigValues:
-    """The values of a config.json, or of an object in it, under the names used here.
+    """The values of a config.json, or of an object in it, by clrt's names of the keys.
 
     Args:
         file: The file, for messages.
-        values: Its values.
-        names: Other names that the file may use for keys read here.
+        values: The JSON object.
+        names: Key in the file of each key that is called differently here.
         defaults: Values of keys that may be missing.
-        fixed: Values that hold whatever the file says.
-        within: The path of the object in the file, with a dot behind it.
+        fixed: Values that override the file's.
+        within: Path of the object in the file, with a trailing dot; "" for the root.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class ConfigValues:
         self.file = file
         self._names = names or {}
         renamed = {key: values[old] for key, old in self._names.items() if old in values}
-        own = {**values, **renamed, **(fixed or {})}
-        self._values: dict[str, object] = {**(defaults or {}), **own}
+        present = {**values, **renamed, **(fixed or {})}
+        self._values: dict[str, object] = {**(defaults or {}), **present}
         self._within = within
 
     def __contains__(self, key: str) -> bool:
@@ -49,16 +49,16 @@ class ConfigValues:
         return iter(self._values)
 
     def get(self, key: str) -> object:
-        """A value as it is; None where it is missing."""
+        """Returns a value unchecked; None if it is missing."""
         return self._values.get(key)
 
     def integer(
         self, key: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
     ) -> int:
-        """A whole number; the default where it is missing or null.
+        """Returns an integer in [least, most]; the default if it is missing or null.
 
         Raises:
-            ModelError: It is none, or out of range.
+            ModelError: It is not an integer, or out of range.
         """
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -74,24 +74,24 @@ class ConfigValues:
         least: float = -math.inf,
         most: float = math.inf,
     ) -> float:
-        """A finite number; the default where it is missing or null.
+        """Returns a finite number in [least, most]; the default if it is missing or null.
 
         Raises:
-            ModelError: It is none, or out of range.
+            ModelError: It is not a finite number, or out of range.
         """
         value = self._value(key, default)
-        found = _finite(value)
-        if found is None:
+        result = _finite(value)
+        if result is None:
             raise self.wrong(key, "a number", value)
-        if not least <= found <= most:
+        if not least <= result <= most:
             raise self.wrong(key, f"a number of {least:g} to {most:g}", value)
-        return found
+        return result
 
     def flag(self, key: str, default: bool) -> bool:
-        """A truth value; the default where it is missing or null.
+        """Returns a boolean; the default if it is missing or null.
 
         Raises:
-            ModelError: It is none.
+            ModelError: It is not a boolean.
         """
         value = self._value(key, default)
         if not isinstance(value, bool):
@@ -99,10 +99,10 @@ class ConfigValues:
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A string; the default where it is missing or null.
+        """Returns a string; the default if it is missing or null.
 
         Raises:
-            ModelError: It is none.
+            ModelError: It is not a string.
         """
         value = self._value(key, default)
         if not isinstance(value, str):
@@ -110,26 +110,26 @@ class ConfigValues:
         return value
 
     def numbers(self, key: str, count: int, *, longer: bool = False) -> list[float]:
-        """A list of finite numbers.
+        """Returns a list of `count` finite numbers.
 
         Args:
-            longer: It may go on, which is left out.
+            longer: Whether the list may be longer; further elements are ignored.
 
         Raises:
-            ModelError: It is none, or of another length.
+            ModelError: It is not such a list, or of another length.
         """
         value = self.get(key)
-        found = [_finite(v) for v in value] if isinstance(value, list) else [None]
-        found = found[:count] if longer else found
-        if len(found) != count or None in found:
+        elements = [_finite(v) for v in value] if isinstance(value, list) else [None]
+        elements = elements[:count] if longer else elements
+        if len(elements) != count or None in elements:
             raise self.wrong(key, f"a list of {count} finite numbers", value)
-        return [v for v in found if v is not None]
+        return [v for v in elements if v is not None]
 
     def texts(self, key: str, count: int, known: Sequence[str]) -> list[str]:
-        """The first strings of a list; each is one of those known.
+        """Returns the first `count` strings of a list, each one of `known`.
 
         Raises:
-            ModelError: It is none, or shorter.
+            ModelError: It is not a list, too short, or has an element that is not in `known`.
         """
         value = self.get(key)
         if not isinstance(value, list) or len(value) < count or any(v not in known for v in value):
@@ -142,10 +142,10 @@ class ConfigValues:
         names: Mapping[str, str] | None = None,
         defaults: Mapping[str, object] | None = None,
     ) -> ConfigValues:
-        """An object in it; an empty one where it is missing or null.
+        """Returns a nested object; an empty one if it is missing or null.
 
         Raises:
-            ModelError: It is none.
+            ModelError: It is not an object.
         """
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
@@ -155,17 +155,21 @@ class ConfigValues:
         )
 
     def wrong(self, key: str, kind: str, value: object) -> ModelError:
-        """The error for a value that is not of a kind."""
+        """Returns the error for a value of the wrong type or range.
+
+        Args:
+            kind: The expected value, e.g. "a string".
+        """
         return ModelError(
             f"{self.file} must give '{self._within}{self._stored(key)}' as {kind}, "
             f"not {_shown(value)}; {_remedy(self.file)}"
         )
 
     def unsupported(self, key: str, what: str) -> UnsupportedError:
-        """The error for a value that is right but not supported.
+        """Returns the error for a valid value that clrt does not support.
 
         Args:
-            what: What is supported instead.
+            what: The supported values.
         """
         value = _shown(self.get(key))
         return UnsupportedError(
@@ -186,14 +190,14 @@ def _remedy(file: Path) -> str:
 
 
 def _finite(value: object) -> float | None:
-    """The value as a finite float; None where it is none."""
+    """Returns the value as a finite float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def _shown(value: object) -> str:

@@ -7,17 +7,17 @@ from typing import Any
 
 
 def as_object(value: object) -> Mapping[str, Any]:
-    """A JSON object; an empty one for anything else."""
+    """Returns the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def positive_number(value: object) -> int | None:
-    """A positive whole number; configs write "no limit" as null, -1 or 1e30."""
+    """Returns a positive number below 2^31 as int, else None: "no limit" is null, -1 or 1e30."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1 << 31:
         return int(value)
     return None
 
 
 def token_text(value: object) -> str:
-    """A token as configs write it: its text, or an object that has it."""
+    """Returns a token's text, which configs write as a string or an object with "content"."""
     return str((value.get("content") if isinstance(value, Mapping) else value) or "")

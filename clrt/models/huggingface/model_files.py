@@ -1,7 +1,7 @@
-"""Reads the JSON and text files of model folders, within bounds.
+"""Reads the JSON and text files of model folders, with limits.
 
-A folder may come from anybody: its files may be pipes, devices, sparse gigabytes, or links to files
-elsewhere. Whatever reads a text file of a model folder calls this module.
+A folder is untrusted: its files may be pipes, devices, sparse gigabytes, or links to files
+elsewhere. All text files of model folders must be read through this module.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 from clrt.errors import ModelError
 from clrt.util.files import check_link, parse_json, read_regular, stays_below
 
-# tokenizer.json of the largest vocabularies (262,144 tokens) has 33 MB.
+# Maximum size of a file: tokenizer.json of the largest vocabularies (262,144 tokens) has 33 MB.
 MAX_BYTES = 64 << 20
-# Objects and lists in a file. Python needs 64 bytes or more for each, and a file two.
+# Maximum number of objects and lists in a JSON file: Python needs 64 bytes or more for each, the
+# file two.
 _MAX_CONTAINERS = 1 << 21
 
 
@@ -23,8 +24,8 @@ def read_text(file: Path) -> str:
     """Returns a text file, decoded from UTF-8.
 
     Raises:
-        ModelError: The file is missing, is no regular file, exceeds `MAX_BYTES`, is not UTF-8, or
-            is a link that leads outside of its folder.
+        ModelError: The file is missing, not a regular file, larger than `MAX_BYTES`, not UTF-8, or
+            a link that leads out of its folder.
     """
     try:
         check_link(file, file.parent)
@@ -41,10 +42,10 @@ def read_text(file: Path) -> str:
 
 
 def read_json(file: Path) -> Any:
-    """Returns the value of a JSON file.
+    """Returns the value in a JSON file.
 
     Raises:
-        ModelError: As `read_text`; or the file is not JSON, or nests too much.
+        ModelError: As `read_text`; or the file is not JSON, or has too many objects and lists.
     """
     text = read_text(file)
     if text.count("[") + text.count("{") > _MAX_CONTAINERS:
@@ -61,19 +62,19 @@ def read_json(file: Path) -> Any:
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """Returns the JSON object of a file.
+    """Returns the JSON object in a file.
 
     Raises:
         ModelError: As `read_json`; or the file holds another JSON value.
     """
-    found = read_json(file)
-    if not isinstance(found, dict):
+    value = read_json(file)
+    if not isinstance(value, dict):
         raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
-    return found
+    return value
 
 
 def read_optional(file: Path) -> Mapping[str, Any]:
-    """Returns the JSON object of a file; an empty one if there is no such file.
+    """Returns the JSON object in a file; an empty one if the file does not exist.
 
     Raises:
         ModelError: As `read_object`, unless the file is missing.
@@ -82,7 +83,7 @@ def read_optional(file: Path) -> Mapping[str, Any]:
 
 
 def file_exists(file: Path) -> bool:
-    """Whether something has that path, also if it is no regular file.
+    """Returns whether the path exists, even if it is not a regular file.
 
     Raises:
         ModelError: The path cannot be looked up.
@@ -98,14 +99,14 @@ def file_exists(file: Path) -> bool:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """Returns the path of a file or folder that a file of a model folder names.
+    """Returns the path of a file or folder that is named by a file of a model folder.
 
     Args:
         folder: The model folder.
         name: A relative path below `folder`; "" and "." for `folder` itself.
 
     Raises:
-        ModelError: The path is absolute, has "..", or is a link that leads outside.
+        ModelError: The path is absolute, has "..", or is a link that leads out of the folder.
     """
     if not stays_below(name):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Buckets of distances, as T5 and MPNet have them."""
+"""Relative position buckets of T5 and MPNet."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 def relative_buckets(
     distances: NDArray[np.int64], buckets: int, reach: int, both: bool = True
 ) -> NDArray[np.int64]:
-    """The bucket of each distance (key position - query position).
+    """Returns the bucket of each relative position (key position - query position).
 
     Half of the buckets of a side hold one distance each, the others ranges that grow
-    logarithmically up to `reach`. It is computed once and here: logarithms round differently on
-    different devices, and would move distances at the borders to another bucket.
+    logarithmically up to `reach`. They are computed on the host only: devices round logarithms
+    differently, which would move distances at the borders to another bucket.
 
     Args:
-        distances: Whole numbers of either sign.
-        buckets: How many there are.
-        reach: From which distance on all are in the last bucket.
-        both: Half of the buckets are for keys behind the query; else there are none of these, and
-            all are for those before it.
+        distances: Key position - query position.
+        buckets: Number of buckets.
+        reach: Distance from which on all distances are in the last bucket.
+        both: Whether half of the buckets are for keys after the query (encoders); if not, these are
+            all in bucket 0 and all buckets are for keys before it.
 
     Returns:
-        Numbers from 0 to `buckets` - 1.
+        Bucket indices, 0 to `buckets` - 1, in the shape of `distances`.
 
     Source: Raffel et al., T5 (2019); transformers' `_relative_position_bucket`.
     """
-    own = buckets // 2 if both else buckets
-    exact = own // 2
+    per_side = buckets // 2 if both else buckets
+    exact = per_side // 2
     steps = np.abs(distances) if both else np.maximum(-distances, 0)
     ratio = np.log(np.maximum(steps, 1).astype(np.float32) / np.float32(exact))
-    growth = ratio / np.float32(math.log(reach / exact)) * np.float32(own - exact)
-    ranged = np.minimum(exact + growth.astype(np.int64), own - 1)
-    found = np.where(steps < exact, steps, ranged)
-    return np.where(distances > 0, found + own, found) if both else found
+    growth = ratio / np.float32(math.log(reach / exact)) * np.float32(per_side - exact)
+    ranged = np.minimum(exact + growth.astype(np.int64), per_side - 1)
+    bucket = np.where(steps < exact, steps, ranged)
+    return np.where(distances > 0, bucket + per_side, bucket) if both else bucket

@@ -81,7 +81,7 @@ def _refuse_unknown(name: str, domain: str, op_type: str, opset: int) -> None:
 
 @cache
 def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | None:
-    """The attributes of an op; None where nothing is known of it."""
+    """Returns the attributes of an op; None if nothing is known of it."""
     schema = schema_of(domain, op_type, opset)
     if schema is not None:
         return {n: (int(a.type), bool(a.required)) for n, a in schema.attributes.items()}

@@ -108,7 +108,9 @@ class Context:
         return broken(call)
 
     def look_up(self, name: str, scope: Scope) -> Value | None:
-        """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
+        """Returns a value that `sort_nodes` found to be there; an initializer is read at its first
+        use.
+        """
         if name in scope.env:
             known = scope.env[name]
             if known not in self.lacking:
@@ -124,7 +126,7 @@ class Context:
         return found
 
     def output(self, name: str, scope: Scope, where: str) -> Value:
-        """A value that is an output of its graph.
+        """Returns a value that is an output of its graph.
 
         Raises:
             ModelError: Nothing makes it.
@@ -134,7 +136,7 @@ class Context:
         return self.look_up(name, scope) or UNSUPPORTED_VALUE
 
     def captured(self, value: Value | None, scope: Scope) -> Value | None:
-        """A value of an outer scope as a subgraph sees it: an input of the subgraph.
+        """Returns a value of an outer scope as a subgraph sees it: an input of the subgraph.
 
         A dim that is an expression outside becomes a symbol, bound when the subgraph runs.
         """
@@ -165,12 +167,12 @@ class Context:
 
 
 def broken(call: NodeCall) -> list[Value | None]:
-    """The outputs of a node that cannot be imported."""
+    """Returns the outputs of a node that cannot be imported."""
     return [UNSUPPORTED_VALUE if name else None for name in call.formals]
 
 
 def constant_value(name: str, array: Array, where: str) -> Value:
-    """A constant with these elements.
+    """Returns a constant with these elements.
 
     Raises:
         UnsupportedError: They are of a dtype that clrt does not have.

@@ -33,7 +33,7 @@ class DecompositionImporter:
         self._nodes = nodes
 
     def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of a node that is decomposed.
+        """Returns the outputs of a node that is decomposed.
 
         clrt's decomposition comes first; where it declines, the function body in the ONNX schema
         is used. Neither is tried behind an unsupported node, whose outputs have no real types.
@@ -55,7 +55,7 @@ class DecompositionImporter:
         return self.inline(function, call, scope)
 
     def _own(self, entry: Decomposition, call: NodeCall, scope: Scope) -> list[Value | None] | None:
-        """The outputs of clrt's decomposition; None where it declines."""
+        """Returns the outputs of clrt's decomposition; None if it declines."""
         context = self._context
         with NodeErrorContext(call.title):
             attrs = {
@@ -91,7 +91,7 @@ class DecompositionImporter:
         return outputs
 
     def inline(self, function: Function, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of a function's body.
+        """Returns the outputs of a function's body.
 
         Raises:
             ModelError: The call does not fit the function.
@@ -141,13 +141,13 @@ class _BodyImporter:
         self._local: set[Value] | None = None
 
     def add(self, node: BodyNode) -> list[Value]:
-        """The outputs of a node."""
+        """Returns the outputs of a node."""
         return self._run(self._call(node))
 
     def add_scan(
         self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """The outputs of a Scan; see `ImportsBodies`."""
+        """Returns the outputs of a Scan; see `ImportsBodies`."""
         call = self._call(node)
         scope = Scope(
             [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
@@ -190,7 +190,7 @@ class _BodyImporter:
         return outputs
 
     def _seen(self, value: Value | None) -> Value | None:
-        """A value as the graph of the nodes sees it: captured, where it is of another."""
+        """Returns a value as the graph of the nodes sees it: captured, where it is of another."""
         if value is not None and value in self._context.lacking:
             self._context.unsupported.append(self._context.lacking[value])
             return UNSUPPORTED_VALUE

@@ -11,7 +11,7 @@ from clrt.models.onnx.scope import NodeCall
 
 
 def note(call: NodeCall, reason: str = "") -> str:
-    """An unsupported node as the error lists it."""
+    """Returns an unsupported node as the error lists it."""
     opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
     return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
@@ -37,7 +37,7 @@ def check_kinds(call: NodeCall) -> None:
 
 
 def _schema_head(type_: TensorType) -> str:
-    """The start of a type's name in ONNX's schemas, up to the dtype."""
+    """Returns the start of a type's name in ONNX's schemas, up to the dtype."""
     if not isinstance(type_, ContainerType):
         return "tensor("
     inside = "" if type_.key else _schema_head(type_.element)
@@ -45,7 +45,7 @@ def _schema_head(type_: TensorType) -> str:
 
 
 def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
-    """The error that names all that clrt lacks for a model."""
+    """Returns the error that names all that clrt lacks for a model."""
     found = list(dict.fromkeys(notes))
     things = counted(len(found), "thing")
     return UnsupportedError(

@@ -22,7 +22,7 @@ class FileValue:
 
     Attributes:
         type: As ONNX's schemas write types: "tensor(float)", "seq(map(int64,tensor(float)))".
-        shape: A size, the text of a symbolic dim or None for each axis; None where there is no
+        shape: A size, the text of a symbolic dim or None for each axis; None if there is no
             shape.
     """
 
@@ -112,7 +112,7 @@ class OnnxFile:
     def graph(
         self, given: Collection[str] = (), values: Mapping[str, Array] | None = None
     ) -> Graph:
-        """The graph before any pass.
+        """Returns the graph before any pass.
 
         Args:
             given: Names of overridable initializers that are inputs of this graph.
@@ -124,7 +124,7 @@ class OnnxFile:
         return import_read(self._model, self._tensors, given, values)
 
     def constant(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """The type and shape of an initializer; None where there is none of a name."""
+        """Returns the type and shape of an initializer; None if there is none of a name."""
         found = self._initializers.get(name)
         if found is None:
             return None

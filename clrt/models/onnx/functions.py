@@ -38,7 +38,7 @@ class Function:
 
 
 def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
-    """The functions that the file defines."""
+    """Returns the functions that the file defines."""
     functions = {}
     for proto in model.functions:
         key = (normal_domain(proto.domain), proto.name, proto.overload)
@@ -54,11 +54,11 @@ def schema_function(
     inputs: Sequence[TensorType | None] | None,
     main_opset: int | None = None,
 ) -> Function | None:
-    """The function body that an op's ONNX schema has, None where it has none.
+    """Returns the function body that an op's ONNX schema has, None if it has none.
 
     Args:
         node: The node, its attributes resolved.
-        inputs: Types of its inputs, which some bodies depend on; None where they are not known.
+        inputs: Types of its inputs, which some bodies depend on; None if they are not known.
         main_opset: The ai.onnx opset where the node is. A body of another domain that imports none
             is taken to be written in it, since the body may hold nodes of the node's subgraphs.
     """
@@ -96,7 +96,7 @@ def schema_function(
 
 @lru_cache(maxsize=4096)
 def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
-    """ONNX's schema of an op at an opset, None where ONNX has no such op."""
+    """ONNX's schema of an op at an opset, None if ONNX has no such op."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -106,7 +106,7 @@ def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
 def resolve_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> list[onnx.AttributeProto]:
-    """The attributes of a node, with references to those of the enclosing call put in.
+    """Returns the attributes of a node, with references to those of the enclosing call put in.
 
     A reference to what the call leaves out, without a default, leaves the attribute out.
     """
@@ -123,7 +123,7 @@ def resolve_attributes(
 
 
 def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
-    """The initializers of a graph by name, sparse ones too."""
+    """Returns the initializers of a graph by name, sparse ones too."""
     return {
         **{t.name: t for t in graph.initializer},
         **{t.values.name: t for t in graph.sparse_initializer},
@@ -131,7 +131,7 @@ def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
 
 
 def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
-    """The Python value of an attribute, as `OnnxNode.attrs` has it.
+    """Returns the Python value of an attribute, as `OnnxNode.attrs` has it.
 
     Raises:
         ModelError: It is damaged.
@@ -168,7 +168,7 @@ def sort_nodes(
     where: str,
     outside: Collection[str] = (),
 ) -> list[tuple[int, onnx.NodeProto]]:
-    """The nodes in topological order with their index in the file; ties in file order.
+    """Returns the nodes in topological order with their index in the file; ties in file order.
 
     Args:
         outside: Names of the enclosing graph; a value of this one may hide one of them.
@@ -233,7 +233,7 @@ def _function(
 
 
 def _nearest(versions: Sequence[int], opset: int) -> int:
-    """The newest version up to the opset; else the oldest, whose schema is the same one."""
+    """Returns the newest version up to the opset; else the oldest, whose schema is the same one."""
     older = [v for v in versions if v <= opset]
     return max(older) if older else min(versions)
 

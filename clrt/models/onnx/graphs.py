@@ -29,7 +29,7 @@ class SubgraphImporter:
     def import_graphs(
         self, cls: type[Op], call: NodeCall, scope: Scope
     ) -> tuple[dict[str, Graph], list[Value]]:
-        """The subgraphs of a node by attribute, and the outer values that they capture.
+        """Returns the subgraphs of a node by attribute, and the outer values that they capture.
 
         Each subgraph takes all captured values, in the same order, behind its own inputs.
         """
@@ -45,7 +45,7 @@ class SubgraphImporter:
         return {name: graph for name, (graph, _) in found.items()}, captured
 
     def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of the branch that an If with a known condition takes, in its place.
+        """Returns the outputs of the branch that an If with a known condition takes, in its place.
 
         The other may not even type-check: exporters ask for the rank and then act on it.
         """
@@ -66,7 +66,8 @@ class SubgraphImporter:
         ]
 
     def with_types(self, call: NodeCall, scope: Scope) -> NodeCall:
-        """A SequenceMap whose body says the types of its inputs and outputs, inferred if need be.
+        """Returns a SequenceMap whose body says the types of its inputs and outputs, inferred if
+        need be.
 
         The function body of ONNX's schema, which replaces it, copies them from there.
         """
@@ -107,7 +108,7 @@ class SubgraphImporter:
     def _graph(
         self, proto: onnx.GraphProto, cls: type[Op], call: NodeCall, outer: Scope
     ) -> tuple[Graph, Scope]:
-        """A subgraph and its scope, which has the captured values.
+        """Returns a subgraph and its scope, which has the captured values.
 
         A shape that the file declares may hold in the first iteration only: then the subgraph is
         imported again without it.
@@ -147,7 +148,7 @@ class SubgraphImporter:
         call: NodeCall,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
-        """A subgraph with these types of its inputs; None for those of unsupported nodes."""
+        """Returns a subgraph with these input types; None for those of unsupported nodes."""
         scope = self._inner(proto, call, outer, {}, inline=False)
         if cls.loop_carried_offsets is not None:
             # What is declared of these may hold in one iteration only.
@@ -175,7 +176,7 @@ class SubgraphImporter:
         *,
         inline: bool,
     ) -> Scope:
-        """The scope of a subgraph; inline, its nodes go to the enclosing graph."""
+        """Returns the scope of a subgraph; inline, its nodes go to the enclosing graph."""
         return Scope(
             outer.nodes if inline else [],
             f"{call.name}/",
@@ -193,7 +194,7 @@ class SubgraphImporter:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
-        """The type of an input of a subgraph; None where there is none.
+        """Returns the type of an input of a subgraph; None if there is none.
 
         Its dims are its own: they may change between iterations, whatever their names.
         """

@@ -50,7 +50,7 @@ def import_read(
     given: Collection[str] = (),
     values: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The graph of a model that was read.
+    """Returns the graph of a model that was read.
 
     Args:
         given: Names of initializers that are inputs of this graph.
@@ -75,7 +75,7 @@ def import_read(
 
 
 def main_graph(context: Context) -> Graph:
-    """The graph of a model; raises what `import_model` does."""
+    """Returns the graph of a model; raises what `import_model` does."""
     proto = context.graph
     for name in context.initializers:
         context.value_names.reserve(name)

@@ -47,7 +47,7 @@ class FileInfo:
 
 
 def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
-    """The facts of an ONNX model.
+    """Returns the facts of an ONNX model.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
@@ -70,7 +70,7 @@ def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
 
 
 def op_name(domain: str, op_type: str) -> str:
-    """An op's name, with its domain unless that is ai.onnx."""
+    """Returns an op's name, with its domain unless that is ai.onnx."""
     normal = normal_domain(domain)
     return f"{normal}.{op_type}" if normal else op_type
 

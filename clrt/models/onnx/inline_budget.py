@@ -24,7 +24,7 @@ class _InlinedSize:
 
 
 def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Function]) -> int:
-    """The nodes of a graph, its subgraphs, and the functions that they call.
+    """Returns the nodes of a graph, its subgraphs, and the functions that they call.
 
     Raises:
         ModelError: They are more than CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
@@ -68,7 +68,7 @@ def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 def _calls(
     nodes: Iterable[onnx.NodeProto], functions: Mapping[FunctionKey, Function]
 ) -> list[FunctionKey]:
-    """The functions that nodes and their subgraphs call; protobuf bounds the nesting."""
+    """Returns the functions that nodes and their subgraphs call; protobuf bounds the nesting."""
     found: dict[FunctionKey, None] = {}
     for node in nodes:
         if (key := _key(node)) in functions:

@@ -82,7 +82,7 @@ class _Cutter:
         self._fields_left = _MAX_FIELDS
 
     def cut(self, fields: _Fields, start: int, end: int) -> list[bytes | memoryview]:
-        """The bytes of a message in pieces, tokens put in."""
+        """Returns the bytes of a message in pieces, tokens put in."""
         if fields is _RAW:
             return [self._token(start, end)]
         pieces: list[bytes | memoryview] = []
@@ -126,7 +126,7 @@ class _Cutter:
         return pos, after
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
-        """A number of at most five bytes, and where it ends."""
+        """Returns a number of at most five bytes, and where it ends."""
         value = 0
         for i in range(pos, min(pos + 5, end)):
             byte = self._bytes[i]

@@ -66,7 +66,7 @@ class NodeImporter:
                     scope.env[formal] = value
 
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of one node; raises what `import_nodes` does."""
+        """Returns the outputs of one node; raises what `import_nodes` does."""
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
             return self._decompositions.inline(function, call, scope)
@@ -151,7 +151,7 @@ class NodeImporter:
         return [constant_value(call.outputs[0], array, call.title)]
 
     def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of a node that an op of the IR is."""
+        """Returns the outputs of a node that an op of the IR is."""
         values = {v.name: v for v in call.inputs if v is not None}
         with NodeErrorContext(call.title):
             node = self._onnx_node(cls, call, values, scope)

@@ -68,8 +68,8 @@ class OpSchemaInfo:
     """An op as a function, at the newest opset.
 
     Attributes:
-        inputs: None where only the op's implementation knows.
-        outputs: None where only the op's implementation knows.
+        inputs: None if only the op's implementation knows.
+        outputs: None if only the op's implementation knows.
     """
 
     domain: str
@@ -93,7 +93,7 @@ class OpSchemaInfo:
 
 @cache
 def op_forms() -> Mapping[tuple[str, str], OpSchemaInfo]:
-    """Every op that clrt runs, by domain and name."""
+    """Returns every op that clrt runs, by domain and name."""
     forms: dict[tuple[str, str], OpSchemaInfo] = {}
     for domain, name in {*_schemas(), *other_ops(), *REGISTRY.classes}:
         schema, opset = _schemas().get((domain, name), (None, 1))
@@ -184,5 +184,5 @@ def _python(value: Any) -> Any:
 
 
 def _first_paragraph(text: str) -> str:
-    """The start of a text, on one line."""
+    """Returns the start of a text, on one line."""
     return " ".join(text.strip().partition("\n\n")[0].split())

@@ -23,7 +23,7 @@ _LONGEST_NAME = 1024  # that a message shows whole
 def read_model(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[onnx.ModelProto, TensorReader]:
-    """The model, and what reads its tensors, those in external files beside it among them.
+    """Returns the model, and what reads its tensors, those in external files beside it among them.
 
     Large tensors are read through the reader only: they are views of the file (see `onnx_mapped`
     on what may happen to the file meanwhile) or of the bytes, and the model has tokens in their
@@ -61,7 +61,7 @@ def read_model(
 
 
 def normal_domain(domain: str) -> str:
-    """The domain as the op registry has it: "" for ai.onnx."""
+    """Returns the domain as the op registry has it: "" for ai.onnx."""
     return "" if domain == "ai.onnx" else domain
 
 
@@ -89,7 +89,9 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
 
 
 def _map_file(path: Path) -> bytes | mmap.mmap:
-    """The file's bytes; read into memory only where there is no mapping (pipes, empty files)."""
+    """Returns the file's bytes; read into memory only where there is no mapping (pipes, empty
+    files).
+    """
     try:
         if path.is_dir():
             raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
@@ -113,7 +115,7 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
 
 
 def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:
-    """The model with tokens for its large tensors, and their bytes by token."""
+    """Returns the model with tokens for its large tensors, and their bytes by token."""
     if not len(data):
         raise ModelError(f"{where} is empty; download or export the model again.")
     if data[:512].startswith(b"version https://git-lfs"):

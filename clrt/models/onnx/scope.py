@@ -55,12 +55,12 @@ class Scope:
     own: bool = False
 
     def has(self, name: str) -> bool:
-        """Whether a node may read that name."""
+        """Returns whether a node may read that name."""
         here = name in self.env or name in self.initializers
         return here or (self.outer is not None and self.outer.has(name))
 
     def names(self) -> set[str]:
-        """Every name that a node may read."""
+        """Returns every name that a node may read."""
         seen = {*self.env, *self.initializers}
         return seen if self.outer is None else seen | self.outer.names()
 
@@ -71,8 +71,8 @@ class NodeCall:
 
     Attributes:
         attributes: Resolved: none refers to one of a function's call.
-        outputs: Names of the outputs in the graph, "" where left out.
-        formals: Names of the outputs in the scope, "" where left out.
+        outputs: Names of the outputs in the graph, "" if left out.
+        formals: Names of the outputs in the scope, "" if left out.
         graphs: Subgraphs that are IR already, with their scopes.
     """
 
@@ -105,7 +105,7 @@ class NodeCall:
         return None if numbers is None else bool(numbers.all())
 
     def proto(self) -> onnx.NodeProto:
-        """The node as ONNX has it; inputs have made-up names."""
+        """Returns the node as ONNX has it; inputs have made-up names."""
         inputs = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
         node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, input=inputs)
         node.output.extend(self.formals)

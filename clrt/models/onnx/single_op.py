@@ -30,7 +30,7 @@ def single_graph(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> Graph:
-    """The graph of one call of an op. Its inputs are x0, x1, …, but for constants.
+    """Returns the graph of one call of an op. Its inputs are x0, x1, …, but for constants.
 
     Args:
         inputs: Their types; None for one left out. One with elements is a constant.
@@ -123,7 +123,7 @@ def _settled(form: OpSchemaInfo, name: str, value: Any) -> Any:
 
 
 def _integer(value: Any) -> int:
-    """An integer; a dtype as ONNX's number for it."""
+    """Returns an integer; a dtype as ONNX's number for it."""
     if isinstance(value, (DType, np.dtype, type)):
         return (value if isinstance(value, DType) else DType.of(np.dtype(value))).onnx
     if isinstance(value, str) or int(value) != value:
@@ -150,7 +150,7 @@ def _tensor(value: Any) -> Array:
 
 
 def with_texts(array: Array) -> Array:
-    """An array of NumPy's text, where it has texts as objects; else itself."""
+    """Returns an array of NumPy's text, where it has texts as objects; else itself."""
     if array.dtype == object and all(isinstance(x, str) for x in array.flat):
         return text_array(array.reshape(-1).tolist(), array.shape)
     return array

@@ -21,7 +21,7 @@ from clrt.util.host_limits import check_host_bytes, text_array
 
 
 def dtype_of(elem_type: int, where: str) -> DType:
-    """The dtype of an ONNX element type.
+    """Returns the dtype of an ONNX element type.
 
     Raises:
         UnsupportedError: clrt has no such dtype (complex).
@@ -59,7 +59,7 @@ class TensorReader:
         self._files.update(files)
 
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:
-        """The elements of a tensor.
+        """Returns the elements of a tensor.
 
         Raises:
             ModelError: They are damaged, missing, or lie outside the model's folder.
@@ -87,7 +87,7 @@ class TensorReader:
             ) from error
 
     def sparse(self, tensor: onnx.SparseTensorProto, where: str) -> Array:
-        """The elements of a sparse tensor, zeros filled in.
+        """Returns the elements of a sparse tensor, zeros filled in.
 
         Raises:
             ModelError: Indices are damaged or outside the shape.
@@ -155,7 +155,7 @@ class TensorReader:
         return self._files[location]
 
     def _resolve(self, location: str, where: str) -> Path:
-        """The file of a location; only files that belong to the model are opened."""
+        """Returns the file of a location; only files that belong to the model are opened."""
         if self._folder is None:
             raise ModelError(
                 f"{where} lies in the external file '{location}', but the model was not read from "
@@ -177,14 +177,14 @@ class TensorReader:
 
 
 def _lies_plain(tensor: onnx.TensorProto, dtype: DType) -> bool:
-    """Whether the elements lie in raw_data as they do in memory."""
+    """Returns whether the elements lie in raw_data as they do in memory."""
     if not tensor.HasField("raw_data") or tensor.HasField("segment") or sys.byteorder == "big":
         return False
     return dtype is not DType.STRING and dtype.file_bits == 8 * dtype.itemsize
 
 
 def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:
-    """The elements in raw bytes: a view, or unpacked where several share a byte."""
+    """Returns the elements in raw bytes: a view, or unpacked where several share a byte."""
     if dtype.file_bits == 8 * dtype.itemsize:
         return raw.view(dtype.numpy).reshape(shape)
     packed = onnx.TensorProto(data_type=code, dims=shape, raw_data=raw.tobytes())

@@ -50,11 +50,11 @@ class DimNames:
                     self._dims[text] = dim
 
     def fresh(self, hint: str) -> Expr:
-        """A new symbol, named after the hint."""
+        """Returns a new symbol, named after the hint."""
         return symbol(self._names.unique(_sanitise(hint), "_"))
 
     def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
-        """The shape of a graph input; None where the model gives none."""
+        """Returns the shape of a graph input; None if the model gives none."""
         tensor = info.type.tensor_type
         if not tensor.HasField("shape"):
             return None
@@ -67,7 +67,7 @@ class DimNames:
         return tuple(dims)
 
     def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
-        """A dim in numbers and symbols of the inputs; None where it is none of these."""
+        """Returns a dim in numbers and symbols of the inputs; None if it is none of these."""
         kind = proto.WhichOneof("value")
         if kind == "dim_value":
             # Some exporters write -1 for "any".
@@ -90,7 +90,7 @@ class DimNames:
 
 
 def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
-    """The type of a graph input.
+    """Returns the type of a graph input.
 
     Raises:
         UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
@@ -104,7 +104,7 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
 
 
 def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
-    """The type of an input of a subgraph.
+    """Returns the type of an input of a subgraph.
 
     Args:
         given: What the node gives there, where the file declares no type.
@@ -120,7 +120,7 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
 
 
 def is_typed(proto: onnx.TypeProto) -> bool:
-    """Whether a type says what its elements are; exporters leave that out in subgraphs."""
+    """Returns whether a type says what its elements are; exporters leave that out in subgraphs."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         inner: onnx.TypeProto = getattr(proto, kind).elem_type
@@ -131,7 +131,7 @@ def is_typed(proto: onnx.TypeProto) -> bool:
 
 
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
-    """The type that a captured value has inside a subgraph.
+    """Returns the type that a captured value has inside a subgraph.
 
     Args:
         sizes: The subgraph cannot relate an outer expression to its symbols. So each expression
@@ -148,7 +148,7 @@ def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
 
 
 def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
-    """The type that a type of ONNX is, with unknown dims for all that are no numbers.
+    """Returns the type that a type of ONNX is, with unknown dims for all that are no numbers.
 
     Raises:
         UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
@@ -186,7 +186,7 @@ def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
-    """The inferred type; unknown dims and ranks come from what the file declares."""
+    """Returns the inferred type; unknown dims and ranks come from what the file declares."""
     declared_kind = None if info is None else info.type.WhichOneof("value")
     if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred

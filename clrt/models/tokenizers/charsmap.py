@@ -1,4 +1,4 @@
-"""Checks the table by which SentencePiece normalises text."""
+"""Checks SentencePiece's text normalization table (precompiled_charsmap)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from clrt.formats.safetensors import damaged
 
 
 def check_charsmap(raw: bytes, file: Path, key: str) -> int:
-    """Checks a table; the tokenizers library follows it without a check.
+    """Checks a normalization table, which the tokenizers library follows without bounds checks.
 
-    It is a trie, as a double array of 32-bit units, and the texts that its leaves point to.
+    The table is a double-array trie of 32-bit units, followed by the replacement texts of its
+    leaves.
 
     Args:
         raw: The table.
-        file: Where it is from, for messages.
-        key: What the file calls it.
+        file: Source of the table, for messages.
+        key: Its name in the file, for messages.
 
     Returns:
-        The length in bytes of the longest text.
+        Length in bytes of the longest replacement text.
 
     Raises:
-        ModelError: The trie or a leaf points out of its table.
+        ModelError: A unit of the trie or a leaf points out of the table.
     """
     size = struct.unpack("<I", raw[:4])[0] if len(raw) >= 4 else 0
     if size == 0 or size % 4 or size > len(raw) - 4:
@@ -32,7 +33,7 @@ def check_charsmap(raw: bytes, file: Path, key: str) -> int:
     units, texts = np.frombuffer(raw, "<u4", size // 4, 4), raw[4 + size :]
     offsets = (units >> 10) << ((units & 0x200) >> 6)
     inner = units < 2**31
-    inner[0] = True  # the root is followed whatever it is
+    inner[0] = True  # the root is followed unconditionally
     children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[inner]
     leaves = children[(units[inner] & 0x100) != 0]
     if (children | 0xFF).max(initial=0) >= len(units):

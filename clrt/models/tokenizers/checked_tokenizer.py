@@ -1,9 +1,9 @@
-"""Tokenizers of the tokenizers library, from JSON that may mean harm.
+"""Tokenizers of the tokenizers library, from untrusted JSON.
 
-The library follows what a tokenizer.json says without bounds: tables that point out of themselves
-abort the process, replacements that double a text take all memory, and patterns may take hours. So
-the JSON is checked before the library sees it, errors and panics of the library are translated, and
-calls that may take long run in a thread that is given up.
+The library applies a tokenizer.json without limits: tables that point out of themselves abort the
+process, replacements that double a text exhaust memory, and patterns may take hours. So the JSON is
+checked before the library reads it, errors and panics of the library become errors of clrt, and
+calls that may be slow run in a thread with a time limit.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from clrt.util.own_thread import call_in_thread
 
 T = TypeVar("T")
 
-# Factor by which all replacements together may lengthen a text; those of models stay below 20.
+# Maximum factor by which all replacements together lengthen a text; models stay below 20.
 _MAX_GROWTH = 1 << 12
-# Characters that a replacement of a character may have, and that may be put before a text.
+# Maximum characters of a replacement, and of a text prepended to the input.
 _MAX_CONTENT = 1 << 12
-# Characters that the normal forms of Unicode make of one: NFKC of U+FDFA.
+# Maximum characters that a Unicode normal form makes of one: NFKC of U+FDFA has 18.
 _NORMAL_FORMS = {"NFD": 4, "NFC": 3, "NFKD": 18, "NFKC": 18, "ByteLevel": 4, "BertNormalizer": 12}
-# Steps of a tokenizer, tokens that it adds to a text, and lists or objects in each other.
+# Maximum number of steps, number of added tokens, and nesting depth.
 _MAX_STEPS, _MAX_ADDED, _MAX_DEPTH = 2048, 4096, 100
-# Characters of a decoder's Strip, and of a word that WordPiece looks up: the square of it is work.
+# Maximum characters of a decoder's Strip, and of a WordPiece word, whose work grows with the
+# square.
 _MAX_STRIPPED, _MAX_WORD = 1024, 1 << 12
 _MAX_PATTERN = 1 << 14
-# Characters that a normalizer may make of all added tokens; those of one that patterns look at.
+# Maximum characters of all added tokens after normalization; of one added token if is_slow.
 _MAX_NORMALIZED, _MAX_TOKEN = 1 << 26, 256
 _ID_LIMIT = 1 << 30
-# Seconds that a call may take: for any text, and per character.
+# Time limit of a call in seconds: fixed part, and part per character.
 _PATIENCE_S, _PATIENCE_S_PER_CHAR = 6.0, 2e-5
 _COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-# Patterns of models' own tokenizers, whose work is known to grow with the text alone.
+# Patterns of published tokenizers, whose matching time is linear in the text.
 _KNOWN = {p for rule in SPLIT_RULES.values() for p in rule.patterns} | {
     *(" {2,}", r"\s+", " +", "^ +| +$", "^ +", " +$", "[^\n]+|\n+", "[0-9]", r"\d", r"\p{N}"),
     r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",  # CLIP
@@ -53,14 +54,14 @@ _KNOWN = {p for rule in SPLIT_RULES.values() for p in rule.patterns} | {
 
 
 class CheckedTokenizer:
-    """A tokenizer whose errors are those of clrt.
+    """A tokenizer that raises clrt's errors and bounds the time of slow calls.
 
     Attributes:
         library: The tokenizer of the tokenizers library.
-        is_slow: Whether calls may take long: they run in a thread of their own.
+        is_slow: Whether calls may be slow, and so run in a thread with a time limit.
 
     Args:
-        library: A tokenizer that `load_tokenizer` returned, or that clrt made.
+        library: A tokenizer from `load_tokenizer`, or built by clrt.
     """
 
     def __init__(self, library: Tokenizer, is_slow: bool = True) -> None:
@@ -69,11 +70,11 @@ class CheckedTokenizer:
     def encode_batch(
         self, texts: Sequence[Any], add_special_tokens: bool = True
     ) -> Sequence[Encoding]:
-        """Encodes texts or pairs, without the places of tokens in them.
+        """Encodes texts or pairs of texts; the encodings have no character offsets.
 
         Raises:
-            InputError: The tokenizer cannot encode a text, or takes too long.
-            TypeError, UnicodeError: A text is none, or not valid Unicode.
+            InputError: The tokenizer cannot encode a text, or exceeds the time limit.
+            TypeError, UnicodeError: An element is not a text, or not valid Unicode.
         """
         return self._call(
             lambda: self.library.encode_batch_fast(texts, add_special_tokens=add_special_tokens),
@@ -81,7 +82,7 @@ class CheckedTokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
-        """Encodes a text.
+        """Encodes a text, with character offsets.
 
         Raises:
             InputError, TypeError, UnicodeError: As `encode_batch`.
@@ -92,10 +93,10 @@ class CheckedTokenizer:
         )
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Decodes tokens.
+        """Decodes token ids to text.
 
         Raises:
-            InputError: The tokenizer cannot decode them, or takes too long.
+            InputError: The tokenizer cannot decode them, or exceeds the time limit.
         """
         return self._call(
             lambda: str(self.library.decode(tokens, skip_special_tokens=skip_special_tokens)),
@@ -108,66 +109,67 @@ class CheckedTokenizer:
 
 
 def load_tokenizer(text: str, file: Path) -> CheckedTokenizer:
-    """Returns the tokenizer that a tokenizer.json describes.
+    """Builds the tokenizer that a tokenizer.json describes, after checking it.
 
     Args:
         text: The JSON.
-        file: Where it is from, for messages.
+        file: Source of the JSON, for messages.
 
     Raises:
-        ModelError: It is no tokenizer, or asks for more than a tokenizer may.
+        ModelError: It is not a tokenizer, or exceeds a limit.
     """
     is_slow = check_tokenizer(text, file)
     what = f"'{file}' is not a tokenizer that the tokenizers library reads"
     with translated(ModelError, what, "download the model's own file"):
         library = Tokenizer.from_str(text)
-        if (padding := library.padding) is not None:  # to the longest text, never to a size
-            kept = ("direction", "pad_id", "pad_type_id", "pad_token")
-            library.enable_padding(**{name: padding[name] for name in kept})
+        # pad to the longest text, never to a fixed size
+        if (padding := library.padding) is not None:
+            options = ("direction", "pad_id", "pad_type_id", "pad_token")
+            library.enable_padding(**{name: padding[name] for name in options})
         return CheckedTokenizer(library, is_slow)
 
 
 def check_tokenizer(text: str, file: Path) -> bool:
-    """Checks the JSON of a tokenizer.
+    """Checks the JSON of a tokenizer against limits of size and work.
 
     Returns:
-        Whether it has patterns that clrt does not know, or other steps whose work is not known to
-        grow with the text alone.
+        Whether it is slow: it has unknown patterns, or other steps whose work may grow faster than
+        the text.
 
     Raises:
         ModelError: As `load_tokenizer`.
     """
     what = f"'{file}' is not a tokenizer that the tokenizers library reads"
     try:
-        found = json.loads(text, object_pairs_hook=_unique)
+        content = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{what} ({error}); download the model's own file.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ModelError(f"{what} (it is no JSON object); download the model's own file.")
     check = _Check(file)
-    for name in reversed(_COMPONENTS):  # what the normalizer does to added tokens is checked last
+    for name in reversed(_COMPONENTS):  # normalizer last: `added` needs its growth
         check.growth = 1.0
-        check.component(found.get(name), name, 0)
-    check.added(found.get("added_tokens"))
-    check.model(found.get("model"))
+        check.component(content.get(name), name, 0)
+    check.added(content.get("added_tokens"))
+    check.model(content.get("model"))
     return check.is_slow
 
 
 def within(call: Callable[[], T], chars: int) -> T:
-    """Runs a call of the library in a thread; gives it up when it takes too long.
+    """Calls a function in a thread and abandons it after a time limit.
 
     Args:
-        chars: Length of the text: the time grows with it.
+        chars: Length of the text in characters; the time limit grows with it.
 
     Raises:
-        InputError: The call takes too long.
+        InputError: The call exceeds the time limit.
     """
-    patience = _PATIENCE_S + _PATIENCE_S_PER_CHAR * chars
+    limit_s = _PATIENCE_S + _PATIENCE_S_PER_CHAR * chars
     try:
-        return call_in_thread(call, patience)
+        return call_in_thread(call, limit_s)
     except TimeoutError as error:
         raise InputError(
-            f"The tokenizer takes more than {patience:.0f} s for a text of {chars} characters; use "
+            f"The tokenizer takes more than {limit_s:.0f} s for a text of {chars} characters; use "
             "the model's own tokenizer.json, or shorter texts."
         ) from error
 
@@ -176,11 +178,16 @@ def within(call: Callable[[], T], chars: int) -> T:
 def translated(
     kind: type[ClrtError], what: str, remedy: str = "use the model's own tokenizer.json"
 ) -> Iterator[None]:
-    """Makes errors of clrt of what the tokenizers library raises, panics included.
+    """Context manager: turns errors and panics of the tokenizers library into errors of class
+    `kind`.
+
+    Args:
+        what: Start of the message.
+        remedy: End of the message.
 
     Raises:
-        ClrtError: Of `kind`, for what the library raises.
-        TypeError, UnicodeError: Of arguments.
+        ClrtError: Of class `kind`, for errors of the library; other ClrtErrors pass through.
+        TypeError, UnicodeError: Passed through, for wrong arguments.
     """
     try:
         yield
@@ -195,12 +202,12 @@ def translated(
 
 
 class _Check:
-    """Walks through the steps of a tokenizer, whatever they are called.
+    """Walks the JSON of a tokenizer and checks each step, whatever its name.
 
-    The library takes several spellings of a step, so values are told by their keys.
+    The library accepts several spellings of a step, so values are recognized by their keys.
 
     Attributes:
-        growth: Factor by which the steps before lengthen a text.
+        growth: Product of the factors by which the steps so far lengthen a text.
         is_slow: As `check_tokenizer` returns.
     """
 
@@ -211,10 +218,14 @@ class _Check:
         self.is_slow = False
 
     def component(self, value: object, where: str, depth: int) -> None:
-        """Checks a step and those in it.
+        """Checks a component and the steps nested in it.
+
+        Args:
+            where: Name of the component, e.g. "normalizer".
+            depth: Nesting depth.
 
         Raises:
-            ModelError: One asks for too much.
+            ModelError: A limit is exceeded.
         """
         if depth > _MAX_DEPTH:
             raise self._wrong(where, f"nests more than {_MAX_DEPTH} levels")
@@ -252,14 +263,16 @@ class _Check:
             raise self._wrong(where, f"has the number {value}")
 
     def _step(self, value: Mapping[str, object], where: str) -> None:
-        """Checks how a step of a normalizer or decoder lengthens texts."""
+        """Multiplies `growth` by the factor of a normalizer or decoder step; raises beyond the
+        limit.
+        """
         kind = value.get("type")
         if kind == "Sequence" or "normalizers" in value or "decoders" in value:
             return
         factor = float(_NORMAL_FORMS.get(str(kind), 1))
         pattern, content = value.get("pattern"), value.get("content")
         if isinstance(content, str) and pattern is not None:
-            least = self._least(pattern)
+            least = self._min_match_chars(pattern)
             factor = max(factor, 1.0 + len(content) if least == 0 else len(content) / least)
         for key in ("start", "stop", "length"):
             number = value.get(key)
@@ -277,8 +290,8 @@ class _Check:
         if self._lengthening > _MAX_STEPS:
             raise self._wrong(where, f"has more than {_MAX_STEPS} steps")
 
-    def _least(self, pattern: object) -> int:
-        """Returns the characters that a pattern matches at least."""
+    def _min_match_chars(self, pattern: object) -> int:
+        """Returns the minimum number of characters that a pattern matches; 0 if unknown."""
         if not isinstance(pattern, Mapping):
             return len(pattern) if isinstance(pattern, str) else 0
         if isinstance(text := pattern.get("String"), str):
@@ -310,10 +323,10 @@ class _Check:
             raise self._wrong("normalizer", f"may lengthen a text more than {_MAX_GROWTH} times")
 
     def model(self, model: object) -> None:
-        """Checks the numbers of the vocabulary.
+        """Checks the ids and sizes of the vocabulary.
 
         Raises:
-            ModelError: One is out of range.
+            ModelError: An id or a size is out of range.
         """
         if not isinstance(model, Mapping):
             return
@@ -331,10 +344,10 @@ class _Check:
                 raise self._wrong("model", f"has a {key} of {len(text)} characters")
 
     def added(self, tokens: object) -> None:
-        """Checks the tokens that are found whole in texts.
+        """Checks the added tokens: their ids, and their size after normalization.
 
         Raises:
-            ModelError: An id is out of range.
+            ModelError: An id or a size is out of range.
         """
         chars = 0
         for token in tokens if isinstance(tokens, list) else ():
@@ -343,7 +356,7 @@ class _Check:
             content = token.get("content")
             size = len(content) if isinstance(content, str) else 0
             chars += size
-            # The library normalizes them while it reads the file, where nothing can stop it.
+            # The library normalizes them while it reads the file, which cannot be interrupted.
             if chars * self.growth > _MAX_NORMALIZED or (self.is_slow and size > _MAX_TOKEN):
                 raise self._wrong("added_tokens", "has too much text for its normalizer")
             number = token.get("id")
@@ -358,12 +371,12 @@ class _Check:
 
 
 def _cannot_be_empty(pattern: str) -> bool:
-    """Whether no match of a regular expression of Python is empty."""
+    """Returns whether a Python regular expression never matches an empty string."""
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The parser is the one place that tells it; its name depends on the version of Python.
+        # Only the parser computes match widths; its module name depends on the Python version.
         try:
             from re import _parser as parser  # type: ignore[attr-defined]
         except ImportError:
@@ -372,8 +385,10 @@ def _cannot_be_empty(pattern: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; keys may be there twice in vocabularies alone, of which the last counts."""
-    made = dict(pairs)
-    if len(made) < len(pairs) and not all(type(value) is int for _, value in pairs):
+    """Returns a JSON object; raises ValueError for repeated keys, except in vocabularies (last one
+    wins).
+    """
+    result = dict(pairs)
+    if len(result) < len(pairs) and not all(type(value) is int for _, value in pairs):
         raise ValueError("a key is there twice")
-    return made
+    return result

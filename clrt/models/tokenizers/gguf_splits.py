@@ -1,10 +1,9 @@
-"""How byte-level BPE tokenizers of GGUF files cut text before they merge.
+"""Pre-tokenization rules of byte-level BPE tokenizers in GGUF files.
 
-A file names the rule ("tokenizer.ggml.pre"), and what a rule does is in no file. A rule is a list
-of regular expressions: each cuts the pieces that the ones before have left, and what it matches
-becomes a piece of its own.
+A file only names its rule ("tokenizer.ggml.pre"). A rule is a list of regular expressions, applied
+in order: each splits the pieces that are left, and each match becomes a piece.
 
-Source: the models' tokenizer.json files. Which name means which: llama.cpp, src/llama-vocab.cpp.
+Source: the models' tokenizer.json files. Rule of each name: llama.cpp, src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class SplitRule:
-    """A way to cut text, and what goes with it in the models that use it.
+    """A pre-tokenization rule, and settings of the models that use it.
 
     Attributes:
-        patterns: Regular expressions of Oniguruma.
-        nfc: Whether text is brought to Unicode's form NFC first.
-        ignore_merges: Whether a piece that is a token is taken whole.
-        add_bos: Whether texts start with the BOS token where the file says nothing.
-        byte_level: Whether tokens are written in the alphabet of bytes; else a space is "▁".
+        patterns: Oniguruma regular expressions, applied in order.
+        nfc: Whether text is normalized to NFC first.
+        ignore_merges: Whether a piece that is a token is not split further.
+        add_bos: Whether texts start with BOS if the file does not say.
+        byte_level: Whether tokens use the byte-level alphabet; if not, "▁" marks a space.
     """
 
     patterns: tuple[str, ...]
@@ -48,7 +47,7 @@ def _llama(digits: str) -> str:
 
 
 def _cased(digits: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Words that start with capitals; they end where capitals follow small letters."""
+    """Returns the pattern of words whose end is before a capital that follows a small letter."""
     start = r"[^\r\n\p{L}\p{N}]?"
     words = (f"{start}{upper}*{lower}+{suffix}", f"{start}{upper}+{lower}*{suffix}")
     return "|".join((*words, digits, _SYMBOLS_AND_SLASHES, _SPACES))
@@ -63,7 +62,7 @@ _GPT_2 = SplitRule((_GPT2,))
 _NEOX = replace(_GPT_2, nfc=True)
 _STARCODER = SplitRule((r"\p{N}", _GPT2))
 _BLOOM = " ?[^(\\s|.,!?…。，、।۔،)]+"
-# Cased letters, without those that came into Unicode's classes later.
+# Cased letters, without those added in later versions of Unicode.
 _DEEPSEEK_LETTERS = "[\\p{Lu}\\p{Ll}\\p{Lt}&&[^\u10d0-\u10ff\U0001d400-\U0001d7ff]]"
 _DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _DEEPSEEK_SYMBOLS = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]"
@@ -81,7 +80,7 @@ _MARKED_SPACES = SplitRule(("[^\n]+|\n+",), byte_level=False)
 
 DEFAULT = SplitRule((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"))
 
-# The names of "tokenizer.ggml.pre" that mean each rule.
+# Values of "tokenizer.ggml.pre", separated by spaces, of each rule.
 _NAMES: Mapping[SplitRule, str] = {
     DEFAULT: "default",
     _LLAMA3: "dbrx smaug-bpe chatglm-bpe glm4",

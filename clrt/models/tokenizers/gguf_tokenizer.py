@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file, made from its metadata."""
+"""Builds the tokenizer of a GGUF file from its metadata."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from clrt.models.tokenizers.gguf_vocabulary import (
     read_vocabulary,
 )
 
-_MARK = "▁"  # SentencePiece's sign for a space
-# Tokens that end a turn, where the file names none. The first one that the vocabulary has is it.
+_MARK = "▁"  # SentencePiece's mark of a space
+# Tokens that end a chat turn if the file names none; the first one in the vocabulary is used.
 _TURN_ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
     *("<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>", "<turn|>"),
 )
-# What ends generation besides.
+# Tokens that end generation.
 _ENDS = (
     *(*_TURN_ENDS, "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOS]"),
     *("<|tool_response>", "[e~["),
 )
-# Models with these have several messages in a turn, and "<|end|>" ends one of them.
+# In models with these tokens a turn has several messages, and "<|end|>" only ends a message.
 _CALLS = {"<|call|>", "<|calls|>"}
-# Of Phi-3's special tokens, those that do not swallow the spaces after them.
+# Phi-3's special tokens that do not strip the spaces after them.
 _KEEPING_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 
 
@@ -53,18 +53,19 @@ class GgufTokenizer:
     """The tokenizer of a GGUF file.
 
     Attributes:
-        library: The tokenizer of the tokenizers library. `encode` adds BOS and EOS where the file
-            says so, and takes special tokens in texts for what they are, unless told otherwise.
-        model: What the file calls the kind: "gpt2", "llama", "t5", "bert" or "gemma4".
-        bos_id: Starts a text. Of this and the other ids: None where there is no such token.
-        eos_id: Ends a text.
-        eot_id: Ends a turn of a chat.
-        pad_id: Fills rows up.
-        unk_id: Stands for what the vocabulary lacks.
-        end_ids: All tokens that end generation.
+        library: The tokenizer of the tokenizers library. `encode` adds BOS and EOS if the file says
+            so, and by default recognizes special tokens in texts.
+        model: The kind of tokenizer in the file: "gpt2", "llama", "t5", "bert" or "gemma4".
+        bos_id: Id of the token that starts a text; None, as for the other ids, if there is none.
+        eos_id: Id of the token that ends a text.
+        eot_id: Id of the token that ends a chat turn.
+        pad_id: Id of the padding token.
+        unk_id: Id of the token for text that the vocabulary lacks.
+        end_ids: Ids of all tokens that end generation.
         add_bos: Whether texts start with BOS.
         add_eos: Whether texts end with EOS; for "bert", with SEP.
-        chat_template: A Jinja template as the file has it, for a sandbox; None where there is none.
+        chat_template: The file's Jinja template, untrusted (render it in a sandbox); None if there
+            is none.
     """
 
     library: Tokenizer
@@ -82,13 +83,14 @@ class GgufTokenizer:
 
 @dataclass(frozen=True)
 class _TokenizerKind:
-    """What a model of tokenizers says where a file does not.
+    """Builder and defaults of a kind of tokenizer ("tokenizer.ggml.model").
 
     Attributes:
-        build: Makes the tokenizer, without special tokens.
-        ids: Of special tokens, by the names that keys have.
-        pad: The id that fills rows up.
-        add: Whether BOS and EOS are added.
+        build: Builds the tokenizer without special tokens, from (metadata, vocabulary, unknown
+            token or None).
+        ids: Default ids of special tokens, by their name in metadata keys.
+        pad: Default id of the padding token.
+        add: Whether (BOS, EOS) are added by default.
     """
 
     build: Callable[[Metadata, Vocabulary, str | None], Tokenizer]
@@ -98,11 +100,11 @@ class _TokenizerKind:
 
 
 def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
-    """The tokenizer that a file describes.
+    """Builds the tokenizer of a GGUF file.
 
     Raises:
         ModelError: Its vocabulary is missing or damaged.
-        UnsupportedError: It is of a kind that clrt does not know.
+        UnsupportedError: The kind of tokenizer is unknown.
     """
     model = metadata.text(f"{PREFIX}model")
     kind = _KINDS.get(model)
@@ -146,19 +148,20 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
 def _special_ids(
     metadata: Metadata, vocabulary: Vocabulary, kind: _TokenizerKind
 ) -> dict[str, int | None]:
-    """The ids of tokens that are no text, by the names that keys have."""
+    """Returns the ids of special tokens, by their name in metadata keys; None for missing ones."""
     turn_end = next((vocabulary.ids[t] for t in _TURN_ENDS if t in vocabulary.ids), None)
     defaults = {**kind.ids, "eot": turn_end}
     names = ("bos", "eos", "unknown", "eot", "eom", "mask")
     ids = {n: vocabulary.special_id(metadata, n, defaults.get(n)) for n in names}
     if kind.build is _word_piece:
         ids["bos"] = vocabulary.special_id(metadata, "cls", ids["bos"])
-        ids["eos"] = vocabulary.special_id(metadata, "seperator", ids["eos"])  # so it is spelt
+        # llama.cpp's spelling
+        ids["eos"] = vocabulary.special_id(metadata, "seperator", ids["eos"])
     return ids
 
 
 def _end_ids(vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> frozenset[int]:
-    """The tokens that end generation: those that the file names, and those by these texts."""
+    """Returns the ids that end generation: those in the metadata, and those of `_ENDS`."""
     named = {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}
     known = {t: vocabulary.ids[t] for t in _ENDS if t in vocabulary.ids}
     if _CALLS & known.keys() and "<|end|>" in known:
@@ -169,11 +172,11 @@ def _end_ids(vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> frozenset
 def _add_tokens(
     library: Tokenizer, vocabulary: Vocabulary, ids: set[int], swallowing: bool
 ) -> None:
-    """Makes tokens be found whole in texts.
+    """Registers special and user-defined tokens, which are matched whole in texts.
 
     Args:
-        ids: Those that are special whatever their type.
-        swallowing: Whether most special ones take the spaces after them, as no file says.
+        ids: Ids that are special regardless of their type.
+        swallowing: Whether special tokens strip the spaces after them (Phi-3), which no file says.
     """
     named = [vocabulary.tokens[i] for i in sorted(ids)]
     special = dict.fromkeys([*vocabulary.of_type(CONTROL, UNKNOWN), *named])
@@ -190,26 +193,26 @@ def _add_tokens(
 def _add_ends(
     library: Tokenizer, vocabulary: Vocabulary, ends: Mapping[str, int | None], in_pairs: bool
 ) -> None:
-    """Makes encoding add tokens.
+    """Adds a post-processor that puts BOS and EOS around texts.
 
     Args:
-        ends: The tokens by name, "bos" and "eos"; None where none is added.
-        in_pairs: Whether the end of the first of two texts gets one, too.
+        ends: Token ids of "bos" and "eos"; None if the token is not added.
+        in_pairs: Whether the first text of a pair gets an EOS too.
     """
-    given = {name: i for name, i in ends.items() if i is not None}
-    if not given:
+    ids = {name: i for name, i in ends.items() if i is not None}
+    if not ids:
         return
-    first, last = (["bos"] * ("bos" in given), ["eos"] * ("eos" in given))
+    first, last = (["bos"] * ("bos" in ids), ["eos"] * ("eos" in ids))
     middle = last if in_pairs else []
     second = ["$B:1", *(f"{name}:1" for name in last)] if in_pairs else ["$B", *last]
-    tokens = [{"id": n, "ids": [i], "tokens": [vocabulary.tokens[i]]} for n, i in given.items()]
+    tokens = [{"id": n, "ids": [i], "tokens": [vocabulary.tokens[i]]} for n, i in ids.items()]
     library.post_processor = processors.TemplateProcessing(
         single=[*first, "$A", *last], pair=[*first, "$A", *middle, *second], special_tokens=tokens
     )
 
 
 def _rule(metadata: Metadata) -> SplitRule:
-    """How a byte-level tokenizer cuts text."""
+    """Returns the pre-tokenization rule that the metadata names, else the default one."""
     return SPLIT_RULES.get(metadata.text(f"{PREFIX}pre", "default"), DEFAULT)
 
 
@@ -225,41 +228,41 @@ def _byte_level(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> 
     if not rule.byte_level:
         return _marked_spaces(metadata, vocabulary, unk)
     merges = _stored_merges(metadata)
-    made = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=rule.ignore_merges))
+    tokenizer = Tokenizer(models.BPE(vocabulary.ids, merges, ignore_merges=rule.ignore_merges))
     if rule.nfc:
-        made.normalizer = normalizers.NFC()
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             *(pre_tokenizers.Split(Regex(p), "isolated") for p in rule.patterns),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    made.decoder = decoders.ByteLevel()
-    return made
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def _stored_merges(metadata: Metadata) -> list[tuple[str, str]]:
-    """The pairs of tokens that are merged, the first before all others."""
-    made = []
+    """Returns the merges of BPE as pairs of tokens, in order of priority."""
+    merges = []
     for text in metadata.texts(f"{PREFIX}merges"):
         at = text.find(" ", 1)  # a token may start with a space
         if at < 0:
             raise damaged(metadata.file, f"'{text}' in '{PREFIX}merges' is no pair of tokens")
-        made.append((text[:at], text[at + 1 :]))
-    return made
+        merges.append((text[:at], text[at + 1 :]))
+    return merges
 
 
 def _marked_spaces(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """BPE by stored merges over text with marks for spaces."""
-    made = _merging(vocabulary, _stored_merges(metadata), unk)
-    made.normalizer = normalizers.Replace(" ", _MARK)
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("[^\n]+|\n+"), "isolated")
-    made.decoder = _decoder(False)
-    return made
+    """Builds BPE with stored merges over text whose spaces are replaced by "▁"."""
+    tokenizer = _merging(vocabulary, _stored_merges(metadata), unk)
+    tokenizer.normalizer = normalizers.Replace(" ", _MARK)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("[^\n]+|\n+"), "isolated")
+    tokenizer.decoder = _decoder(False)
+    return tokenizer
 
 
 def _merging(vocabulary: Vocabulary, merges: list[tuple[str, str]], unk: str | None) -> Tokenizer:
-    """BPE that writes what it has no token for as bytes, if it has tokens for these."""
+    """Builds BPE that encodes unknown text as byte tokens, if the vocabulary has them."""
     return Tokenizer(
         models.BPE(
             vocabulary.ids,
@@ -272,68 +275,68 @@ def _merging(vocabulary: Vocabulary, merges: list[tuple[str, str]], unk: str | N
 
 
 def _decoder(prefix: bool) -> Any:
-    """Of tokens with marks for spaces.
+    """Returns the decoder of tokens with "▁" for spaces.
 
     Args:
-        prefix: Whether a text got a space in front.
+        prefix: Whether encoding prepends a space, which decoding removes.
     """
     steps = [decoders.Replace(_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if prefix else [])])
 
 
 def _spaces(prefix: bool) -> list[Any]:
-    """The steps of a normalizer that mark spaces.
+    """Returns the normalizer steps that replace spaces by "▁".
 
     Args:
-        prefix: Whether a text gets a space in front: llama.cpp does that after special tokens, too.
+        prefix: Whether a space is prepended, as llama.cpp does also after special tokens.
     """
     return [*([normalizers.Prepend(_MARK)] if prefix else []), normalizers.Replace(" ", _MARK)]
 
 
 def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """SentencePiece's BPE, whose merges follow from the scores."""
+    """Builds SentencePiece BPE; merges follow from the scores if none are stored."""
     stored = f"{PREFIX}merges" in metadata
     merges = _stored_merges(metadata) if stored else vocabulary.merges()
     prefix = metadata.flag(f"{PREFIX}add_space_prefix", True)
-    made = _merging(vocabulary, merges, unk)
-    made.normalizer = normalizers.Sequence(_spaces(prefix))
-    made.decoder = _decoder(prefix)
-    return made
+    tokenizer = _merging(vocabulary, merges, unk)
+    tokenizer.normalizer = normalizers.Sequence(_spaces(prefix))
+    tokenizer.decoder = _decoder(prefix)
+    return tokenizer
 
 
 def _unigram(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """SentencePiece's unigram model."""
+    """Builds SentencePiece's unigram model."""
     if vocabulary.scores is None or unk is None:
         raise damaged(metadata.file, "its vocabulary has no scores, or no unknown token")
     scored = list(zip(vocabulary.tokens, map(float, vocabulary.scores), strict=True))
-    made = Tokenizer(models.Unigram(scored, vocabulary.ids[unk], vocabulary.has_bytes))
+    tokenizer = Tokenizer(models.Unigram(scored, vocabulary.ids[unk], vocabulary.has_bytes))
     prefix = metadata.flag(f"{PREFIX}add_space_prefix", True)
     charsmap = read_charsmap(metadata)
     steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if metadata.flag(f"{PREFIX}remove_extra_whitespaces", True):
         steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" +"), " ")]
-    made.normalizer = normalizers.Sequence([*steps, *_spaces(prefix)])
-    if not any(_MARK in token[1:] for token in vocabulary.tokens):  # words are apart
-        made.pre_tokenizer = pre_tokenizers.Split(_MARK, "merged_with_next")
-    made.decoder = _decoder(prefix)
-    return made
+    tokenizer.normalizer = normalizers.Sequence([*steps, *_spaces(prefix)])
+    if not any(_MARK in token[1:] for token in vocabulary.tokens):  # no token spans words
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(_MARK, "merged_with_next")
+    tokenizer.decoder = _decoder(prefix)
+    return tokenizer
 
 
 def _word_piece(metadata: Metadata, vocabulary: Vocabulary, unk: str | None) -> Tokenizer:
-    """BERT's tokenizer. A file has "▁word" for "word", and "piece" for "##piece"."""
+    """Builds BERT's WordPiece; GGUF stores "▁word" for "word" and "piece" for "##piece"."""
     if unk is None:
         raise damaged(metadata.file, "its vocabulary has no unknown token")
     whole = set(vocabulary.of_type(CONTROL, UNKNOWN, USER_DEFINED)) | {unk}
     ids = {_bert_token(t, t in whole): i for i, t in enumerate(vocabulary.tokens)}
-    made = Tokenizer(models.WordPiece(ids, unk_token=unk))
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=unk))
     lowercase = metadata.flag(f"{PREFIX}normalizer.lowercase", True)
-    made.normalizer = normalizers.BertNormalizer(
+    tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lowercase,
         strip_accents=metadata.flag(f"{PREFIX}normalizer.strip_accents", lowercase),
     )
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece("##")
-    return made
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece("##")
+    return tokenizer
 
 
 def _bert_token(token: str, whole: bool) -> str:

@@ -1,4 +1,4 @@
-"""The vocabulary in a GGUF file's metadata, checked."""
+"""Reads and checks the vocabulary in a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from clrt.models.tokenizers.charsmap import check_charsmap
 
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-# The tokenizers library takes a hundred times as much for some models.
+# Maximum characters of all tokens: the tokenizers library needs a hundred times as many bytes for
+# some models.
 _MAX_TEXT_CHARS = 1 << 24
-# Longer tokens are not taken for merged ones: looking for their halves takes the square of it.
+# Maximum characters of tokens that merges are derived for: the search takes quadratic time.
 _MAX_MERGED_CHARS = 512
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id.
+    """The tokens of a GGUF file, indexed by id.
 
     Attributes:
-        file: For messages.
-        ids: The id of each token.
-        scores: Of each token; None where the file has none.
-        types: NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED or BYTE, of each token.
+        file: The file, for messages.
+        tokens: Text of each token.
+        ids: Id of each token.
+        scores: float32 `[tokens]`; None if the file has none.
+        types: int32 `[tokens]`: NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED or BYTE.
     """
 
     file: Path
@@ -43,39 +45,44 @@ class Vocabulary:
         return len(self.tokens)
 
     def of_type(self, *types: int) -> list[str]:
-        """The tokens of some types, by id."""
+        """Returns the tokens of some types, in order of ids."""
         return [self.tokens[i] for i in np.flatnonzero(np.isin(self.types, types))]
 
     @property
     def has_bytes(self) -> bool:
-        """Whether it has a token for each byte, "<0x00>" to "<0xFF>"."""
+        """Whether there is a token for each byte, "<0x00>" to "<0xFF>"."""
         return all(f"<0x{byte:02X}>" in self.ids for byte in range(256))
 
     def merges(self) -> list[tuple[str, str]]:
-        """Which pairs of tokens make a token, the best first: as SentencePiece merges by scores."""
+        """Returns pairs of tokens to merge, highest score of the merged token first, as
+        SentencePiece.
+        """
         scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
-        kept = np.flatnonzero(~np.isin(self.types, (UNKNOWN, CONTROL, BYTE)))
-        order = kept[np.argsort(-scores[kept], kind="stable")]
-        known = {self.tokens[i] for i in kept}
+        normal = np.flatnonzero(~np.isin(self.types, (UNKNOWN, CONTROL, BYTE)))
+        order = normal[np.argsort(-scores[normal], kind="stable")]
+        known = {self.tokens[i] for i in normal}
         return [pair for i in order for pair in _halves(self.tokens[i], known)]
 
     def special_id(self, metadata: Metadata, name: str, default: int | None = None) -> int | None:
-        """The id of a special token: "bos" for BOS. None where there is none."""
+        """Returns the id of a special token such as "bos"; `default` if the metadata has none.
+
+        None if neither is in the vocabulary; an invalid id in the metadata causes a warning.
+        """
         key = f"{PREFIX}{name}_token_id"
-        given = metadata.integer(key, -1)
-        if 0 <= given < len(self):
-            return given
-        # An id of 32 set bits means that there is none.
-        if key in metadata and given not in (-1, 2**32 - 1):
+        stored_id = metadata.integer(key, -1)
+        if 0 <= stored_id < len(self):
+            return stored_id
+        # An id of 2^32 - 1 means that there is no token.
+        if key in metadata and stored_id not in (-1, 2**32 - 1):
             warn_user(
-                f"{self.file} has the {key} {given}, and its vocabulary {len(self)} tokens; "
+                f"{self.file} has the {key} {stored_id}, and its vocabulary {len(self)} tokens; "
                 "it is ignored."
             )
         return default if default is not None and default < len(self) else None
 
 
 def _halves(token: str, known: set[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of tokens that make a token, that with the longest first one first."""
+    """Yields the pairs of known tokens that concatenate to a token, longest first part first."""
     if len(token) > _MAX_MERGED_CHARS:
         return
     for at in range(len(token) - 1, 0, -1):
@@ -85,7 +92,7 @@ def _halves(token: str, known: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
-    """The vocabulary of a file.
+    """Reads the vocabulary of a file.
 
     Raises:
         ModelError: It is missing, too large, has a token twice, or scores or types that do not fit.
@@ -112,16 +119,20 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
 
 
 def _per_token(metadata: Metadata, name: str, count: int) -> NDArray[np.generic]:
-    """An array that has an element per token, and maybe more."""
-    found = metadata.numbers(f"{PREFIX}{name}")
-    if len(found) < count:
-        what = f"its vocabulary has {count} tokens, and '{PREFIX}{name}' {len(found)} elements"
+    """Returns the first `count` elements of an array with one element per token.
+
+    Raises:
+        ModelError: The array is shorter.
+    """
+    elements = metadata.numbers(f"{PREFIX}{name}")
+    if len(elements) < count:
+        what = f"its vocabulary has {count} tokens, and '{PREFIX}{name}' {len(elements)} elements"
         raise damaged(metadata.file, what)
-    return found[:count]
+    return elements[:count]
 
 
 def read_charsmap(metadata: Metadata) -> bytes:
-    """The table by which SentencePiece normalises text, checked; empty where there is none.
+    """Returns SentencePiece's checked normalization table; b"" if there is none.
 
     Raises:
         ModelError: The trie or a leaf points out of its table.

@@ -1,1 +1,1 @@
-"""LoRA adapters, merged into the weights of decoders while these are read."""
+"""LoRA adapters, merged into the weights of decoders as they are read."""

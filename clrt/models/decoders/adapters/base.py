@@ -1,4 +1,4 @@
-"""The model that adapters are for: what its tensors are called elsewhere, and in what order."""
+"""The base model of adapters: names and row order of its tensors in other formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clrt.models.decoders.families import FAMILIES
 from clrt.models.decoders.gguf_architectures import ARCHITECTURES
 from clrt.models.decoders.weights import split_name
 
-#: llama.cpp's architectures by model type, where they have other names.
+#: llama.cpp's architecture of each model type whose name differs.
 GGUF_NAMES = {
     "cohere": "command-r",
     "gemma3_text": "gemma3",
@@ -34,15 +34,15 @@ GGUF_NAMES = {
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """The model that adapters are for.
+    """The base model that adapters are merged into.
 
     Attributes:
         path: Its folder or file, for messages.
-        decoder: What it is.
-        family: How Hugging Face folders of it lie.
-        architecture: llama.cpp's name for it; "" where it has none.
-        is_gguf: Its own weights lie as in llama.cpp's files.
-        names: What GGUF files call tensors that have other names here.
+        decoder: Its configuration.
+        family: How its tensors are stored in Hugging Face folders.
+        architecture: Its llama.cpp architecture; "" if there is none.
+        is_gguf: Whether its weights come from a GGUF file.
+        names: Names in GGUF files of tensors that clrt names differently.
     """
 
     path: Path
@@ -53,12 +53,13 @@ class AdaptedModel:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def reordered(self, name: str, array: Array, *, from_gguf: bool) -> Array:
-        """The rows of an adapter's tensor in the order of the model's.
+        """Returns an adapter's tensor with its rows in the order of the model's.
 
         Args:
-            name: Of the model's tensor.
-            from_gguf: They lie as in llama.cpp's files, which have the halves of heads that turn
-                between each other.
+            name: Name of the model's tensor.
+            array: The adapter's tensor.
+            from_gguf: Whether the adapter is a GGUF file, in which the rows of Q and K may be
+                permuted for interleaved RoPE.
         """
         part = split_name(name)[0].rpartition(".")[2]
         if part not in ("attn_q", "attn_k") or from_gguf == self.is_gguf or not self._permutes:
@@ -70,7 +71,9 @@ class AdaptedModel:
         return np.ascontiguousarray(rows).reshape(array.shape)
 
     def shifted(self, name: str, array: Array, *, from_gguf: bool) -> Array:
-        """The scale of a norm of an adapter as the model stores it; other tensors as they are."""
+        """Returns the scale of a norm in an adapter as the model stores it; other tensors
+        unchanged.
+        """
         if from_gguf == self.is_gguf or not name.endswith("norm.weight"):
             return array
         shift = np.float32(self.family.fields.get("norm_shift", 0.0))
@@ -78,22 +81,22 @@ class AdaptedModel:
 
     @property
     def _permutes(self) -> bool:
-        """Whether llama.cpp's converter makes pairs of the halves of heads."""
-        found = ARCHITECTURES.get(self.architecture)
-        return found is not None and (found.rotary, self.family.rotary) == ("interleaved", "halves")
+        """Whether llama.cpp's converter permutes Q and K for interleaved RoPE."""
+        entry = ARCHITECTURES.get(self.architecture)
+        return entry is not None and (entry.rotary, self.family.rotary) == ("interleaved", "halves")
 
 
 def adapted_folder(path: Path, decoder: DecoderConfig) -> AdaptedModel:
-    """A model in a Hugging Face folder."""
+    """Returns the base model of a Hugging Face folder."""
     architecture = GGUF_NAMES.get(decoder.family, decoder.family)
-    found = ARCHITECTURES.get(architecture)
-    names = {} if found is None else found.names(())
+    entry = ARCHITECTURES.get(architecture)
+    names = {} if entry is None else entry.names(())
     family = FAMILIES[decoder.family]
-    return AdaptedModel(path, decoder, family, architecture if found else "", False, names)
+    return AdaptedModel(path, decoder, family, architecture if entry else "", False, names)
 
 
 def adapted_gguf(file: GgufFile, decoder: DecoderConfig) -> AdaptedModel:
-    """A model in a GGUF file."""
+    """Returns the base model of a GGUF file."""
     architecture = decoder.family
     kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}
     kind = kinds.get(architecture, architecture)

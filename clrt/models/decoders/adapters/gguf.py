@@ -19,15 +19,15 @@ _EMBEDDINGS = "token_embd.weight"
 
 
 class GgufAdapter:
-    """A GGUF file whose `general.type` is "adapter".
+    """A GGUF file whose `general.type` is "adapter"; as `PeftAdapter`.
 
     Attributes:
         path: The file.
-        ties: llama.cpp has nothing for a head that is the embeddings: False.
+        ties: Always False: llama.cpp does not apply changes of embeddings to a tied head.
 
     Raises:
-        ModelError: The file is missing, damaged, no adapter, or of another architecture.
-        UnsupportedError: It is no LoRA adapter, or one for some tokens only.
+        ModelError: The file is missing, damaged, not an adapter, or of another architecture.
+        UnsupportedError: It is not a LoRA adapter, or one that applies to some tokens only.
     """
 
     def __init__(self, path: Path, model: AdaptedModel) -> None:
@@ -61,30 +61,30 @@ class GgufAdapter:
         self._left = set(self._file.tensors)
 
     def unused(self) -> list[str]:
-        """Names of tensors that no change was made of."""
+        """Returns the names of tensors that `change` did not use."""
         return sorted(self._left)
 
     def digest(self) -> bytes:
-        """Tells adapters apart."""
-        made = hashlib.blake2b(digest_size=16)
+        """Returns a hash of the file."""
+        hasher = hashlib.blake2b(digest_size=16)
         for file in self._file.files:
-            made.update(np.memmap(file, np.uint8, mode="r").data)
-        return made.digest()
+            hasher.update(np.memmap(file, np.uint8, mode="r").data)
+        return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Nothing is added to vectors."""
+        """Returns False: GGUF adapters add nothing to vectors."""
         return False
 
     def changes(self, name: str) -> bool:
-        """Whether it changes a matrix."""
+        """Returns whether it changes a matrix."""
         stored = stored_name(name, self._model.names)
         return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """What it makes of a tensor; None where it leaves it as it is.
+        """Returns its change of a tensor; None if it has none.
 
         Raises:
-            ModelError: As `PeftAdapter.change`, which has the arguments.
+            ModelError: As `PeftAdapter.change`, which documents the arguments.
         """
         stored = stored_name(name, self._model.names)
         if len(shape) == 1:
@@ -102,7 +102,7 @@ class GgufAdapter:
                 "convert the adapter again."
             )
         (rows, columns), rank = shape, (up.shape or (1,))[-1]
-        if name == _EMBEDDINGS:  # the rows of the first are those of tokens
+        if name == _EMBEDDINGS:  # for embeddings, the rows of lora_a are those of tokens
             table = self._read(down, (rows, rank), index), self._read(up, (columns, rank), index)
             return TensorDelta(product=LoraDelta(table[0], table[1].T, self._scale(rank)))
         left = self._read(up, (rows, rank), index)
@@ -111,16 +111,16 @@ class GgufAdapter:
         return TensorDelta(product=LoraDelta(left, right, self._scale(rank)))
 
     def _scale(self, rank: int) -> float:
-        """llama.cpp's factor: 1 where the file has no alpha."""
+        """Returns llama.cpp's factor alpha / rank; 1 if the file has no alpha."""
         return self._alpha / rank if self._alpha else 1.0
 
     def _read(self, tensor: GgufTensor, shape: tuple[int, ...], index: int) -> Floats:
-        found = tensor.shape
-        of_experts = len(found) == len(shape) + 1 and index < found[0]
-        if (found[1:] if of_experts else found) != shape:
+        stored_shape = tensor.shape
+        of_experts = len(stored_shape) == len(shape) + 1 and index < stored_shape[0]
+        if (stored_shape[1:] if of_experts else stored_shape) != shape:
             raise ModelError(
-                f"Tensor '{tensor.name[:200]}' of {self.path} has the shape {list(found)}, and "
-                f"{self._model.path} asks for {list(shape)}; the adapter is of another model."
+                f"Tensor '{tensor.name[:200]}' of {self.path} has the shape {list(stored_shape)}, "
+                f"and {self._model.path} asks for {list(shape)}; the adapter is of another model."
             )
         self._left.discard(tensor.name)
         array = tensor.type.dequantise(tensor.raw[index] if of_experts else tensor.raw)

@@ -1,4 +1,4 @@
-"""What adapters make of a matrix or a vector."""
+"""Applies the changes of adapters to matrices and vectors."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float32]
 Rows: TypeAlias = Callable[[slice], Floats]
-"""Some rows of a matrix, as float32."""
-# Elements that are merged at a time: what lies between two copies of a matrix.
+"""Function of a slice: returns these rows of a matrix as float32."""
+# Elements merged at a time: size of the temporary copy.
 _CHUNK_ELEMS = 1 << 22
 
 
-# Whoever merges looks at the sums.
+# Overflow is not warned of: callers check sums for infinities.
 _large = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass(frozen=True)
 class LoraDelta:
-    """A product that is added to a matrix.
+    """A low-rank product that is added to a matrix.
 
-    Source: Hu et al., LoRA (2021); for the lengths Liu et al., DoRA (2024).
+    Source: Hu et al., LoRA (2021); `lengths` are of Liu et al., DoRA (2024).
 
     Attributes:
         up: float32 `[rows, rank]`.
         down: float32 `[rank, columns]`.
-        scale: A factor of the product.
-        lengths: The length that each row of the sum gets; None for its own.
-        of_columns: They are the lengths of columns.
+        scale: Factor of the product.
+        lengths: Norm to which each row of the sum is scaled; None to leave it.
+        of_columns: Whether `lengths` are those of columns.
     """
 
     up: Floats
@@ -43,12 +43,12 @@ class LoraDelta:
 
 @dataclass(frozen=True)
 class TensorDelta:
-    """What an adapter makes of a tensor.
+    """The change of a tensor by an adapter.
 
     Attributes:
-        value: What takes its place.
-        product: What is added to it, or to that.
-        added: The same, of a vector.
+        value: Replacement of the tensor; None to keep it.
+        product: Low-rank product that is added to a matrix.
+        added: Vector that is added to a vector.
     """
 
     value: Floats | None = None
@@ -60,34 +60,43 @@ class TensorDelta:
 
     @_large
     def rows(self, base: Rows, part: slice) -> Floats:
-        """Some rows of the matrix that it makes of one."""
-        found = base(part) if self.value is None else self.value[part]
+        """Returns some rows of the changed matrix.
+
+        Args:
+            base: Rows of the unchanged matrix.
+            part: The rows.
+        """
+        merged = base(part) if self.value is None else self.value[part]
         product = self.product
         if product is None:
-            return found
-        found = found + np.float32(product.scale) * (product.up[part] @ product.down)
+            return merged
+        merged = merged + np.float32(product.scale) * (product.up[part] @ product.down)
         if product.lengths is None:
-            return found
+            return merged
         if product.of_columns:
-            return found * product.lengths
-        own = np.linalg.norm(found, axis=1)
-        return found * _ratio(product.lengths[part], own)[:, None]
+            return merged * product.lengths
+        norms = np.linalg.norm(merged, axis=1)
+        return merged * _ratio(product.lengths[part], norms)[:, None]
 
     def vector(self, base: Floats) -> Floats:
-        """The vector that it makes of one."""
-        found = base if self.value is None else self.value
-        return found if self.added is None else found + self.added
+        """Returns the changed vector."""
+        value = base if self.value is None else self.value
+        return value if self.added is None else value + self.added
 
 
 Changes: TypeAlias = Sequence[tuple[float, TensorDelta]]
-"""What adapters make of a tensor, and how much of each is taken."""
+"""Changes of a tensor by adapters, each with its weight."""
 
 
 def merged_rows(base: Rows, shape: tuple[int, int], changes: Changes) -> Iterator[Floats]:
-    """The rows of a matrix with what adapters change of it, in chunks.
+    """Yields the rows of a matrix with the changes of adapters, in chunks.
 
-    Of each adapter a share of the difference to the base is added; of one alone that counts in
-    full, its matrix is taken as it is. Sums beyond float32 are infinite.
+    The result is base + sum of weight * (changed - base); for a single adapter of weight 1 its
+    changed matrix. Sums beyond float32 are infinite.
+
+    Args:
+        base: Rows of the unchanged matrix.
+        shape: Its rows and columns.
     """
     rows, columns = shape
     step = max(_CHUNK_ELEMS // columns, 1)
@@ -107,7 +116,7 @@ def _summed(base: Floats, others: Sequence[tuple[float, Floats]]) -> Floats:
 
 @_large
 def merged_vector(base: Floats, changes: Changes) -> Floats:
-    """The same of a vector."""
+    """Returns a vector with the changes of adapters, as `merged_rows`."""
     if len(changes) == 1 and changes[0][0] == 1:
         return changes[0][1].vector(base)
     return _summed(base, [(f, change.vector(base)) for f, change in changes])
@@ -115,7 +124,7 @@ def merged_vector(base: Floats, changes: Changes) -> Floats:
 
 @_large
 def _by_columns(change: TensorDelta, base: Rows, parts: Sequence[slice]) -> TensorDelta:
-    """The same change, where it gives columns lengths with the factors of these as lengths."""
+    """Replaces column lengths (DoRA) by column factors, so that chunks of rows can be scaled."""
     product = change.product
     if product is None or product.lengths is None or not product.of_columns:
         return change
@@ -126,5 +135,5 @@ def _by_columns(change: TensorDelta, base: Rows, parts: Sequence[slice]) -> Tens
 
 
 def _ratio(wanted: Floats, own: Floats) -> Floats:
-    """One length by the other; 0 where there is no length to change."""
+    """Returns wanted / own elementwise; 0 if `own` is 0."""
     return np.divide(wanted, own, out=np.zeros_like(own), where=own > 0)

@@ -1,4 +1,4 @@
-"""A source of weights with what adapters change of them."""
+"""A WeightSource that merges adapters into the weights of a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HEAD, _EMBEDDINGS = "output.weight", "token_embd.weight"
 
 
 class Adapter(Protocol):
-    """What a file of an adapter makes of tensors. The methods are those of `PeftAdapter`."""
+    """An opened adapter, which changes tensors. The methods are documented in `PeftAdapter`."""
 
     path: Path
     ties: bool
@@ -51,13 +51,13 @@ class Adapter(Protocol):
 
 
 def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
-    """An adapter of a model: a folder of peft's, or a GGUF file.
+    """Opens an adapter of a model: a folder of peft, or a GGUF file.
 
     Raises:
         ModelError: It is missing, damaged, or of another model.
-        UnsupportedError: It is of a kind that clrt does not merge.
+        UnsupportedError: clrt cannot merge its kind.
     """
-    if os.path.isdir(path):  # where Path's raises, False
+    if os.path.isdir(path):  # Path.is_dir raises for some paths
         return PeftAdapter(path, model)
     if path.suffix == ".gguf" and os.path.isfile(path):
         return GgufAdapter(path, model)
@@ -69,19 +69,19 @@ def open_adapter(path: Path, model: AdaptedModel) -> Adapter:
 
 
 class AdaptedWeights:
-    """The weights of a model with adapters merged into them, as they are read.
+    """The weights of a model with adapters merged in as they are read.
 
-    A head that is the embeddings becomes a matrix of its own where an adapter changes one of both
-    alone, as it does in peft.
+    A tied head becomes a separate matrix if an adapter changes only one of head and embeddings, as
+    in peft.
 
-    Numerics: sums are made in float32. Matrices of float32 stay so. Those of 16 bits become
-    float16, whose steps are an eighth of bfloat16's: most of a small change would be rounded away.
+    Numerics: sums are computed in float32. Float32 matrices stay float32. Those of 16 bits become
+    float16, whose steps are an eighth of bfloat16's, which would round most of a small change away.
     Quantised ones become Q8_0: half the memory of float16, and an error of 0.6 % of a weight's
     deviation, where 4 bits have 8 % themselves.
 
     Args:
         source: The weights of the model.
-        adapters: How much counts of each; 1 for all.
+        adapters: (weight, adapter) pairs; weight 1 applies an adapter fully.
     """
 
     def __init__(self, source: WeightSource, adapters: Sequence[tuple[float, Adapter]]) -> None:
@@ -96,14 +96,14 @@ class AdaptedWeights:
 
     @property
     def _splits_head(self) -> bool:
-        """Whether an adapter changes one alone of embeddings and head."""
+        """Whether an adapter changes only one of embeddings and head."""
         return any(
             adapter.changes(_HEAD) or (adapter.changes(_EMBEDDINGS) and not adapter.ties)
             for _, adapter in self._adapters
         )
 
     def load(self, name: str, shape: tuple[int, ...]) -> Array:
-        """A tensor with its changes.
+        """Returns a tensor with its changes.
 
         Raises:
             ModelError: As `WeightSource.load`, or an adapter is of another model.
@@ -121,7 +121,7 @@ class AdaptedWeights:
         return self._merged(name, base, (shape[0], shape[1]), changes)
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantizedMatrix:
-        """A matrix with its changes; quantised ones become Q8_0.
+        """Returns a matrix with its changes; changed quantised ones become Q8_0.
 
         Raises:
             ModelError: As `load`.
@@ -136,21 +136,21 @@ class AdaptedWeights:
             return self._merged(name, base, shape, changes)
         merged = self._rows(name, base, shape, changes)
         if columns % Q8_0_ELEMENTS:
-            return _kept(merged, shape, np.dtype(np.float16))
+            return _assemble(merged, shape, np.dtype(np.float16))
         return QuantizedMatrix("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
 
     def _changes(self, name: str, shape: tuple[int, ...], index: int = 0) -> Changes:
-        found = []
+        changes = []
         for factor, adapter in self._adapters:
             change = adapter.change(name, shape, index)
             if change is None and name == _HEAD and adapter.ties and name not in self._source:
                 change = adapter.change(_EMBEDDINGS, shape)
             if change is not None:
-                found.append((factor, change))
-        return found
+                changes.append((factor, change))
+        return changes
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The matrices of all experts; each may have changes of its own."""
+        """Returns the matrices of all experts, each with its own changes."""
         base = self._source.load(name, shape)
         inner = shape[1], shape[2]
         each = [self._changes(name, inner, index) for index in range(shape[0])]
@@ -161,18 +161,18 @@ class AdaptedWeights:
             for matrix, changes in zip(base, each, strict=True)
         ]
         flat = shape[0] * shape[1], shape[2]
-        return _kept(chain.from_iterable(parts), flat, base.dtype).reshape(shape)
+        return _assemble(chain.from_iterable(parts), flat, base.dtype).reshape(shape)
 
     def _merged(self, name: str, matrix: Array, shape: tuple[int, int], changes: Changes) -> Array:
-        return _kept(self._rows(name, matrix, shape, changes), shape, matrix.dtype)
+        return _assemble(self._rows(name, matrix, shape, changes), shape, matrix.dtype)
 
     def _rows(
         self, name: str, matrix: Array | QuantizedMatrix, shape: tuple[int, int], changes: Changes
     ) -> Iterator[Floats]:
-        """The rows of a matrix with its changes, in chunks.
+        """Yields the rows of a matrix with its changes, in chunks.
 
         Raises:
-            ModelError: A number is beyond float32.
+            ModelError: A number exceeds float32.
         """
         return (self._finite(name, part) for part in merged_rows(_rows(matrix), shape, changes))
 
@@ -186,26 +186,27 @@ class AdaptedWeights:
         return array
 
     def check_all_used(self) -> None:
-        """Checks that all of the adapters is merged, once a graph is built.
+        """Checks that all tensors of the adapters were merged, once a graph is built.
 
         Raises:
-            ModelError: One has a tensor that fits nothing.
+            ModelError: A tensor of an adapter was not used.
         """
         for _, adapter in self._adapters:
-            left = adapter.unused()
-            if left:
-                others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            unused = adapter.unused()
+            if unused:
+                others = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
                 raise ModelError(
-                    f"{adapter.path} has the tensor '{left[0][:200]}'{others}, which fits nothing "
-                    "in this model; take the adapter of this model, or merge it by what made it."
+                    f"{adapter.path} has the tensor '{unused[0][:200]}'{others}, which fits "
+                    "nothing in this model; take the adapter of this model, or merge it by what "
+                    "made it."
                 )
 
     def digest(self) -> bytes:
-        """Tells the adapters, and what counts of each, apart from others."""
-        made = hashlib.blake2b(digest_size=16)
+        """Returns a hash of the adapters and their weights."""
+        hasher = hashlib.blake2b(digest_size=16)
         for factor, adapter in self._adapters:
-            made.update(repr(factor).encode() + adapter.digest())
-        return made.digest()
+            hasher.update(repr(factor).encode() + adapter.digest())
+        return hasher.digest()
 
 
 def _wide(matrix: Array) -> Floats:
@@ -213,26 +214,27 @@ def _wide(matrix: Array) -> Floats:
 
 
 def _rows(matrix: Array | QuantizedMatrix) -> Rows:
-    """The rows of a matrix as float32."""
+    """Returns a function that reads rows of a matrix as float32."""
     if isinstance(matrix, QuantizedMatrix):
         type_, raw = BLOCK_TYPES_BY_NAME[matrix.type], matrix.raw
         return lambda part: type_.dequantise(raw[part])
     return lambda part: _wide(matrix[part])
 
 
-def _kept(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Rows that come in parts, as they are kept.
+def _assemble(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Returns a matrix from chunks of rows: float32 if it was or if float16 overflows, else
+    float16.
 
     Args:
-        dtype: What they were before.
+        dtype: Dtype of the unchanged matrix.
     """
     narrow = dtype != np.float32
-    made = np.empty(shape, np.float16 if narrow else np.float32)
+    matrix = np.empty(shape, np.float16 if narrow else np.float32)
     at = 0
     for part in parts:
         fitting = in_half(part) if narrow else part
-        if fitting.dtype != made.dtype:
-            made, narrow = made.astype(np.float32), False
-        made[at : at + len(part)] = fitting
+        if fitting.dtype != matrix.dtype:
+            matrix, narrow = matrix.astype(np.float32), False
+        matrix[at : at + len(part)] = fitting
         at += len(part)
-    return made
+    return matrix

@@ -1,4 +1,4 @@
-"""LoRA adapters as Hugging Face's peft writes them."""
+"""LoRA adapters in folders of Hugging Face's peft."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clrt.util.files import check_link
 
 _WEIGHTS, _TORCH = "adapter_model.safetensors", "adapter_model.bin"
 _BEFORE = "base_model.model."
-# What follows the name of a module, and what it is; longer ends come first.
+# Suffix after a module's name, and the tensor's role; longer suffixes come first.
 _PARTS = {
     ".lora_A.weight": "down",
     ".lora_B.weight": "up",
@@ -39,11 +39,11 @@ _PLACES = "position_embd"
 
 @dataclass(frozen=True)
 class _Module:
-    """A module that an adapter has tensors of.
+    """A module that an adapter has tensors for.
 
     Attributes:
-        name: As transformers calls it.
-        tensors: Names of its tensors by what they are, of `_PARTS`.
+        name: Its name in transformers.
+        tensors: Names of its tensors by role (values of `_PARTS`).
     """
 
     name: str
@@ -59,7 +59,7 @@ class PeftAdapter:
 
     Raises:
         ModelError: A file is missing or damaged, or a value of adapter_config.json is wrong.
-        UnsupportedError: The adapter is no LoRA adapter, or of a kind that is not built here.
+        UnsupportedError: It is not a LoRA adapter, or uses an unsupported option.
     """
 
     def __init__(self, path: Path, model: AdaptedModel) -> None:
@@ -89,38 +89,38 @@ class PeftAdapter:
             self._modules.setdefault(name, _Module(name)).tensors[_PARTS[end]] = tensor
 
     def unused(self) -> list[str]:
-        """Names of tensors that no change was made of."""
+        """Returns the names of tensors that `change` did not use."""
         return sorted(self._left)
 
     def digest(self) -> bytes:
-        """Tells adapters apart."""
-        made = hashlib.blake2b(read_text(self.path / CONFIG).encode(), digest_size=16)
-        made.update(np.memmap(self.path / _WEIGHTS, np.uint8, mode="r").data)
-        return made.digest()
+        """Returns a hash of configuration and weights."""
+        hasher = hashlib.blake2b(read_text(self.path / CONFIG).encode(), digest_size=16)
+        hasher.update(np.memmap(self.path / _WEIGHTS, np.uint8, mode="r").data)
+        return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Whether it adds something to a vector, which the model may lack."""
+        """Returns whether it adds to a bias, which the model may lack."""
         module = self._module(name, 0)
         return module is not None and name.endswith(".bias") and "added" in module.tensors
 
     def changes(self, name: str) -> bool:
-        """Whether it changes a matrix that is not one of experts."""
+        """Returns whether it changes a matrix (other than those of experts)."""
         module = self._module(name, 0)
         return module is not None and not module.tensors.keys().isdisjoint(
             ("down", "up", "rows", "columns", "weight")
         )
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """What it makes of a tensor; None where it leaves it as it is.
+        """Returns its change of a tensor; None if it has none.
 
         Args:
-            name: The model's.
-            shape: Of the matrix or vector.
-            index: Which expert it is of.
+            name: Name of the model's tensor.
+            shape: Shape of the matrix or vector.
+            index: Index of the expert.
 
         Raises:
-            ModelError: A tensor of the adapter has another shape than that asks for, or is missing
-                beside another.
+            ModelError: A tensor of the adapter has an unexpected shape, or the other one of a pair
+                is missing.
         """
         module = self._module(name, index)
         if module is None:
@@ -129,35 +129,37 @@ class PeftAdapter:
             value, added = (self._rows(module, part, name, shape) for part in ("bias", "added"))
             if added is not None:
                 added = added * np.float32(self._config.scale(module.name))
-            made = TensorDelta(value, added=added)
+            delta = TensorDelta(value, added=added)
         elif len(shape) == 1:
             value = self._rows(module, "weight", name, shape)
             if value is not None:
                 value = self._model.shifted(name, value, from_gguf=False)
-            made = TensorDelta(value)
+            delta = TensorDelta(value)
         else:
-            made = TensorDelta(self._value(module, name, shape), self._product(module, name, shape))
-        return made if made else None
+            delta = TensorDelta(
+                self._value(module, name, shape), self._product(module, name, shape)
+            )
+        return delta if delta else None
 
     def _module(self, name: str, index: int) -> _Module | None:
-        """Its module whose tensor has that name in the model."""
+        """Returns the module of a tensor of the model; None if the adapter has none."""
         key, layer = split_name(name)
         for path in paths_of(self._model.family, key):
             for prefix in PREFIXES:
-                found = self._modules.get(f"{prefix}{path.format(layer, index)}")
-                if found is not None:
-                    return found
+                module = self._modules.get(f"{prefix}{path.format(layer, index)}")
+                if module is not None:
+                    return module
         return None
 
     def _value(self, module: _Module, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """What takes the place of a matrix."""
+        """Returns the replacement of a matrix; None if there is none."""
         if self._model.family.transposed and name.startswith("blk."):
-            found = self._read(module, "weight", shape[::-1])
-            return None if found is None else found.T
+            value = self._read(module, "weight", shape[::-1])
+            return None if value is None else value.T
         return self._rows(module, "weight", name, shape)
 
     def _product(self, module: _Module, name: str, shape: tuple[int, ...]) -> LoraDelta | None:
-        """What is added to a matrix."""
+        """Returns the product that is added to a matrix; None if there is none."""
         has, (rows, columns) = module.tensors, shape
         is_table = "rows" in has or "columns" in has
         names = ("columns", "rows") if is_table else ("down", "up")
@@ -186,25 +188,25 @@ class PeftAdapter:
         return LoraDelta(up, down, self._config.scale(module.name), lengths, of_columns=is_table)
 
     def _lengths(self, module: _Module, name: str, count: int, of_columns: bool) -> Floats | None:
-        """The lengths of rows or columns, where the adapter has such."""
+        """Returns the norms of rows or columns of a DoRA adapter; None for LoRA."""
         if not self._config.is_dora:
             return None
         read = self._read(module, "lengths", (count,)) if of_columns else None
-        found = read if of_columns else self._rows(module, "lengths", name, (count,))
-        if found is None:
+        lengths = read if of_columns else self._rows(module, "lengths", name, (count,))
+        if lengths is None:
             raise ModelError(
                 f"{self.path} is said to be a DoRA adapter, and has no lora_magnitude_vector of "
                 f"'{module.name[:200]}'; download the adapter again."
             )
-        return found
+        return lengths
 
     def _rows(self, module: _Module, part: str, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """A tensor that has the rows of one of the model, in the order of these."""
-        found = self._read(module, part, (self._stored_rows(name, shape[0]), *shape[1:]))
-        return None if found is None else self._ordered(found, name)
+        """Returns a tensor whose rows match those of a model's tensor, in the model's order."""
+        tensor = self._read(module, part, (self._stored_rows(name, shape[0]), *shape[1:]))
+        return None if tensor is None else self._ordered(tensor, name)
 
     def _stored_rows(self, name: str, rows: int) -> int:
-        """How many rows transformers has of so many."""
+        """Returns the number of rows of a tensor in transformers."""
         return rows + (self._model.family.first_place if name.startswith(_PLACES) else 0)
 
     def _ordered(self, array: Array, name: str) -> Array:
@@ -215,15 +217,15 @@ class PeftAdapter:
         return model.reordered(name, array, from_gguf=False)
 
     def _read(self, module: _Module, part: str, shape: tuple[int, ...]) -> Floats | None:
-        """A tensor as float32; None where the module has none of that part."""
+        """Returns a tensor as float32; None if the module has none of that role."""
         tensor = module.tensors.get(part)
         if tensor is None:
             return None
-        found = self._shapes[tensor]
-        if found != shape:
+        stored_shape = self._shapes[tensor]
+        if stored_shape != shape:
             base = f", such as '{self._config.base}'" if self._config.base else ""
             raise ModelError(
-                f"Tensor '{tensor[:200]}' of {self.path} has the shape {list(found)}, and "
+                f"Tensor '{tensor[:200]}' of {self.path} has the shape {list(stored_shape)}, and "
                 f"{self._model.path} asks for {list(shape)}; the adapter is of another model{base}."
             )
         self._left.discard(tensor)

@@ -1,4 +1,4 @@
-"""Reads adapter_config.json, which says how the tensors of a peft adapter are meant."""
+"""Reads adapter_config.json of a peft adapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clrt.models.huggingface.config_values import ConfigValues
 from clrt.models.huggingface.model_files import read_object
 
 CONFIG = "adapter_config.json"
-# What makes something else of an adapter than a product of two matrices for each module.
+# Options by which an adapter is not just a product of two matrices per module.
 _UNSUPPORTED = (
     "alora_invocation_tokens",
     "arrow_config",
@@ -24,37 +24,37 @@ _UNSUPPORTED = (
     "velora_config",
 )
 _KNOWN_USES = ("use_rslora", "use_dora")
-# Initialisations that change the base model's weights, by which peft finds these again.
+# Initialisations that also change the base model's weights.
 _CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
-_MOST_RANK, _MOST_ALPHA = 1 << 20, 1e9
-# Patterns are regular expressions of a file: those that could take long are refused.
-_MOST_PATTERN, _MOST_REPEATS = 200, 3
+_MAX_RANK, _MAX_ALPHA = 1 << 20, 1e9
+# Limits of regular expressions, which are untrusted and might take long.
+_MAX_PATTERN, _MAX_REPEATS = 200, 3
 _REPEATED_GROUP = re.compile(r"\)[*+{]|\\\d|\(\?")
 _REPEATS = re.compile(r"(?<!\\)[*+{]")
 
 
 class PeftConfig:
-    """What adapter_config.json says.
+    """The settings in adapter_config.json.
 
     Attributes:
-        base: What it calls its base model, for messages; "" where it does not.
-        is_dora: Rows of matrices have lengths of their own.
-        ties: What is learned for the embeddings is learned for a head that they are, too.
+        base: Name of the base model, for messages; "" if there is none.
+        is_dora: Whether it is a DoRA adapter, which sets the norms of rows.
+        ties: Whether changes of the embeddings also apply to a tied head.
 
     Args:
-        folder: The adapter's.
+        folder: The adapter's folder.
 
     Raises:
         ModelError: The file is missing or wrong.
-        UnsupportedError: The adapter is no LoRA adapter, or of a kind that is not built here.
+        UnsupportedError: It is not a LoRA adapter, or uses an unsupported option.
     """
 
     def __init__(self, folder: Path) -> None:
         file = folder / CONFIG
         config = ConfigValues(file, read_object(file))
         _check_kind(config)
-        self._rank = config.integer("r", 8, most=_MOST_RANK)
-        self._alpha = config.number("lora_alpha", 8.0, least=-_MOST_ALPHA, most=_MOST_ALPHA)
+        self._rank = config.integer("r", 8, most=_MAX_RANK)
+        self._alpha = config.number("lora_alpha", 8.0, least=-_MAX_ALPHA, most=_MAX_ALPHA)
         self._is_stabilised = config.flag("use_rslora", False)
         self._ranks = _patterns(config, "rank_pattern")
         self._alphas = _patterns(config, "alpha_pattern")
@@ -63,11 +63,11 @@ class PeftConfig:
         self.ties = config.flag("ensure_weight_tying", False)
 
     def rank(self, module: str) -> int:
-        """The rank of a module's matrices."""
+        """Returns the rank of a module's matrices."""
         return int(_matching(self._ranks, module, self._rank))
 
     def scale(self, module: str) -> float:
-        """The factor of a module's product.
+        """Returns the factor of a module's product.
 
         Source: Hu et al., LoRA (2021); Kalajdzievski, rsLoRA (2023).
         """
@@ -96,17 +96,18 @@ def _check_kind(config: ConfigValues) -> None:
 
 
 def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]:
-    """Numbers by what matches the ends of names of modules.
+    """Returns numbers by the pattern that matches the end of a module's name.
 
     Raises:
-        ModelError: One is no pattern, or has no number above 0.
+        ModelError: A pattern is invalid, or its number out of range.
+        UnsupportedError: A pattern might take long to match.
     """
     inner = config.inner(key)
-    found: dict[re.Pattern[str], float] = {}
+    numbers: dict[re.Pattern[str], float] = {}
     for pattern in inner:
-        most = _MOST_RANK if key == "rank_pattern" else _MOST_ALPHA
-        slow = len(pattern) > _MOST_PATTERN or _REPEATED_GROUP.search(pattern)
-        if slow or len(_REPEATS.findall(pattern)) > _MOST_REPEATS:
+        most = _MAX_RANK if key == "rank_pattern" else _MAX_ALPHA
+        slow = len(pattern) > _MAX_PATTERN or _REPEATED_GROUP.search(pattern)
+        if slow or len(_REPEATS.findall(pattern)) > _MAX_REPEATS:
             raise UnsupportedError(
                 f"{config.file} has in '{key}' the pattern {pattern[:80]!r}, whose search may take "
                 "long; write the names of modules in its place."
@@ -116,10 +117,10 @@ def _patterns(config: ConfigValues, key: str) -> Mapping[re.Pattern[str], float]
         except re.error as error:
             raise inner.wrong(pattern[:80], "a name or a regular expression", str(error)) from error
         if key == "rank_pattern":
-            found[compiled] = inner.integer(pattern, most=_MOST_RANK)
+            numbers[compiled] = inner.integer(pattern, most=_MAX_RANK)
         else:
-            found[compiled] = inner.number(pattern, least=-most, most=most)
-    return found
+            numbers[compiled] = inner.number(pattern, least=-most, most=most)
+    return numbers
 
 
 def _matching(patterns: Mapping[re.Pattern[str], float], module: str, default: float) -> float:

@@ -1,1 +1,1 @@
-"""Decoders that are given their past, rewritten to keep it in pages (`page_decoder`)."""
+"""Rewrites decoders with past inputs to a paged KV cache (`page_decoder`)."""

@@ -1,4 +1,4 @@
-"""Finds the attention of each layer, over the past that a decoder is given and the new tokens."""
+"""Finds the attention of each layer over its past and new keys and values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from clrt.passes.report import PassReport
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """The attention of one layer.
+    """The attention node of a layer, and its new keys and values.
 
     Attributes:
         node: A FusedAttention.
-        layer: Its number.
-        key, value: What is new, by head `[1, heads, tokens, size]`.
+        layer: Number of the layer.
+        key, value: New keys and values by head, `[1, heads, tokens, size]`.
+        shows: The keys that each token attends to.
     """
 
     node: Node
@@ -42,52 +43,54 @@ class LayerAttention:
 
     @property
     def geometry(self) -> tuple[int, int]:
-        """How many heads of keys there are, and their size."""
+        """(number of KV heads, head size)."""
         return self.op.kv_num_heads, self.op.head_size
 
 
 def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
-    """Makes a Concat of each past and its new rows of what writes these into a cache.
+    """Replaces nodes that write new rows into a cache (UpdateCache) by a Concat of past and new
+    rows.
 
-    Such a cache may have room behind its rows; that of one text without padding has none. Sizes
-    that follow from it become known.
+    The cache of one text without padding has no free rows, so the result is the same. Shapes that
+    depend on it are inferred again.
 
     Raises:
-        UnsupportedError: The rows do not come behind the past.
+        UnsupportedError: The rows are not written right after the past.
     """
     pasts = {p.key for p in names.pasts} | {p.value for p in names.pasts}
     caches = [n for n in graph.nodes if isinstance(n.op, UpdateCache)]
-    found = [n for n in caches if _unrounded(n.arg(0)).name in pasts]
-    for node in found:
+    updates = [n for n in caches if _unrounded(n.arg(0)).name in pasts]
+    for node in updates:
         for past, new in STEPS:
             places = [probe.at(node.arg(i), past, new) for i in (2, 3)]
             numbers = [None if p is None else p.reshape(-1).tolist() for p in places]
             if numbers != [[past], [past + new]]:
                 raise refusal("its new keys or values do not come behind the past", node)
-    for node in found:
+    for node in updates:
         node.op, node.inputs = Concat(2), node.inputs[:2]
-    for node in graph.nodes if found else ():
+    for node in graph.nodes if updates else ():
         assert isinstance(node.op, Op)
-        for value, known in zip(
+        for value, inferred in zip(
             node.outputs, node.op.infer_with_data(node.input_types), strict=False
         ):
-            value.type = known
+            value.type = inferred
 
 
 def find_attention(
     graph: Graph, names: DecoderNames, reader: VisibilityReader, report: PassReport
 ) -> dict[Node, LayerAttention]:
-    """The attention of every layer, by node.
+    """Returns the attention of every layer, by node.
 
     Args:
-        report: Of the passes that recognise attention, for what they missed.
+        report: Report of the passes that recognise attention, for the reasons of misses.
 
     Raises:
-        UnsupportedError: That of a layer is not recognised, or layers differ in their heads.
+        UnsupportedError: The attention of a layer is not recognised, or layers have different
+            heads.
     """
     layers = {pair.key: (n, pair) for n, pair in enumerate(names.pasts)}
     outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
-    found: dict[int, LayerAttention] = {}
+    by_layer: dict[int, LayerAttention] = {}
     for node in graph.nodes:
         if not isinstance(node.op, FusedAttention):
             continue
@@ -98,17 +101,17 @@ def find_attention(
         presents = [_unrounded(outputs[n]) for n in (pair.present_key, pair.present_value)]
         if values.past != pair.value or presents != [keys.node.output, values.node.output]:
             raise refusal(f"it mixes the past of layer {layer} with that of others", node)
-        if layer in found or keys.extra != values.extra:
+        if layer in by_layer or keys.extra != values.extra:
             raise refusal(f"'{pair.key}' is read by several nodes", node)
         _check_heads(node)
         shows = reader.of(node, keys.extra)
-        found[layer] = LayerAttention(node, layer, keys.new, values.new, shows)
+        by_layer[layer] = LayerAttention(node, layer, keys.new, values.new, shows)
     for layer, pair in enumerate(names.pasts):
-        if layer not in found:
+        if layer not in by_layer:
             raise refusal(_reason(pair.key, report))
-    if len({one.geometry for one in found.values()}) > 1:
+    if len({one.geometry for one in by_layer.values()}) > 1:
         raise refusal("layers differ in the heads of their keys")
-    return {one.node: one for one in found.values()}
+    return {one.node: one for one in by_layer.values()}
 
 
 def _check_heads(node: Node) -> None:
@@ -123,7 +126,7 @@ def _check_heads(node: Node) -> None:
 
 
 def _reason(key: str, report: PassReport) -> str:
-    """Why the attention over a past is missing, as passes saw it."""
+    """Returns why the attention over a past was not recognised, with the first miss of a pass."""
     text = f"attention over '{key}' is not of a form that clrt knows"
     for record in report.records:
         if record.name in ("fuse_attention", "lower_attention") and record.misses:
@@ -134,13 +137,13 @@ def _reason(key: str, report: PassReport) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Appended:
-    """A past with new rows behind it.
+    """A past with new rows appended.
 
     Attributes:
-        node: That puts them there.
-        past: Name of the input.
-        new: The rows.
-        extra: Whether one of zeros follows.
+        node: The Concat.
+        past: Name of the past's input.
+        new: The appended rows.
+        extra: Whether a row of zeros is padded after them.
     """
 
     node: Node
@@ -179,7 +182,7 @@ def _adds_one_row(node: Node) -> bool:
 
 
 def _unrounded(value: Value) -> Value:
-    """A value before casts between floats: a cache of float16 rounds what it holds."""
+    """Returns the value before any casts between float types, as of a float16 cache."""
     node = value.producer
     while node is not None and isinstance(node.op, Cast) and value.dtype.is_float:
         if not node.arg(0).dtype.is_float:

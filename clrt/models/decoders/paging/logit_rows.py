@@ -1,4 +1,4 @@
-"""Computes logits of the tokens alone for which they are wanted."""
+"""Restricts the computation of logits to the requested tokens."""
 
 from __future__ import annotations
 
@@ -21,11 +21,18 @@ _ROWS = "rows"
 
 
 def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Value]:
-    """What logits are made of, `[rows, hidden]`, and logits `[rows, vocabulary]`, in float32.
+    """Returns the head's input `[rows, hidden]` and the logits `[rows, vocabulary]`, as float32.
 
-    What comes between the last place where tokens meet something else than constants, the last
-    residual, and the logits is made anew for rows only. An export that gives logits of the last
-    token only has a node that takes it, which then takes the rows.
+    The nodes from the last one that combines several computed values (the last residual) to the
+    logits are rebuilt for the requested rows only. If an export computes logits of the last token
+    only, its node that selects the last token is replaced by the selection of the rows.
+
+    Args:
+        logits: The logits in the original graph.
+        rows: int32 `[rows]`, indices of tokens of the step.
+
+    Raises:
+        UnsupportedError: The nodes mix tokens.
     """
     chain: list[Node] = []
     value = logits
@@ -36,16 +43,16 @@ def wanted_logits(build: Builder, logits: Value, rows: Value) -> tuple[Value, Va
         before, axis = followed[0], token_axis(followed[0].shape)
         if token_axis(value.shape) is None and axis is not None:
             chain.append(node)
-            return _finished(build, _taken(build, before, rows), chain, node)
+            return _rebuild(build, _gather_rows(build, before, rows), chain, node)
         reason = mixes_tokens(node, {before: axis}) if isinstance(axis, int) else None
         if reason is not None:
             raise refusal(reason, node)
         chain.append(node)
         value = before
-    return _finished(build, _taken(build, value, rows), chain, None)
+    return _rebuild(build, _gather_rows(build, value, rows), chain, None)
 
 
-def _taken(build: Builder, value: Value, rows: Value) -> Value:
+def _gather_rows(build: Builder, value: Value, rows: Value) -> Value:
     axis = token_axis(value.shape)
     if (
         not isinstance(axis, int)
@@ -58,13 +65,15 @@ def _taken(build: Builder, value: Value, rows: Value) -> Value:
     return build.add(Gather(axis=axis), value, rows)
 
 
-def _finished(
+def _rebuild(
     build: Builder, value: Value, chain: list[Node], last: Node | None
 ) -> tuple[Value, Value]:
-    """The nodes of a chain, last first, on other tokens: what the last product reads, and logits.
+    """Rebuilds a chain of nodes on other tokens; returns the last product's input, and logits.
 
     Args:
-        last: The node that takes the last token, which is left out.
+        value: The chain's input at the requested rows.
+        chain: The nodes, last one first.
+        last: The node that selects the last token, which is omitted; None if there is none.
     """
     hidden = value
     for node in reversed(chain):
@@ -73,7 +82,7 @@ def _finished(
         if node is last:
             value = _without_axis(build, value, node)
         elif last is not None and isinstance(node.op, View):
-            continue  # views of one token only move axes of one element
+            continue  # views of one token only move axes of size 1
         else:
             others = [None if v is None else _of_rows(build, v) for v in node.inputs[1:]]
             value = build.add(node.op, value, *others)
@@ -87,10 +96,10 @@ def _matrix(build: Builder, value: Value) -> Value:
 
 
 def last_number(value: Value) -> int:
-    """The last dim of a value.
+    """Returns the last dim of a value.
 
     Raises:
-        UnsupportedError: It is no number.
+        UnsupportedError: It is not a number.
     """
     dim = value.shape[-1] if value.shape else None
     if not isinstance(dim, int):
@@ -99,7 +108,11 @@ def last_number(value: Value) -> int:
 
 
 def _without_axis(build: Builder, value: Value, node: Node) -> Value:
-    """What a node that takes the last token gives, with rows in its place."""
+    """Returns `value` in place of a node that selects the last token.
+
+    Raises:
+        UnsupportedError: The node does something else.
+    """
     rank = len(node.arg(0).shape or ())
     axis = token_axis(node.arg(0).shape)
     if isinstance(node.op, Gather):
@@ -117,12 +130,14 @@ def _without_axis(build: Builder, value: Value, node: Node) -> Value:
 
 
 def _is_last(index: object) -> bool:
-    """Whether an index is that of the last token of a step."""
+    """Returns whether an index is that of the last token of a step."""
     return index == -1 if isinstance(index, int) else str(index) in ("-1", f"-1+{TOKENS}")
 
 
 def _of_rows(build: Builder, value: Value) -> Value:
-    """A constant, with the number of rows where it has that of tokens."""
+    """Returns a constant shape with the dim of tokens replaced by that of rows; other values
+    unchanged.
+    """
     data = value.type.data
     if data is None or value.has_numbers:
         return value

@@ -1,4 +1,4 @@
-"""The heads of Q, K and V of a layer side by side, as RotateAndCache reads them."""
+"""Concatenates the heads of Q, K and V of a layer, as RotateAndCache reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ _BY_TOKEN = (0, 2, 1, 3)
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """Some columns of a value `[1, tokens, width]`."""
+    """A range of columns of a value `[1, tokens, width]`.
+
+    Attributes:
+        source: The value.
+        first: First column.
+        count: Number of columns.
+    """
 
     source: Value
     first: int
@@ -38,13 +44,16 @@ class _Columns:
 
     @property
     def is_whole(self) -> bool:
-        """Whether they are all of it."""
+        """Whether the range covers all columns."""
         shape = self.source.shape
         return shape is not None and provably_equal(shape[-1], self.count)
 
 
 class HeadJoiner:
-    """Puts heads side by side, with as few copies as their origin allows."""
+    """Concatenates heads of Q, K and V with as few copies as possible.
+
+    If they are three products of the same value, their weights are concatenated instead.
+    """
 
     def __init__(self, graph: Graph, build: Builder) -> None:
         self._build = build
@@ -53,28 +62,30 @@ class HeadJoiner:
         self._halves: dict[Value, Value | None] = {}
 
     def join(self, layer: LayerAttention) -> tuple[Value, list[Value | None]]:
-        """Heads of Q, K and V `[tokens, width]`, and the tables that turn the first two; None for
-        those where they are turned already, or do not turn.
+        """Returns the heads of Q, K and V `[tokens, width]`, and the cosine and sine tables of Q
+        and K.
+
+        The tables are None if Q and K are rotated already, or not at all.
         """
         op, (kv_heads, size) = layer.op, layer.geometry
         q = self._columns(layer.node.arg(0), op.q_offset, op.num_heads * size)
         k = self._columns(layer.key, 0, kv_heads * size)
         v = self._columns(layer.value, 0, kv_heads * size)
         tables: list[Value | None] = [None, None]
-        turns = [_rotary_of(part) for part in (q, k)]
-        if turns[0] is not None and turns[1] is not None:
-            found = self._tables(turns[0], turns[1])
-            if found is not None:
-                tables = [*found]
+        rotaries = [_rotary_of(part) for part in (q, k)]
+        if rotaries[0] is not None and rotaries[1] is not None:
+            shared = self._tables(rotaries[0], rotaries[1])
+            if shared is not None:
+                tables = [*shared]
                 q, k = (
-                    self._columns(turn.arg(0), turn.op.offset, part.count)
-                    for turn, part in zip(turns, (q, k), strict=True)
-                    if turn is not None and isinstance(turn.op, FusedRotary)
+                    self._columns(rotary.arg(0), rotary.op.offset, part.count)
+                    for rotary, part in zip(rotaries, (q, k), strict=True)
+                    if rotary is not None and isinstance(rotary.op, FusedRotary)
                 )
         return self._flat(self._together([q, k, v])), tables
 
     def flat(self, value: Value) -> Value:
-        """`[1, tokens, width]` as `[tokens, width]` in float32."""
+        """Reshapes `[1, tokens, width]` to `[tokens, width]` in float32."""
         return self._flat(value)
 
     def _flat(self, value: Value) -> Value:
@@ -85,7 +96,9 @@ class HeadJoiner:
         return value if wide else self._build.add(Cast(DType.FLOAT32), value)
 
     def _columns(self, value: Value, offset: int, count: int) -> _Columns:
-        """Where the heads of a value lie: `[1, tokens, width]`, or by head."""
+        """Returns heads as columns of a value `[1, tokens, width]`; transposes heads of rank 4 if
+        needed.
+        """
         if value.type.rank == 3:
             return _Columns(value, offset, count)
         heads = find_heads(value, transposed=False)
@@ -97,7 +110,7 @@ class HeadJoiner:
         return _Columns(self._build.add(Reshape(1), apart, shape), 0, count)
 
     def _together(self, parts: Sequence[_Columns]) -> Value:
-        """Columns side by side."""
+        """Returns the concatenation of columns; their source itself if they are all of it."""
         first, at = parts[0], 0
         for part in parts:
             if part.source is not first.source or part.first != at:
@@ -115,7 +128,9 @@ class HeadJoiner:
         return self._build.add(Slice(), part.source, *(self._build.ints(n) for n in bounds))
 
     def _product(self, parts: Sequence[_Columns]) -> Value | None:
-        """One product in place of three of the same value; None where they are none."""
+        """Returns one product that replaces several of the same value; None if they are not such
+        products.
+        """
         sources = [part.source for part in parts if part.is_whole]
         adds = [s.producer for s in sources]
         if len(sources) < len(parts) or any(self._is_shared(s) for s in sources):
@@ -125,23 +140,27 @@ class HeadJoiner:
         nodes = [v.producer for v in bare]
         if any(self._is_shared(v) for v in bare) or len({b is None for b in biases}) > 1:
             return None
-        made = self._merged([n for n in nodes if n is not None]) if None not in nodes else None
+        merged = self._merged([n for n in nodes if n is not None]) if None not in nodes else None
         vectors = [b[1] for b in biases if b is not None]
-        if made is None or not vectors:
-            return made
-        return self._build.add(Add(), made, self._build.constant(np.concatenate(vectors)))
+        if merged is None or not vectors:
+            return merged
+        return self._build.add(Add(), merged, self._build.constant(np.concatenate(vectors)))
 
     def _merged(self, nodes: Sequence[Node]) -> Value | None:
         first = nodes[0]
         if any(n.input(0) is not first.arg(0) for n in nodes) or len(set(nodes)) < len(nodes):
             return None
         weights = [[None if v is None else v.numbers for v in n.inputs[1:]] for n in nodes]
-        counts = {tuple(w is None for w in own) for own in weights}
+        counts = {tuple(w is None for w in operands) for operands in weights}
         constant = all(v is None or v.is_constant for n in nodes for v in n.inputs[1:])
         if len(counts) > 1 or not constant:
             return None
         if all(isinstance(n.op, MatMul) for n in nodes):
-            matrices = [own[0] for own in weights if own[0] is not None and own[0].ndim == 2]
+            matrices = [
+                operands[0]
+                for operands in weights
+                if operands[0] is not None and operands[0].ndim == 2
+            ]
             if len(matrices) < len(nodes):
                 return None
             whole = self._build.constant(np.concatenate(matrices, axis=1))
@@ -151,19 +170,21 @@ class HeadJoiner:
         ops = [n.op for n in nodes if isinstance(n.op, MatMulNBits)]
         if len(ops) < len(nodes) or len({replace(op, N=1) for op in ops}) > 1 or first.op.steps:
             return None
-        # All inputs have the columns of the product as their first axis, or in its order.
+        # All inputs have the columns of the product as first axis, or in the same order.
         joined = [
-            None if own[0] is None else self._build.constant(np.concatenate(own))
-            for own in zip(*weights, strict=True)
+            None if operands[0] is None else self._build.constant(np.concatenate(operands))
+            for operands in zip(*weights, strict=True)
         ]
         return self._build.add(replace(first.op, N=sum(op.N for op in ops)), first.arg(0), *joined)
 
     def _is_shared(self, value: Value) -> bool:
-        """Whether more than one node reads a value."""
+        """Returns whether a value is a graph output, or not read by exactly one node."""
         return value in self._outputs or len(self._users.get(value, ())) != 1
 
     def _tables(self, *turns: Node) -> tuple[Value, Value] | None:
-        """Cosines and sines `[tokens, size / 2]` of both rotations, where they are the same."""
+        """Returns the cosines and sines `[tokens, size / 2]` that both rotations share; None if
+        they differ.
+        """
         if any(turns[0].inputs[1:] != turn.inputs[1:] for turn in turns):
             return None
         halves = [self._half(v) for v in turns[0].inputs[1:3] if v is not None]
@@ -172,7 +193,7 @@ class HeadJoiner:
         return halves[0], halves[1]
 
     def _half(self, table: Value) -> Value | None:
-        """The first half of each row of a table, where the second is the same."""
+        """Returns the first half of each row of a table; None if the second half differs."""
         if table not in self._halves:
             self._halves[table] = self._find_half(table)
         return self._halves[table]
@@ -203,21 +224,21 @@ class HeadJoiner:
         )
         if width is None or not plain:
             return None
-        found = self._build.add(Reshape(1), half, self._build.dims((symbol(TOKENS), width)))
+        result = self._build.add(Reshape(1), half, self._build.dims((symbol(TOKENS), width)))
         for step in reversed(steps):
-            found = self._build.add(step.op, found, *step.inputs[1:])
-        wide = found.dtype is DType.FLOAT32
-        return found if wide else self._build.add(Cast(DType.FLOAT32), found)
+            result = self._build.add(step.op, result, *step.inputs[1:])
+        wide = result.dtype is DType.FLOAT32
+        return result if wide else self._build.add(Cast(DType.FLOAT32), result)
 
 
 def _last(value: Value) -> int | None:
-    """The last dim, where it is a number."""
+    """Returns the last dim if it is a number, else None."""
     dim = value.shape[-1] if value.shape else None
     return dim if isinstance(dim, int) else None
 
 
 def _by_number(node: Node) -> bool:
-    """Whether a node has one operand, and a constant of one element behind it."""
+    """Returns whether a node has two inputs, the second a constant of one element."""
     other = node.input(1)
     return (
         len(node.inputs) == 2
@@ -238,7 +259,7 @@ def _rotary_of(part: _Columns) -> Node | None:
 
 
 def _bias(node: Node | None) -> tuple[Value, np.ndarray] | None:
-    """What a constant vector is added to, and that."""
+    """Returns (x, vector) if a node adds a constant vector to x, else None."""
     if node is None or not isinstance(node.op, Add):
         return None
     for index in (0, 1):

@@ -1,14 +1,13 @@
-"""A decoder that is given its past and gives what it becomes -> one over a cache in pages.
+"""Rewrites a decoder with past inputs and present outputs to one with a paged KV cache.
 
-A graph as exporters write it reads past keys and values, and gives them with new rows behind: each
-length is another shape, and each step copies all of it. Here it gets the form that
-`clrt.models.decoders.graph` gives decoders of its own. The tokens of a step, of whatever texts,
-stand in one batch `[1, tokens, …]`. All nodes but attention compute each token by itself, which is
-checked, and stay as they are; attention over past and new rows becomes RotateAndCache and
-PagedAttention, which know of each token its text and its place. What said so before, the padding
-mask and the length of the past, then has no reader.
+Exported graphs read past keys and values, and return them with new rows appended: each length is
+another shape, and each step copies the whole cache. The rewritten graph has the form of
+`clrt.models.decoders.graph`. The tokens of a step, of any number of texts, form one batch `[1,
+tokens, …]`. All nodes except attention compute each token independently, which is checked, and are
+unchanged; attention becomes RotateAndCache and PagedAttention, which know the text and position of
+each token. The padding mask and the length of the past are then unused.
 
-What a file does otherwise is refused with the name of the node: there is no slower way behind.
+Anything else in a file is an error that names the node: there is no slower fallback.
 """
 
 from __future__ import annotations
@@ -46,21 +45,21 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.passes.pipeline import find_subgraphs, tidy
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
-# What inputs of such a graph are called, whatever a file calls its values.
+# Names of the inputs of the rewritten graph; values of the file with these names are renamed.
 _INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(MAX_SLABS)))
 
 
 @dataclass(frozen=True)
 class PagedDecoder:
-    """A decoder over a cache in pages.
+    """A decoder with a paged KV cache.
 
     Attributes:
-        graph: As `clrt.models.decoders.graph` describes it.
-        layers, kv_heads, head_size: What a page holds.
-        heads: Of queries in the first layer.
-        hidden, vocabulary: What logits are made of, and how many tokens they are for.
-        places: How many places its tables have, or its masks are known for; None where nothing
-            limits them.
+        graph: As described in `clrt.models.decoders.graph`.
+        layers, kv_heads, head_size: Sizes that determine a page.
+        heads: Number of query heads of the first layer.
+        hidden, vocabulary: Width of the head's input, and of the logits.
+        places: Maximum number of positions, limited by tables or by the masks that were checked;
+            None for no limit.
     """
 
     graph: Graph
@@ -74,15 +73,16 @@ class PagedDecoder:
 
 
 def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) -> PagedDecoder:
-    """Rewrites a decoder; the graph given is used up.
+    """Rewrites a decoder to a paged KV cache; consumes `graph`.
 
     Args:
-        graph: Of the dims that `names` says.
-        cache: The dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
-        context: The most tokens of a text.
+        graph: A graph with the dims of `clrt.models.decoders.io_names`.
+        names: Its inputs and outputs.
+        cache: Dtype of the cache: float32, float16, bfloat16, or uint8 for 8 bits.
+        context: Maximum number of tokens of a text.
 
     Raises:
-        UnsupportedError: It does what has no form over pages; the node is named.
+        UnsupportedError: A node has no paged form; it is named.
     """
     tidy(graph)
     append_to_pasts(graph, names, StepProbe(graph, names))
@@ -91,14 +91,14 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
     reader = VisibilityReader(probe, context)
     attention = find_attention(graph, names, reader, report)
     sizes = read_sizes(graph, names, set(attention), probe)
-    made = _DecoderRewriter(graph, names, attention, cache).rewrite(sizes)
+    decoder = _DecoderRewriter(graph, names, attention, cache).rewrite(sizes)
     if reader.longest == min(context, MOST_KEYS):
-        return made
-    return replace(made, places=min(made.places or reader.longest, reader.longest))
+        return decoder
+    return replace(decoder, places=min(decoder.places or reader.longest, reader.longest))
 
 
 class _DecoderRewriter:
-    """Rewrites one graph."""
+    """Rewrites the graph of one decoder."""
 
     def __init__(
         self, graph: Graph, names: DecoderNames, attention: dict[Node, LayerAttention], cache: DType
@@ -121,37 +121,37 @@ class _DecoderRewriter:
         self._joiner = HeadJoiner(graph, build)
 
     def rewrite(self, sizes: StepSizes) -> PagedDecoder:
-        """The decoder."""
-        now: dict[Value, Value] = {}
-        for given in self._graph.inputs:
-            if given.name == self._names.tokens:
-                now[given] = self._like(self._column(_TOKEN), given)
-            elif given.name == self._names.places:
-                now[given] = self._like(self._places, given)
+        """Returns the rewritten decoder."""
+        replacements: dict[Value, Value] = {}
+        for graph_input in self._graph.inputs:
+            if graph_input.name == self._names.tokens:
+                replacements[graph_input] = self._like(self._column(_TOKEN), graph_input)
+            elif graph_input.name == self._names.places:
+                replacements[graph_input] = self._like(self._places, graph_input)
         for node in self._graph.nodes:
             if node in self._attention:
-                now[node.output] = self._attend(self._attention[node])
+                replacements[node.output] = self._attend(self._attention[node])
                 continue
-            node.inputs = [None if v is None else now.get(v, v) for v in node.inputs]
+            node.inputs = [None if v is None else replacements.get(v, v) for v in node.inputs]
             self._nodes.append(node)
             for value in sizes.places.intersection(node.outputs):
-                now[value] = self._like(self._places, value)
+                replacements[value] = self._like(self._places, value)
         outputs = dict(zip(self._graph.output_names, self._graph.outputs, strict=True))
         logits = outputs[self._names.logits]
-        return self._finished(now.get(logits, logits), sizes)
+        return self._finished(replacements.get(logits, logits), sizes)
 
     def _column(self, index: int) -> Value:
         return self._build.add(Gather(axis=1), self._step, self._build.numbers(index))
 
     def _like(self, column: Value, value: Value) -> Value:
-        """A value with the dtype and the shape of another one."""
+        """Casts and reshapes a column of `step` to the dtype and shape of a value."""
         assert value.shape is not None
         if column.dtype is not value.dtype:
             column = self._build.add(Cast(value.dtype), column)
         return self._build.add(Reshape(1), column, self._build.dims(value.shape))
 
     def _attend(self, layer: LayerAttention) -> Value:
-        """What takes the place of the attention of a layer."""
+        """Returns the paged replacement of a layer's attention."""
         op, shows, build = layer.op, layer.shows, self._build
         x, tables = self._joiner.join(layer)
         geometry = (op.num_heads, self._kv_heads, self._head_size, layer.layer)
@@ -171,8 +171,10 @@ class _DecoderRewriter:
         build = self._build
         hidden, wanted = wanted_logits(build, logits, self._rows)
         width, vocabulary = (last_number(v) for v in (hidden, wanted))
-        asked, token, logprob = sample_next(build, wanted, self._places, self._rows, vocabulary)
-        inputs = [self._step, self._table, self._rows, *asked, *self._given]
+        sampler_inputs, token, logprob = sample_next(
+            build, wanted, self._places, self._rows, vocabulary
+        )
+        inputs = [self._step, self._table, self._rows, *sampler_inputs, *self._given]
         outputs = {"token": token, "logprob": logprob, "logits": wanted, "hidden": hidden}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self._slabs)}
         graph = build.graph(self._graph.name, inputs, outputs.values(), list(outputs))
@@ -192,7 +194,7 @@ class _DecoderRewriter:
 
 
 def _rename(graph: Graph, taken: Collection[str]) -> None:
-    """Gives other names to values that have one of these."""
+    """Renames values whose names are in `taken`."""
     names = Names(graph.names().union(taken))
     for value in list(graph.values()):
         if value.name in taken:
@@ -200,25 +202,28 @@ def _rename(graph: Graph, taken: Collection[str]) -> None:
 
 
 def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
-    """Refuses a graph in which tokens reach each other, or that still has a past.
+    """Raises if tokens affect each other, or if a value still depends on the past.
 
     Args:
-        nodes: Those that the file has.
+        nodes: The nodes of the original graph.
+
+    Raises:
+        UnsupportedError: Naming the first such node.
     """
     given, tokens = set(graph.inputs), dict[Value, int]()
-    own = set(nodes)
+    original = set(nodes)
     for node in graph.nodes:
         for value in (v for v in node.inputs if v is not None):
             if value in sizes.odd:
                 raise refusal(sizes.odd[value], node)
             if value.producer is None and not value.is_constant and value not in given:
                 raise refusal(f"it reads '{value.name}'", node)
-        reason = mixes_tokens(node, tokens) if node in own else None
+        reason = mixes_tokens(node, tokens) if node in original else None
         for value in node.outputs:
             axis = token_axis(value.shape)
             if isinstance(axis, int):
                 tokens[value] = axis
-            elif node in own:
+            elif node in original:
                 reason = reason or axis
             if any(isinstance(d, Expr) and PAST in d.symbols for d in value.shape or ()):
                 reason = f"the size of '{value.name}' depends on the past"
@@ -227,11 +232,11 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
 
 
 def _shortest_table(graph: Graph, places: Value) -> int | None:
-    """How many rows the shortest table has that is looked up by places."""
-    found, lengths = {places}, list[int]()
+    """Returns the rows of the shortest table indexed by positions; None if there is none."""
+    positions, lengths = {places}, list[int]()
     for node in graph.nodes:
-        if isinstance(node.op, (View, Cast)) and node.arg(0) in found:
-            found.add(node.output)
-        if isinstance(node.op, Gather) and node.arg(1) in found and node.arg(0).is_constant:
+        if isinstance(node.op, (View, Cast)) and node.arg(0) in positions:
+            positions.add(node.output)
+        if isinstance(node.op, Gather) and node.arg(1) in positions and node.arg(0).is_constant:
             lengths.append(node.arg(0).dims[node.op.axis])
     return min(lengths, default=None)

@@ -1,4 +1,4 @@
-"""Values of a decoder that follow from the sizes of a step, where others read them by token."""
+"""Values of a decoder that depend only on sizes of a step, and are used together with tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PER_STEP = "'{}' depends on how many tokens came before, or on their order in a
 
 @dataclass(frozen=True, eq=False)
 class StepSizes:
-    """What follows from sizes.
+    """Classification of the values that depend only on sizes.
 
     Attributes:
-        places: Values that are the places of the tokens of a step.
-        odd: Those that are neither places nor the same number everywhere, and by-token nodes read
-            them, with a reason: no graph over pages has them.
+        places: Values that are the positions of the tokens of a step.
+        odd: Values used with tokens that are neither positions nor one number everywhere, with the
+            reason why they cannot be paged.
     """
 
     places: set[Value] = field(default_factory=set)
@@ -35,12 +35,12 @@ class StepSizes:
 def read_sizes(
     graph: Graph, names: DecoderNames, attention: Set[Node], probe: StepProbe
 ) -> StepSizes:
-    """Looks through a decoder that is given its past.
+    """Classifies the values of a decoder that depend only on sizes.
 
     Args:
-        attention: Nodes that read masks and lengths, which are understood already.
+        attention: Attention nodes, whose masks and lengths were checked already.
     """
-    found = StepSizes()
+    sizes = StepSizes()
     data = names.data | {names.places}
     by_token = {v for v in graph.inputs if v.name in data}
     sized = {v for v in graph.inputs if v not in by_token}
@@ -54,19 +54,19 @@ def read_sizes(
                 places = _counts_tokens(value) and _is_places(value, probe)
                 (by_token if places else sized).add(value)
                 if places:
-                    found.places.add(value)
+                    sizes.places.add(value)
             continue
         by_token.update(node.outputs)
         if node in attention:
             continue
         for value in read:
-            if value in sized and value not in found.odd and _is_odd(value, probe):
-                found.odd[value] = _PER_STEP.format(value.name)
-    return found
+            if value in sized and value not in sizes.odd and _is_odd(value, probe):
+                sizes.odd[value] = _PER_STEP.format(value.name)
+    return sizes
 
 
 def _counts_tokens(value: Value) -> bool:
-    """Whether a value may have a number for each token of a step."""
+    """Returns whether a value is an integer tensor with one element per token."""
     shape = value.shape
     return (
         shape is not None
@@ -77,14 +77,16 @@ def _counts_tokens(value: Value) -> bool:
 
 def _is_places(value: Value, probe: StepProbe) -> bool:
     for past, new in STEPS:
-        found = probe.at(value, past, new)
-        if found is None or not np.array_equal(found.reshape(-1), np.arange(past, past + new)):
+        positions = probe.at(value, past, new)
+        if positions is None or not np.array_equal(
+            positions.reshape(-1), np.arange(past, past + new)
+        ):
             return False
     return True
 
 
 def _is_odd(value: Value, probe: StepProbe) -> bool:
-    """Whether it is neither a shape without the past nor the same number everywhere."""
+    """Returns whether a value depends on the past as a shape, or has different numbers."""
     if value.is_constant:
         elements = value.type.data
         return elements is None or any(

@@ -1,8 +1,8 @@
-"""Checks that nodes compute each token from itself alone.
+"""Checks that nodes compute each token independently.
 
-Tokens of several texts stand side by side in one batch, `[1, tokens, …]`. That is the same as each
-text on its own where no node but attention lets one token reach another: the axis of tokens keeps
-its order, and is neither summed over, cut nor looked up.
+The tokens of several texts form one batch `[1, tokens, …]`. The results are those of each text
+alone if no node except attention mixes tokens: the axis of tokens keeps its order, and is not
+reduced, sliced or indexed.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ _LOOKED_UP = (GatherElements, ScatterElements)
 
 
 def token_axis(shape: Shape | None) -> int | str | None:
-    """The axis of tokens, which may have several elements of each; a reason where there is none
-    of its own, None where nothing of the shape depends on tokens.
+    """Returns the axis of tokens of a shape, which may have several elements per token.
+
+    None if no dim depends on the number of tokens; a reason (str) if no single axis is the tokens'.
     """
     if shape is None:
         return "its rank is not known"
-    found = [k for k, d in enumerate(shape) if isinstance(d, Expr) and TOKENS in d.symbols]
-    if not found:
+    axes = [k for k, d in enumerate(shape) if isinstance(d, Expr) and TOKENS in d.symbols]
+    if not axes:
         return None
-    if len(found) > 1 or _each(shape, found[0]) is None:
+    if len(axes) > 1 or _each(shape, axes[0]) is None:
         return f"tokens are no axis of {[str(d) for d in shape]}"
-    return found[0]
+    return axes[0]
 
 
 def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
-    """Why a node may let one token reach another; None where it cannot.
+    """Returns why a node may mix tokens; None if it does not.
 
     Args:
-        tokens: The axis of tokens of each value that has one.
+        tokens: Axis of tokens of each value that has one.
     """
     axes = {i: tokens[v] for i, v in enumerate(node.inputs) if v is not None and v in tokens}
     op = node.op
@@ -89,7 +90,9 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
 
 
 def _used_axes(node: Node, rank: int) -> set[int] | None:
-    """The axes of input 0 along which an op moves or joins elements; None for an unknown op."""
+    """Returns the axes of input 0 along which an op moves or combines elements; None for an unknown
+    op.
+    """
     op = node.op
     if isinstance(op, (Transpose, Expand)):
         return set()
@@ -110,7 +113,7 @@ def _used_axes(node: Node, rank: int) -> set[int] | None:
 
 
 def _each(shape: Shape, axis: int) -> int | None:
-    """How many elements of an axis belong to a token; None where it is no axis of tokens."""
+    """Returns the number of elements per token of an axis; None if it is not an axis of tokens."""
     dim, tokens = shape[axis], symbol(TOKENS)
     if provably_equal(dim, tokens):
         return 1
@@ -120,9 +123,9 @@ def _each(shape: Shape, axis: int) -> int | None:
 
 
 def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Of operands that are broadcast against each other."""
+    """Returns why broadcast operands do not have tokens on the same axis; None if they do."""
     if isinstance(node.op, FusedRotary):
-        return None  # its shapes say all: places of x and of the tables are one
+        return None  # its shapes imply that x and the tables have the same positions
     rank = len(node.output.shape or ())
     behind = set()
     for index, axis in axes.items():
@@ -140,14 +143,16 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
 
 
 def _product(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Tokens may be rows of A, or columns of B: the angles of rotations come as such."""
-    turned = [
+    """Returns why a product mixes tokens; None if they are rows of A or columns of B (as in rotary
+    angles).
+    """
+    transposed = [
         any(getattr(node.op, name, 0) for name in pair)
         for pair in (("trans_a", "transA"), ("trans_b", "transB"))
     ]
     ranks = [len(node.arg(i).shape or ()) for i in (0, 1)]
-    # The axes that are summed over.
-    columns, rows = ranks[0] - 1 - turned[0], ranks[1] - 2 + turned[1]
+    # The reduced axes.
+    columns, rows = ranks[0] - 1 - transposed[0], ranks[1] - 2 + transposed[1]
     if {0, 1} <= axes.keys() or axes.get(0) == columns or axes.get(1) == rows:
         return "it multiplies tokens with each other"
     return None
@@ -155,12 +160,12 @@ def _product(node: Node, axes: Mapping[int, int]) -> str | None:
 
 def _viewed(node: Node, axis: int | None) -> str | None:
     before, after = node.arg(0).shape or (), node.output.shape or ()
-    found = token_axis(after)
-    if axis is None or not isinstance(found, int):
+    after_axis = token_axis(after)
+    if axis is None or not isinstance(after_axis, int):
         return "it reads tokens where only sizes are expected"
-    heads = product(before[:axis]), product(after[:found])
+    heads = product(before[:axis]), product(after[:after_axis])
     first = provably_equal(heads[0], 1) and provably_equal(heads[1], 1)
-    each = _each(before, axis), _each(after, found)
+    each = _each(before, axis), _each(after, after_axis)
     if first or (provably_equal(*heads) and each[0] == each[1]):
         return None
     return "it views elements of several tokens as one"

@@ -1,4 +1,4 @@
-"""What queries of an attention see: keys of which distance, at what price."""
+"""Recognises attention masks: windows, ALiBi biases, and sinks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.models.decoders.paging.refusal import refusal
-from clrt.models.decoders.paging.step_probe import MOST_ELEMENTS, STEPS, StepProbe
+from clrt.models.decoders.paging.step_probe import MAX_ELEMENTS, STEPS, StepProbe
 from clrt.ops.attention.fused_attention import FusedAttention
 
-# A score with that much taken off has no weight in a softmax.
+# Scores at or below this are masked: they have no weight in a softmax.
 _HIDDEN = -1e4
 _FEW_KEYS = 1 << 10
 MOST_KEYS = 1 << 17
-"""No window is looked for among more keys."""
+"""Maximum number of keys among which a window is searched."""
 
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """Which keys a token sees: those of its text up to its own place, but for what is said here.
+    """The keys that a token attends to: those of its text up to itself, except as follows.
 
     Attributes:
-        window: How many keys before its place; -1 for all.
-        slopes: float32 `[heads]`: what a key's distance, times this, takes off its score (ALiBi).
-        sinks: float32 `[heads]`, or `[1]` for all: the score of one more key, without a value.
+        window: Number of preceding keys; -1 for all.
+        slopes: float32 `[heads]`: ALiBi slopes, multiplied by a key's distance and subtracted from
+            its score.
+        sinks: float32 `[heads]`: score of an additional key without a value.
     """
 
     window: int = -1
@@ -36,13 +37,13 @@ class AttentionPattern:
 
 
 class VisibilityReader:
-    """Reads off masks, by what they are in a few steps, what they mean.
+    """Recognises masks by their elements in a few steps.
 
     Attributes:
-        longest: Up to so many tokens of a text masks are known.
+        longest: Text length in tokens up to which masks were checked.
 
     Args:
-        context: The most tokens of a text; a window of as many is none.
+        context: Maximum number of tokens of a text; a window as long as it is ignored.
     """
 
     def __init__(self, probe: StepProbe, context: int) -> None:
@@ -51,13 +52,14 @@ class VisibilityReader:
         self._found: dict[tuple[Value, bool], AttentionPattern] = {}
 
     def of(self, node: Node, sink: bool) -> AttentionPattern:
-        """What a FusedAttention over past and present shows.
+        """Returns the attention pattern of a FusedAttention over past and present.
 
         Args:
-            sink: Whether its keys have one more, of zeros, behind them.
+            sink: Whether its keys have an additional row of zeros at the end.
 
         Raises:
-            UnsupportedError: It is not causal, or adds to scores what is neither mask nor ALiBi.
+            UnsupportedError: It is not causal, or adds to scores something other than a mask or
+                ALiBi.
         """
         op, mask, lengths = node.op, node.input(3), node.input(4)
         assert isinstance(op, FusedAttention)
@@ -77,14 +79,14 @@ class VisibilityReader:
         if lengths is None:
             return
         for past, new in STEPS:
-            found = self._probe.at(lengths, past, new)
-            if found is None or found.size != 1 or int(found.flat[0]) != past + new:
+            elements = self._probe.at(lengths, past, new)
+            if elements is None or elements.size != 1 or int(elements.flat[0]) != past + new:
                 raise refusal(f"'{lengths.name}' is not how many keys there are", node)
 
     def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
-        """What the longest row says; it must hold for steps of several tokens, too."""
+        """Derives the pattern from the longest row; checks it in steps of several tokens."""
         longest = self.longest
-        while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MOST_ELEMENTS:
+        while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MAX_ELEMENTS:
             longest //= 2
         (row,) = self._rows(node, mask, longest - 1, 1, sink)
         seen = int((row.scores[0] > _HIDDEN).sum())
@@ -97,19 +99,19 @@ class VisibilityReader:
         steps = list(STEPS)
         if 0 <= window < longest - 4:
             steps.append((window, 3))
-        found = [row, *(r for p, n in steps for r in self._rows(node, mask, p, n, sink))]
-        for one in found:
+        rows = [row, *(r for p, n in steps for r in self._rows(node, mask, p, n, sink))]
+        for one in rows:
             one.check(node, window, slopes)
         sinks = row.sinks
-        others = [one.sinks for one in found if one.sinks is not None]
+        others = [one.sinks for one in rows if one.sinks is not None]
         if sinks is not None and any(not np.array_equal(one, sinks) for one in others):
             raise refusal("its sink differs by token", node)
         heads = self._heads(node)
-        wide = np.float32
+        float32 = np.float32
         return AttentionPattern(
             window,
-            np.broadcast_to(slopes, heads).astype(wide) if slopes.any() else None,
-            None if sinks is None else np.broadcast_to(sinks, heads).astype(wide),
+            np.broadcast_to(slopes, heads).astype(float32) if slopes.any() else None,
+            None if sinks is None else np.broadcast_to(sinks, heads).astype(float32),
         )
 
     @staticmethod
@@ -118,30 +120,36 @@ class VisibilityReader:
         return (node.op.num_heads,)
 
     def _rows(self, node: Node, mask: Value, past: int, new: int, sink: bool) -> Iterator[_MaskRow]:
-        """The rows of a mask in a step."""
-        found = self._probe.at(mask, past, new)
-        if found is None:
+        """Yields the rows of a mask in a step."""
+        elements = self._probe.at(mask, past, new)
+        if elements is None:
             raise refusal(f"its mask '{mask.name}' depends on data, or is too large", node)
-        if found.dtype == bool:
-            found = np.where(found, 0.0, -np.inf)
-        scores = np.asarray(found, np.float64).reshape((1,) * (4 - found.ndim) + found.shape)
+        if elements.dtype == bool:
+            elements = np.where(elements, 0.0, -np.inf)
+        scores = np.asarray(elements, np.float64).reshape(
+            (1,) * (4 - elements.ndim) + elements.shape
+        )
         keys = past + new + int(sink)
         if scores.shape[0] != 1 or scores.shape[2] not in (1, new) or scores.shape[3] != keys:
             raise refusal(f"its mask '{mask.name}' {mask.type} has another shape", node)
         scores = np.broadcast_to(scores, (*scores.shape[:2], new, keys))[0]
         for query in range(new):
-            own = scores[:, query]
-            yield _MaskRow(past + query, own[:, : past + new], own[:, -1] if sink else None)
+            scores_of_query = scores[:, query]
+            yield _MaskRow(
+                past + query,
+                scores_of_query[:, : past + new],
+                scores_of_query[:, -1] if sink else None,
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class _MaskRow:
-    """What a mask adds for one token.
+    """The mask of one token.
 
     Attributes:
-        place: Of the token.
-        scores: `[heads, keys]`.
-        sinks: Of the key behind them, `[heads]`.
+        place: Position of the token.
+        scores: `[heads, keys]`, added to the scores.
+        sinks: `[heads]`, added to the score of the additional key; None without it.
     """
 
     place: int
@@ -149,14 +157,14 @@ class _MaskRow:
     sinks: Array | None
 
     def check(self, node: Node, window: int, slopes: Array) -> None:
-        """Raises UnsupportedError where the row is not what others say."""
+        """Raises UnsupportedError if the row does not match the pattern."""
         distance = self.place - np.arange(self.scores.shape[1])
         seen = (distance >= 0) & ((distance <= window) | (window < 0))
         if ((self.scores > _HIDDEN) != seen).any():
             raise refusal("it does not show each token those up to its own place", node)
-        own = self.scores[:, self.place : self.place + 1]
-        wanted = -slopes[:, None] * distance[seen]
-        if not np.allclose(self.scores[:, seen] - own, wanted, 1e-3, 1e-4):
+        own_score = self.scores[:, self.place : self.place + 1]
+        expected = -slopes[:, None] * distance[seen]
+        if not np.allclose(self.scores[:, seen] - own_score, expected, 1e-3, 1e-4):
             raise refusal("it adds to scores what is neither a mask nor ALiBi", node)
         if self.sinks is not None and not np.isfinite(self.sinks).all():
             raise refusal("its last key is hidden", node)

@@ -45,7 +45,7 @@ _ALIGNMENT = 1 << 12
 
 
 def export_model(graph: Graph) -> onnx.ModelProto:
-    """The ONNX model that computes what a graph does.
+    """Returns the ONNX model that computes what a graph does.
 
     Args:
         graph: With symbolic dims, as the optimiser leaves it; it stays as it is.
@@ -82,7 +82,7 @@ class _InlineTensors:
     """Tensors in the model itself."""
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
-        """A tensor with these elements."""
+        """Returns a tensor with these elements."""
         if array.dtype.kind == "U":
             array = array.astype(object)
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
@@ -148,7 +148,7 @@ class _ExportContext:
         self.names = Names()
 
     def attribute(self, value: Any) -> Any:
-        """An attribute as `make_node` takes it."""
+        """Returns an attribute as `make_node` takes it."""
         return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
@@ -165,7 +165,7 @@ class _GraphExporter:
         self._symbolic = SymbolicConstants(self, self.source)
 
     def main(self) -> onnx.GraphProto:
-        """The graph of the model."""
+        """Returns the graph of the model."""
         graph = self._graph
         inputs = [self._formal(v, named=True) for v in graph.inputs]
         pairs = list(zip(graph.output_names, graph.outputs, strict=True))
@@ -181,7 +181,7 @@ class _GraphExporter:
         return self._proto(inputs, outputs)
 
     def inner(self, captured: Sequence[str]) -> onnx.GraphProto:
-        """The graph of a node; its last inputs are the values that it captures."""
+        """Returns the graph of a node; its last inputs are the values that it captures."""
         graph = self._graph
         own = len(graph.inputs) - len(captured)
         inputs = [self._formal(v, named=False) for v in graph.inputs[:own]]
@@ -271,19 +271,19 @@ class _GraphExporter:
         return None if self._outer is None else self._outer._known(value)
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attrs: int) -> str:
-        """The output of a new node."""
+        """Returns the output of a new node."""
         output = self._context.names.unique(name)
         self._nodes.append(helper.make_node(op_type, inputs, [output], output, **attrs))
         return output
 
     def numbers(self, data: Array, name: str) -> str:
-        """A new initializer."""
+        """Returns a new initializer."""
         name = self._context.names.unique(name)
         self._initializers.append(self._context.store.tensor(data, name))
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:
-        """A value, and its axis, whose size is a symbol: an input if it can."""
+        """Returns a value, and its axis, whose size is a symbol: an input if it can."""
         outer = None if self._outer is None else self._outer.source
         return (
             self._size(self._graph.inputs, symbol)
@@ -300,7 +300,7 @@ class _GraphExporter:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes in topological order; they keep their order where it is one."""
+    """Returns the nodes in topological order; they keep their order where it is one."""
     producers = {name: i for i, node in enumerate(nodes) for name in node.output}
     state = [0] * len(nodes)
     order: list[onnx.NodeProto] = []

@@ -44,7 +44,7 @@ def recompose(graph: Graph) -> None:
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Whether a QuantizeLinear takes its scale and zero point from the range of its input.
+    """Returns whether a QuantizeLinear takes its scale and zero point from the range of its input.
 
     The optimiser leaves many forms of that. So the nodes are evaluated on samples, not matched.
     """
@@ -69,7 +69,7 @@ def _is_dynamic(node: Node) -> bool:
 
 
 def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
-    """The nodes between a value and others, in topological order; None if they read more."""
+    """Returns the nodes between x and `ends` in topological order; None if they read more."""
     order: dict[Node, None] = {}
     pending = [v.producer for v in ends]
     while pending:

@@ -27,7 +27,7 @@ _SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def attributes(op: Op, opset: int) -> dict[str, Any]:
-    """The attributes of a node that differ from the defaults of the opset.
+    """Returns the attributes of a node that differ from the defaults of the opset.
 
     Returns:
         By name ints, floats, strings, lists of these, arrays, graphs or type protos.
@@ -61,7 +61,7 @@ def attributes(op: Op, opset: int) -> dict[str, Any]:
 
 
 def _schema(op: IrOp, opset: int) -> Any:
-    """The schema of an op; None for a domain of which ONNX has none.
+    """Returns the schema of an op; None for a domain of which ONNX has none.
 
     Raises:
         UnsupportedError: The opset does not have the op.
@@ -101,7 +101,8 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def choose_opset(graphs: Sequence[Graph]) -> int:
-    """The oldest opset, from `OLDEST` on, that has every op, attribute and type of the graphs.
+    """Returns the oldest opset, from `OLDEST` on, that has every op, attribute and type of the
+    graphs.
 
     Raises:
         UnsupportedError: None has all; it names every node that the best one cannot hold.
@@ -122,7 +123,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
 
 
 def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetIdProto]:
-    """The opsets of every domain in the graphs."""
+    """Returns the opsets of every domain in the graphs."""
     domains = {n.op.domain for g in graphs for n in g.nodes} - {""}
     versions: Mapping[str, int] = {"": opset, **{d: _OTHER_DOMAINS[d] for d in sorted(domains)}}
     return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
@@ -161,7 +162,7 @@ def _reject_reason(node: Node, opset: int) -> str | None:
 
 
 def least_inputs(op: IrOp, opset: int) -> int:
-    """The least number of inputs of a node; those left out count."""
+    """Returns the least number of inputs of a node; those left out count."""
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
 
@@ -172,7 +173,7 @@ def _is_variadic(formals: Sequence[Any]) -> bool:
 
 
 def _schema_name(type_: TensorType) -> str:
-    """A type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
+    """Returns a type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
     if isinstance(type_, ContainerType):
         if type_.key is not None:
             return f"map({type_.key},{_schema_name(type_.element)})"

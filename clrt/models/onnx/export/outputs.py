@@ -11,7 +11,7 @@ from clrt.errors import ModelError
 
 
 def node_outputs(source: Path | bytes) -> set[str]:
-    """The names of the values that nodes compute, without those of subgraphs.
+    """Returns the names of the values that nodes compute, without those of subgraphs.
 
     Raises:
         ModelError: The file cannot be read.
@@ -20,7 +20,8 @@ def node_outputs(source: Path | bytes) -> set[str]:
 
 
 def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
-    """The model, serialized, with values as outputs behind its own; external data stay outside.
+    """Returns the model, serialized, with values as outputs behind its own; external data stay
+    outside.
 
     Raises:
         ModelError: The file cannot be read.

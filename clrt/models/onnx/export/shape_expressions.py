@@ -31,7 +31,7 @@ class SymbolicConstants:
 
     Args:
         nodes: Where they go.
-        source: The name of a value, and its axis, whose size is a symbol; None where none is.
+        source: The name of a value, and its axis, whose size is a symbol; None if none is.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SymbolicConstants:
         self._made: dict[str, str] = {}
 
     def constant(self, value: Value) -> str:
-        """The elements of a constant, numbers and dims, as the value that nodes compute.
+        """Returns the elements of a constant, numbers and dims, as the value that nodes compute.
 
         Raises:
             UnsupportedError: No value has a symbol as a dim of its own.
@@ -71,7 +71,7 @@ class SymbolicConstants:
         return result
 
     def dim(self, dim: Dim) -> str:
-        """A dim as int64[1]."""
+        """Returns a dim as int64[1]."""
         key = str(dim)
         if key not in self._made:
             self._made[key] = self._emit(dim)
@@ -128,7 +128,7 @@ def _is_natural(dim: Dim) -> bool:
 
 
 def reshape_numbers(node: Node) -> Array | None:
-    """The target of a Reshape as numbers, without `allowzero`; None where these cannot say it.
+    """Returns the target of a Reshape as numbers, without `allowzero`; None if these cannot say it.
 
     What is symbolic becomes 0, where the input has the same dim there, or else the one -1.
     """
