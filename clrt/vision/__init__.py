@@ -1,4 +1,4 @@
-"""Images: read, resampled and normalised on the device; classified, searched and cut out.
+"""Image models: preprocessing on the device, classification, detection, segmentation, embeddings.
 
 clrt.vision.Classifier("vit-base-patch16-224")("cat.jpg")
 """
@@ -27,7 +27,7 @@ __all__ = [
     "Segmenter",
 ]
 
-# Imported at first use.
+# Modules of the public classes, imported at first use.
 _HOMES = {
     "Classification": "classifier",
     "Classifier": "classifier",

@@ -1,4 +1,4 @@
-"""Heads of detectors: what rows of an output mean, by transformers' processors and by exports."""
+"""Heads of detectors: decodes outputs of transformers' models and of YOLO-like exports."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.vision.exports import Export
 
-# How transformers turns logits [queries, classes] into things, by its image processor: by a
-# softmax whose last class is nothing, or by a sigmoid over pairs of query and class, of which as
-# many are kept as there are queries (0) or at most this number.
+# How transformers scores logits [queries, classes], by image processor: _SOFTMAX, whose last class
+# means no object; or a sigmoid over (query, class) pairs, of which the best are kept: at most this
+# number, 0 for the number of queries.
 _SOFTMAX = -1
 _BY_PROCESSOR = {"Detr": _SOFTMAX, "Yolos": _SOFTMAX, "ConditionalDetr": 100,
                  "DeformableDetr": 100, "RTDetr": 0}  # fmt: skip
@@ -21,18 +21,19 @@ _BY_MODEL = {"detr": _SOFTMAX, "table-transformer": _SOFTMAX, "yolos": _SOFTMAX,
              "conditional_detr": 100, "dab-detr": 100, "deformable_detr": 100, "lw_detr": 100,
              "rt_detr": 0, "rt_detr_v2": 0, "d_fine": 0, "deimv2": 0, "rf_detr": 0}  # fmt: skip
 _BOXES = ("detect", "segment", "pose")
+# Tolerance of scores beyond 0 and 1, for rounding in half precision.
 _ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
 class Things:
-    """What a head found before any threshold.
+    """Detected objects before thresholding.
 
     Attributes:
         boxes: float `[n, 4]`: x1, y1, x2, y2.
-        classes: The class of each.
+        classes: Class indices, int `[n]`.
         scores: float `[n]`.
-        relative: Whether boxes are parts of the input's size, not its pixels.
+        relative: Whether boxes are fractions of the input's size instead of pixels.
     """
 
     boxes: Array
@@ -43,16 +44,16 @@ class Things:
 
 @dataclass(frozen=True)
 class QueryHead:
-    """`logits` [queries, classes] and `pred_boxes` [queries, 4], as DETR's kin have.
+    """Head of DETR-like models: `logits` `[queries, classes]` and `pred_boxes` `[queries, 4]`.
 
     Attributes:
-        pairs: As in `_BY_PROCESSOR`.
+        pairs: Scoring, a value of `_BY_PROCESSOR`.
     """
 
     pairs: int
 
     def things(self, logits: Array, boxes: Array) -> Things:
-        """The class of each query, or the best pairs of query and class."""
+        """Returns the best class of each query, or the best pairs of query and class."""
         logits = logits.astype(np.float64)
         if self.pairs == _SOFTMAX:
             powers = np.exp(logits - logits.max(-1, keepdims=True))
@@ -69,15 +70,16 @@ class QueryHead:
 def query_head(
     processor: str, model_type: str, classes: object, labels: Mapping[int, str]
 ) -> QueryHead:
-    """The head of a model with `logits` and `pred_boxes`.
+    """Returns the head of a model with outputs `logits` and `pred_boxes`.
 
     Args:
-        processor: The kind of its image processor: "Detr"; "" where no file says.
-        model_type: As its config.json has it; "" where it does not say.
-        classes: The last axis of its logits.
+        processor: Prefix of its image processor's class, such as "Detr"; "" if unknown.
+        model_type: `model_type` of its config.json; "" if unknown.
+        classes: Size of the last axis of `logits`; a symbol or None if not fixed.
+        labels: Class names by index.
 
     Raises:
-        UnsupportedError: Nothing says how logits become scores, or it is not known here.
+        UnsupportedError: The scoring cannot be inferred, or is not supported.
     """
     if processor in _BY_PROCESSOR:
         return QueryHead(_BY_PROCESSOR[processor])
@@ -99,13 +101,13 @@ def query_head(
 
 @dataclass(frozen=True)
 class BoxHead:
-    """One output with a box and scores per anchor or query, as YOLO's kin have.
+    """Head of YOLO-like models: one output with a box and scores per anchor or query.
 
     Attributes:
-        output: Its name.
-        classes: Number of classes; None where nothing says.
-        extra: Numbers per box besides: coefficients of masks, or keypoints.
-        export: The file's metadata.
+        output: Name of the output.
+        classes: Number of classes; None if unknown.
+        extra: Further numbers per box: mask coefficients or keypoints.
+        export: Metadata of the file; None if it has none of Ultralytics.
     """
 
     output: str
@@ -114,13 +116,17 @@ class BoxHead:
     export: Export | None
 
     def things(self, output: Array) -> tuple[Array, Array] | Things:
-        """Boxes (centre and size) `[n, 4]` and scores `[classes, n]` that overlap, or things.
+        """Decodes the output of one image.
 
         Args:
-            output: One image's, two axes.
+            output: Output of one image, two axes.
+
+        Returns:
+            Objects, if the head has already suppressed overlaps. Else candidate boxes as center and
+            size, `[n, 4]`, and scores `[classes, n]`.
 
         Raises:
-            UnsupportedError: The shape or the numbers are not those of a head that is known.
+            UnsupportedError: The shape or the numbers fit no supported head.
         """
         rows = output.astype(np.float32)
         relative = self.export is not None and self.export.is_rtdetr
@@ -144,17 +150,25 @@ class BoxHead:
         return np.ascontiguousarray(rows[:4].T), self._checked(scores)
 
     def _is_suppressed(self, shape: tuple[int, ...], wide: int | None, relative: bool) -> bool:
-        """Whether it is `[boxes, 6 + extra]`: a box, its score, its class."""
+        """Whether the output is `[boxes, 6 + extra]` after suppression: box, score and class.
+
+        Args:
+            wide: Numbers per anchor of a head without suppression; None if unknown.
+            relative: Whether the head is RT-DETR's.
+
+        Raises:
+            UnsupportedError: The metadata promise that form, and the shape is another.
+        """
         told = None if self.export is None else self.export.suppressed
         fits = shape[1] == 6 + self.extra
         if told and not fits:
             raise self._unknown(shape)
-        if told or relative:  # before 2026 RT-DETR's had the scores of all classes
+        if told or relative:  # RT-DETR exports before 2026 have the scores of all classes
             return bool(told)
         return fits and not (told is False and shape[0] == wide)
 
     def _has_objectness(self, shape: tuple[int, ...]) -> bool:
-        """Whether it is `[boxes, 5 + classes + extra]`, as YOLOv5's own exporter has it."""
+        """Whether the output is `[boxes, 5 + classes + extra]`, as by YOLOv5's own exporter."""
         own = self.export is not None and self.export.task == ""
         return own and self.classes is not None and shape[1] == 5 + self.classes + self.extra
 
@@ -196,14 +210,16 @@ class BoxHead:
 def box_head(
     output: str, protos: object, export: Export | None, labels: Mapping[int, str]
 ) -> BoxHead:
-    """The head of a model with one output of boxes.
+    """Returns the head of a model with one output of boxes.
 
     Args:
-        output: Its name.
-        protos: Channels of an output of mask prototypes beside it; None without.
+        output: Name of the output.
+        protos: Number of channels of an output with mask prototypes; None without one.
+        export: Metadata of the file; None if it has none of Ultralytics.
+        labels: Class names by index.
 
     Raises:
-        UnsupportedError: The metadata name a task that is no detector's.
+        UnsupportedError: The metadata name a task other than detection, or lack `kpt_shape`.
     """
     whole = labels.keys() == set(range(len(labels)))
     classes = len(labels) if labels and whole else None
@@ -221,10 +237,14 @@ def box_head(
 
 
 def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None:
-    """Refuses an export of another task.
+    """Checks that an export has one of the tasks that a class runs.
+
+    Args:
+        name: Name of the class.
+        tasks: Supported tasks; "" for files that name none.
 
     Raises:
-        UnsupportedError: It has one.
+        UnsupportedError: It has another task.
     """
     if export is None or export.task in tasks:
         return
@@ -236,7 +256,7 @@ def check_task(export: Export | None, name: str, tasks: tuple[str, ...]) -> None
 
 
 def as_corners(boxes: Array) -> Array:
-    """Boxes of centre and size as x1, y1, x2, y2."""
+    """Converts boxes from center and size to corners x1, y1, x2, y2."""
     middle, size = boxes[..., :2], boxes[..., 2:4]
     return np.concatenate([middle - size / 2, middle + size / 2], -1)
 

@@ -1,4 +1,4 @@
-"""Classifier: what is in an image."""
+"""Image classification."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Classification:
     """A class of an image.
 
     Attributes:
-        index: The class.
-        label: Its name.
-        score: Its probability; the number itself for a model of the problem_type "regression".
+        index: Class index.
+        label: Class name.
+        score: Probability; the raw output for models with problem_type "regression".
     """
 
     index: int
@@ -36,12 +36,12 @@ class Classification:
 
 
 class Classifier(ImageModel):
-    """Classifies images, by models such as ViT, ConvNeXT, Swin and MobileNet.
+    """Classifies images by models such as ViT, ConvNeXT, Swin and MobileNet.
 
-    Scores are probabilities by a softmax, or by a sigmoid where the config.json has the
-    problem_type "multi_label_classification" or the model has one class.
+    Scores are softmax probabilities, or sigmoid ones if config.json has the problem_type
+    "multi_label_classification" or the model has one class.
 
-    clrt.vision.Classifier("vit-base-patch16-224")("cat.jpg")
+        clrt.vision.Classifier("vit-base-patch16-224")("cat.jpg")
 
     Source: transformers' ImageClassificationPipeline.
     """
@@ -75,11 +75,12 @@ class Classifier(ImageModel):
     def __call__(
         self, images: ImageLike | Sequence[ImageLike], top: int = 5
     ) -> list[Classification] | list[list[Classification]]:
-        """The likeliest classes of an image, best first; of a list of images, a list for each.
+        """Returns the most likely classes of an image, best first; a list of lists for several
+        images.
 
         Args:
-            images: As `Preprocessor.prepare` takes them.
-            top: How many classes.
+            images: Images in the forms of `Preprocessor.prepare`.
+            top: Number of classes.
 
         Raises:
             InputError: An image cannot be read, or `top` is less than 1.
@@ -90,7 +91,7 @@ class Classifier(ImageModel):
         return found[0] if alone else found
 
     def classify(self, images: Sequence[Picture], top: int = 5) -> list[list[Classification]]:
-        """The same of images that have been opened."""
+        """Returns the most likely classes of each opened image, best first."""
         if top < 1:
             raise InputError(f"top is {top!r}; it is 1 or more.")
         name = self._logits
@@ -104,14 +105,14 @@ class Classifier(ImageModel):
 
     def _scores(self, logits: Array) -> Array:
         if self._problem == "regression" or self.export is not None:
-            return logits  # those of an export of Ultralytics are probabilities
+            return logits  # exports of Ultralytics output probabilities
         if self._problem == "multi_label_classification" or len(logits) == 1:
             return sigmoid(logits)
         return softmax(logits)
 
 
 def softmax(logits: Array) -> Array:
-    """Probabilities along the last axis. A model that ends in a softmax gives them itself."""
+    """Returns softmax over the last axis; unchanged if the values already are probabilities."""
     total = logits.sum(-1)
     if (logits >= 0).all() and np.allclose(total, 1, atol=1e-3):
         return logits

@@ -1,4 +1,4 @@
-"""The files beside a model of images, or what a compiled model has of them."""
+"""Configuration files beside an image model, or stored in a compiled model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from clrt.models.huggingface.model_files import file_exists, read_object
 from clrt.vision.presets import NAME, is_known_kind
 
 _EXTRA = "vision"
-# What is read of config.json; the rest says nothing of images and results.
+# Keys of config.json that are used, and stored in compiled models.
 _KEYS = ("id2label", "model_type", "problem_type", "text_config", "max_position_embeddings")
 
 
 @dataclass(frozen=True)
 class Companions:
-    """The configs of a model of images.
+    """Configurations of an image model.
 
     Attributes:
-        config: Its config.json; empty where there is none.
-        preprocessor: Its preprocessor_config.json: the file, or what is in it; None without.
+        config: Contents of config.json; empty if there is none.
+        preprocessor: preprocessor_config.json, as a path or as its contents; None if there is none.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
@@ -31,15 +31,15 @@ class Companions:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """A file of a model's folder, which may be the one above its ONNX file."""
+    """Returns a file of a model's folder, or of the folder above an ONNX file; None if missing."""
     folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
     return next((f / name for f in folders if file_exists(f / name)), None)
 
 
 def read_companions(path: Path) -> Companions:
-    """The configs beside a model, or in a compiled one.
+    """Reads the configurations beside a model, or in a compiled one.
 
-    A compiled model that holds none takes those beside it.
+    A compiled model without configurations uses those beside it.
 
     Raises:
         ModelError: A file is damaged.
@@ -53,20 +53,17 @@ def read_companions(path: Path) -> Companions:
 
 
 def companions_for_compiled(source: Path) -> dict[str, Any]:
-    """What a compiled model of images stores, by the name of the extra; empty for other models.
+    """Returns the extras that a compiled image model stores, by key; empty for other models.
 
     Args:
         source: A folder, an ONNX file or a compiled model.
-
-    Raises:
-        ModelError: A file is damaged.
     """
     try:
         found = read_companions(source)
         given = found.preprocessor
         values = read_object(given) if isinstance(given, Path) else given
     except ClrtError:
-        return {}  # what is damaged is not needed to compute; who opens the folder is told
+        return {}  # a damaged file does not prevent compiling; opening the folder reports it
     if values is None or not is_known_kind(values):
         return {}
     config = {k: found.config[k] for k in _KEYS if k in found.config}

@@ -1,4 +1,4 @@
-"""Values of the JSON files beside a model of images."""
+"""Values from the JSON files beside an image model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ RGB: TypeAlias = tuple[float, float, float]
 
 
 def labels_of(config: dict[str, Any]) -> dict[int, str]:
-    """The names of classes by number, as `id2label` of a config.json has them.
+    """Returns the class names by index, from `id2label` of a config.json; {} if it is missing.
 
     Raises:
-        ModelError: The numbers are none.
+        ModelError: It is not a map from integers to names.
     """
     given = config.get("id2label") or {}
     try:

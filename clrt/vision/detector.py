@@ -1,4 +1,4 @@
-"""Detector: where things are in an image."""
+"""Object detection."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MOST_BOXES = 300
 
 @dataclass(frozen=True)
 class Detection:
-    """A thing in an image.
+    """A detected object.
 
     Attributes:
-        index: Its class.
-        label: The name of the class.
-        score: How sure the model is, up to 1.
+        index: Class index.
+        label: Class name.
+        score: Confidence, up to 1.
         box: Left, top, right and bottom, in pixels of the image.
     """
 
@@ -44,15 +44,17 @@ class Detection:
 
 
 class Detector(ImageModel):
-    """Finds things in images, by models such as DETR and YOLOS, or with heads as YOLO's.
+    """Detects objects by models such as DETR and YOLOS, or with YOLO-like heads.
 
-    DETR's have the outputs `logits` [images, queries, classes] and `pred_boxes` [images, queries,
-    4]; their image processor, else the model_type, says how scores are made. YOLO's have one:
-    [images, 4 + classes + more, anchors], boxes as centre and size in pixels of the input, and
-    scores; or [images, boxes, 6 + more], corners, score and class of boxes that do not overlap.
-    `more` are the coefficients of masks or the keypoints, by the file's metadata; they are not
-    returned. Where no `preprocessor_config.json` lies beside them, images are laid in the middle
-    of a grey canvas, and stretched for Ultralytics' RT-DETR. Other heads are refused.
+    DETR-like models have outputs `logits` `[images, queries, classes]` and `pred_boxes`
+    `[images, queries, 4]`; the image processor, else the model_type, determines the scoring.
+    YOLO-like models have one output: `[images, 4 + classes + more, anchors]`, boxes as center and
+    size in
+        input
+    pixels, and scores; or `[images, boxes, 6 + more]`, corners, score and class after suppression
+    of overlaps. `more` are mask coefficients or keypoints according to the file's metadata; they
+    are not returned. Without a `preprocessor_config.json`, images are letterboxed on gray, or
+    stretched for Ultralytics' RT-DETR. Other heads are refused.
     """
 
     _suppressor: Model | None = None
@@ -98,18 +100,18 @@ class Detector(ImageModel):
     def __call__(
         self, images: ImageLike | Sequence[ImageLike], threshold: float = 0.5, overlap: float = 0.7
     ) -> list[Detection] | list[list[Detection]]:
-        """What is in an image, the surest first; of a list of images, a list for each.
+        """Returns the objects in an image, by descending score; a list of lists for several images.
 
         Args:
-            images: As `Preprocessor.prepare` takes them.
-            threshold: The least score.
-            overlap: Of two boxes of a class that have more of their area in common (intersection
-                over union) the less sure one goes; DETR's, and those of heads without overlaps,
-                are not compared.
+            images: Images in the forms of `Preprocessor.prepare`.
+            threshold: Minimum score.
+            overlap: Maximum intersection over union of two boxes of a class, of which the one with
+                the lower score is dropped; not used for DETR-like models and for heads after
+                suppression.
 
         Raises:
             InputError: An image cannot be read, or a number is outside 0..1.
-            UnsupportedError: The output's shape or numbers are those of no head that is known.
+            UnsupportedError: The output's shape or numbers fit no supported head.
             DeviceError: The driver fails.
         """
         opened, alone = self._opened(images)
@@ -119,7 +121,7 @@ class Detector(ImageModel):
     def detect(
         self, images: Sequence[Picture], threshold: float = 0.5, overlap: float = 0.7
     ) -> list[list[Detection]]:
-        """The same of images that have been opened."""
+        """Returns the objects in each opened image, by descending score."""
         for name, number in (("threshold", threshold), ("overlap", overlap)):
             if not 0 <= number <= 1:
                 raise InputError(f"{name} is {number!r}; it is within 0..1.")
@@ -139,9 +141,9 @@ class Detector(ImageModel):
         return found
 
     def _sure(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
-        """The things with a score above the threshold."""
+        """Returns the objects with a score above the threshold."""
         corners = things.boxes
-        if things.relative:  # to the image itself, not to the border around it
+        if things.relative:  # relative to the visible image, without the border
             (top, low), (left, right) = map(frame.visible, (0, 1))
             high, wide = low - top, right - left
             row, column = frame.offset[0] + top, frame.offset[1] + left
@@ -152,14 +154,19 @@ class Detector(ImageModel):
     def _apart(
         self, frame: Frame, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> list[Detection]:
-        """Those of overlapping boxes, as centre and size, that are kept."""
+        """Returns the objects that remain after suppression of overlapping boxes.
+
+        Args:
+            boxes: Center and size, float32 `[anchors, 4]`.
+            scores: float32 `[classes, anchors]`.
+        """
         scores = np.ascontiguousarray(scores)
         chosen = self._suppressed(boxes, scores, threshold, overlap)
         classes, places = chosen[:, 1], chosen[:, 2]
         return self._found(frame, as_corners(boxes[places]), classes, scores[classes, places])
 
     def _suppressed(self, boxes: Array, scores: Array, threshold: float, overlap: float) -> Array:
-        """int64 `[kept, 3]`: 0, the class and the anchor of each box that is kept."""
+        """Runs non-maximum suppression; returns 0, class and anchor per box, int64 `[kept, 3]`."""
         if self._suppressor is None:
             make = Builder()
             inputs = [

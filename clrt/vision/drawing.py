@@ -1,4 +1,4 @@
-"""Pictures of results: boxes and colours over images, written as PNG."""
+"""Draws detected boxes on images, and writes PNG files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clrt.vision.segmenter import colour_of
 
 
 def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
-    """An image of Pillow with a named box around each thing.
+    """Returns a Pillow image with a labeled box around each object.
 
     Args:
         pixels: uint8 `[height, width, 3]`.
@@ -25,7 +25,7 @@ def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
     draw = ImageDraw.Draw(image)
     size = max(10, min(image.size) // 40)
     font = ImageFont.load_default(size)
-    for found in reversed(detections):  # the surest lies on top
+    for found in reversed(detections):  # the highest score is drawn last, on top
         colour, (left, top, right, bottom) = colour_of(found.index), found.box
         draw.rectangle((left, top, max(left, right), max(top, bottom)), None, colour, size // 6 + 1)
         text = f"{found.label} {found.score:.0%}"
@@ -37,7 +37,7 @@ def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
 
 
 def write_png(image: Any, path: Path) -> None:
-    """Writes an image, of Pillow or uint8 `[height, width, 3]`, all of it or nothing.
+    """Writes an image, a Pillow image or uint8 `[height, width, 3]`, atomically.
 
     Raises:
         InputError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Ultralytics' exports: what the metadata of an ONNX file says of its head."""
+"""Metadata of Ultralytics in ONNX files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _TRUE = re.compile(r"'nms'\s*:\s*True\b")
 
 @dataclass(frozen=True)
 class Export:
-    """Metadata that Ultralytics writes beside a model.
+    """Metadata that Ultralytics stores in a model file.
 
     Attributes:
         task: "detect", "segment", "pose", "obb", "classify", …; "" in files of YOLOv5's own
-            exporter, which names none.
-        names: The names of classes by number.
-        suppressed: Whether the output has one class per box, and none that overlap; None where the
-            file does not say.
-        is_rtdetr: Whether the head is RT-DETR's: boxes of queries, relative to the input's size.
-        size: Height and width of the input.
-        keypoints: Numbers per box that a pose head adds: points times coordinates; 0 without.
+            exporter.
+        names: Class names by index.
+        suppressed: Whether the head has suppressed overlapping boxes, and outputs one class per
+            box; None if unknown.
+        is_rtdetr: Whether the head is RT-DETR's, with boxes relative to the input's size.
+        size: Height and width of the input; None if unknown.
+        keypoints: Numbers per box of a pose head: points times coordinates; 0 without.
     """
 
     task: str
@@ -40,10 +40,10 @@ class Export:
 
 
 def read_export(properties: Mapping[str, str]) -> Export | None:
-    """What Ultralytics wrote into a file; None where it is not one of theirs.
+    """Parses Ultralytics' metadata of a model; None if it has none.
 
     Raises:
-        ModelError: The names of classes are damaged.
+        ModelError: The class names are damaged.
     """
     if "names" not in properties or not {"task", "stride"} & properties.keys():
         return None
@@ -64,7 +64,11 @@ def read_export(properties: Mapping[str, str]) -> Export | None:
 
 
 def _names(text: str) -> dict[int, str]:
-    """The names of `{0: 'cat', 1: "dog"}` or `['cat', 'dog']`, as Python's repr writes them."""
+    """Parses class names written as Python's repr: `{0: 'cat', 1: "dog"}` or `['cat', 'dog']`.
+
+    Raises:
+        ModelError: The text has another form.
+    """
     inner = text.strip()
     names: dict[int, str] = {}
     if inner[:1] + inner[-1:] not in ("{}", "[]"):

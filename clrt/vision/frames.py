@@ -1,4 +1,4 @@
-"""Where an image lies in what a model takes: sizes before and after, crops and borders."""
+"""Geometry of preprocessing: resized sizes, crops and borders."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Frame:
-    """An image resized and laid on a canvas, which may show a part of it or more.
+    """An image resized and placed on a canvas, which may crop it or surround it with a border.
 
     Attributes:
-        image: Height and width of the image as it was given.
-        resized: Height and width that it is resized to.
-        canvas: Height and width of what the model takes.
-        offset: Row and column of the canvas where the resized image begins; below 0 where it is
+        image: Height and width of the original image.
+        resized: Height and width of the resized image.
+        canvas: Height and width of the model's input.
+        offset: Row and column of the canvas at which the resized image starts; negative if it is
             cropped.
     """
 
@@ -30,12 +30,19 @@ class Frame:
     offset: Size = (0, 0)
 
     def visible(self, axis: int) -> tuple[int, int]:
-        """The part of the resized image that is on the canvas, along an axis."""
+        """Returns start and end of the part of the resized image on the canvas, along an axis."""
         begin = min(max(0, -self.offset[axis]), self.resized[axis])
         return begin, max(begin, min(self.resized[axis], self.canvas[axis] - self.offset[axis]))
 
     def boxes_in_image(self, boxes: Array) -> Array:
-        """Boxes (x1, y1, x2, y2) in pixels of the canvas, as such in pixels of the image."""
+        """Converts boxes (x1, y1, x2, y2) from canvas pixels to image pixels, clipped to the image.
+
+        Args:
+            boxes: `[n, 4]`.
+
+        Returns:
+            float32 `[n, 4]`.
+        """
         (top, left), (high, wide), (height, width) = self.offset, self.resized, self.image
         scale = np.array([width / wide, height / high] * 2)
         found = (boxes - np.array([left, top] * 2)) * scale
@@ -43,34 +50,38 @@ class Frame:
         return np.asarray(inside, np.float32)
 
     def padded(self, canvas: Size) -> Frame:
-        """The same on a canvas that goes further to the right and down."""
+        """Returns the same frame on a canvas that is larger at the right and bottom."""
         return replace(self, canvas=canvas)
 
 
 def whole(image: Size, resized: Size) -> Frame:
-    """An image that is resized and fills its canvas."""
+    """Returns the frame of an image that is resized and fills its canvas."""
     return Frame(image, resized, resized)
 
 
 def center_cropped(frame: Frame, size: Size) -> Frame:
-    """The middle of a frame, with a border where it is larger."""
+    """Returns a center crop of a frame to `size`, with a border if `size` is larger."""
     (high, wide), (height, width) = frame.resized, size
     return replace(frame, canvas=size, offset=(-((high - height) // 2), -((wide - width) // 2)))
 
 
 def letterboxed(image: Size, canvas: Size, enlarge: bool = True) -> Frame:
-    """An image in the middle of a canvas, as large as it fits there."""
+    """Returns the frame of an image centered on a canvas, as large as fits.
+
+    Args:
+        enlarge: Whether smaller images are enlarged.
+    """
     (height, width), (high, wide) = image, canvas
     scale = min(high / height, wide / width)
     scale = scale if enlarge else min(scale, 1.0)
     resized = max(round(height * scale), 1), max(round(width * scale), 1)
-    # Half a pixel that is left over goes below and to the right.
+    # An odd remaining pixel goes to the bottom or right.
     top, left = ((c - r) / 2 - 0.1 for c, r in zip(canvas, resized, strict=True))
     return Frame(image, resized, canvas, (round(top), round(left)))
 
 
 def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
-    """The size with a shortest edge, whose longest one is at most `most`.
+    """Returns the size whose shortest edge is `size`, or smaller so that no edge exceeds `most`.
 
     Source: transformers' get_resize_output_image_size.
     """
@@ -83,7 +94,11 @@ def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
 
 
 def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
-    """The size with a shortest edge, or with a longest one where that would be over `most`.
+    """Returns the size whose shortest edge is `size`, or whose longest edge is `most` if that is
+    less.
+
+    Args:
+        multiple: Edges are rounded down to multiples of this.
 
     Source: get_size_with_aspect_ratio of transformers' DETR, and of YOLOS with `multiple` 16.
     """
@@ -106,13 +121,16 @@ def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) ->
 
 
 def within(image: Size, most: Size) -> Size:
-    """The largest size with the same aspect that fits into another."""
+    """Returns the largest size with the aspect of `image` that fits into `most`."""
     scale = min(most[0] / image[0], most[1] / image[1])
     return int(image[0] * scale), int(image[1] * scale)
 
 
 def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Size:
-    """A size whose edges are multiples of a number, near one with or without the aspect.
+    """Returns a size close to `size` whose edges are multiples of a number.
+
+    Args:
+        keep_aspect: Whether both edges use one scale, the one closer to 1.
 
     Source: get_resize_output_image_size of transformers' DPT.
     """
@@ -125,7 +143,7 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
 
 
 def centred_to_multiple(frame: Frame, divisor: int) -> Frame:
-    """A frame with a border so that its edges are multiples of a number."""
+    """Returns a frame with a centered border, so that its edges are multiples of a number."""
     high, wide = (math.ceil(s / divisor) * divisor for s in frame.canvas)
     top, left = (high - frame.canvas[0]) // 2, (wide - frame.canvas[1]) // 2
     row, column = frame.offset

@@ -1,4 +1,4 @@
-"""ImageEncoder: images, and texts, to vectors in one space."""
+"""Embeddings of images, and of texts in the same space."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _IMAGES, _TEXTS = "vision_model.onnx", "text_model.onnx"
 
 
 class ImageEncoder(ImageModel):
-    """Gives vectors of images, and with CLIP's or SigLIP's models those of texts.
+    """Computes embeddings of images, and of texts for models such as CLIP and SigLIP.
 
     A folder has `onnx/vision_model.onnx` and `onnx/text_model.onnx`, or one `model.onnx` with both;
-    models for images alone, such as DINOv2, have no texts.
+    models for images alone, such as DINOv2, do not encode texts.
     """
 
     _others = ("pixel_mask", *_TEXT_INPUTS)
@@ -52,8 +52,8 @@ class ImageEncoder(ImageModel):
         Args:
             source: A Hugging Face folder, or an ONNX file in one.
             device: As in `clrt.load`.
-            preprocessor: None takes the folder's `preprocessor_config.json`.
-            batch_size: Images, or texts, per run.
+            preprocessor: Preprocessor; None for that of the folder's `preprocessor_config.json`.
+            batch_size: Number of images or texts per run.
 
         Raises:
             ModelError, InputError, UnsupportedError, DeviceError: As `Classifier`.
@@ -77,17 +77,17 @@ class ImageEncoder(ImageModel):
     def encode(
         self, images: ImageLike | Sequence[ImageLike], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """The vectors of images.
+        """Computes the embeddings of images.
 
         Args:
-            images: As `Preprocessor.prepare` takes them.
-            normalize: Whether vectors get unit length.
+            images: Images in the forms of `Preprocessor.prepare`.
+            normalize: Whether to scale embeddings to unit length.
 
         Returns:
-            float32 `[images, size]`, or `[size]` of one image alone.
+            float32 `[images, size]`, or `[size]` for one image that is not in a list.
 
         Raises:
-            InputError: An image cannot be read, or the model gives no vectors.
+            InputError: An image cannot be read, or the model has no output of embeddings.
             DeviceError: The driver fails.
         """
         opened, alone = self._opened(images)
@@ -97,7 +97,7 @@ class ImageEncoder(ImageModel):
     def encode_pictures(
         self, opened: Sequence[Picture], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """The same of images that have been opened."""
+        """Computes the embeddings of opened images, float32 `[images, size]`."""
         names = {s.name for s in self.model.outputs}
         name: str | None
         name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
@@ -114,17 +114,17 @@ class ImageEncoder(ImageModel):
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True
     ) -> NDArray[np.float32]:
-        """The vectors of texts, in the space of those of images.
+        """Computes the embeddings of texts, in the space of those of images.
 
         Args:
-            texts: A text, or a list of them.
-            normalize: Whether vectors get unit length.
+            texts: A text, or a list of texts.
+            normalize: Whether to scale embeddings to unit length.
 
         Returns:
-            float32 `[texts, size]`, or `[size]` of one text alone.
+            float32 `[texts, size]`, or `[size]` for one text that is not in a list.
 
         Raises:
-            InputError: The model has no part for texts, or one is not valid Unicode.
+            InputError: The model does not encode texts, or a text is not valid Unicode.
             ModelError: The tokenizer's file is missing or damaged.
             UnsupportedError: The extra `text` is not installed.
         """
@@ -140,7 +140,11 @@ class ImageEncoder(ImageModel):
         return vectors[0] if isinstance(texts, str) else vectors
 
     def _text_parts(self) -> tuple[Model, TextTokenizer]:
-        """The model of texts, and its tokenizer; loaded once."""
+        """Returns the text model and its tokenizer, loaded at the first call.
+
+        Raises:
+            InputError: The model does not encode texts.
+        """
         if self._texts is None:
             file = _part(self._path, _TEXTS)
             if file is not None:
@@ -177,7 +181,7 @@ class ImageEncoder(ImageModel):
         return found if isinstance(found, int) and found > 2 else usual
 
     def _pads_whole(self) -> bool:
-        """Whether texts become as long as the table of positions, as SigLIP was trained."""
+        """Whether texts are padded to the maximum number of positions, as in SigLIP's training."""
         return "siglip" in str(self.config.get("model_type", ""))
 
     def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
@@ -188,7 +192,7 @@ class ImageEncoder(ImageModel):
         specs = [s for s in model.inputs if s.name in _TEXT_INPUTS[:2]]
         left = tokenizer.pads_left
         feeds: dict[str, Any] = {**model_feeds(tokens, length, tokenizer.pad_id, specs, left)}
-        if not self._masked and "attention_mask" in feeds:  # padding counts as text
+        if not self._masked and "attention_mask" in feeds:  # the model attends to padding
             feeds["attention_mask"] = np.ones_like(feeds["attention_mask"])
         if model is self.model:
             feeds[self._input.name] = _blank(self._input.shape or (), self.preprocessor)
@@ -199,7 +203,7 @@ class ImageEncoder(ImageModel):
         return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
 
     def _extras(self) -> dict[str, Any]:
-        """Of a model for both: a text of one token, whose vector nobody reads."""
+        """Returns dummy text inputs of one token, for a model of images and texts."""
         feeds = {}
         for spec in self.model.inputs:
             if spec.name in _TEXT_INPUTS:
@@ -209,7 +213,7 @@ class ImageEncoder(ImageModel):
 
 
 def _part(path: Path, name: str) -> Path | None:
-    """The ONNX file of a part of a model."""
+    """Returns the ONNX file `name` of a model's folder; None if there is none."""
     if path.is_dir():
         found = (path / "onnx" / name, path / name)
     elif path.name in (_IMAGES, _TEXTS):

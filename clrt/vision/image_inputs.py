@@ -1,4 +1,4 @@
-"""Images as users give them: files, bytes, Pillow's images and arrays, read as RGB."""
+"""Image inputs: files, bytes, Pillow images and arrays, read as RGB."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from clrt.util import env_vars
 from clrt.util.files import expanded, read_regular
 from clrt.util.host_limits import check_host_bytes
 
-# A path, the bytes of a file, an image of Pillow, or uint8 [H, W], [H, W, 1], [H, W, 3] or
-# [H, W, 4], whose fourth channel is left out.
+# A path, the bytes of a file, a Pillow image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or
+# [H, W, 4], whose fourth channel is ignored.
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Array | Any"
 
-# Pillow knows others, of which some run programs.
+# Accepted formats: some others of Pillow run external programs.
 _FORMATS = {
     "AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP",
 }  # fmt: skip
 _ORIENTATION = 0x0112
-# Rows are taken out of Pillow's memory in bands that stay in a cache: all of a photo at once takes
-# five times as long, most of it for new pages.
+# Size of the bands of rows copied from Pillow, so that they stay in the cache: copying a whole
+# photo
+# at once takes five times as long, mostly for page faults.
 _BAND_BYTES = 1 << 20
 _OPENING = Lock()
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image whose pixels can be read.
+    """An opened image.
 
     Attributes:
-        title: Names it in messages.
-        source: uint8 `[H, W]` or `[H, W, channels]`, or an image of Pillow.
+        title: Name in messages.
+        source: uint8 array `[H, W]` or `[H, W, channels]`, or a Pillow image.
     """
 
     title: str
@@ -57,15 +58,15 @@ class Picture:
         return self.source.height, self.source.width
 
     def read(self, rows: tuple[int, int], columns: tuple[int, int], target: Array) -> None:
-        """Writes some pixels as RGB.
+        """Writes a rectangle of pixels as RGB to `target`.
 
         Args:
-            rows: The first, and the one behind the last.
-            columns: The same.
+            rows: First row, and the end, exclusive.
+            columns: First column, and the end, exclusive.
             target: uint8 `[rows, columns, 3]`.
 
         Raises:
-            InputError: Pillow cannot decode or convert them.
+            InputError: Pillow cannot decode or convert the image.
         """
         (top, bottom), (left, right) = rows, columns
         if isinstance(self.source, np.ndarray):
@@ -77,12 +78,12 @@ class Picture:
             for y in range(top, bottom, step):
                 end = min(y + step, bottom)
                 band = self.source.crop((left, y, right, end))
-                if band.mode != "RGB":  # which would be one more copy
+                if band.mode != "RGB":  # convert would copy
                     band = band.convert("RGB")
                 target[y - top : end - top] = np.asarray(band)
 
     def array(self) -> Array:
-        """All of it, uint8 `[H, W, 3]`.
+        """Returns all pixels, uint8 `[H, W, 3]`.
 
         Raises:
             InputError: As `read`.
@@ -94,10 +95,13 @@ class Picture:
 
 
 def pictures(images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
-    """Images that can be read, turned as their EXIF data say, and whether one alone was given.
+    """Opens images, rotated according to their EXIF data; returns also whether it was only one.
+
+    Args:
+        images: One image, or a list or tuple of them.
 
     Raises:
-        InputError: One is no image, is damaged, empty, or too large.
+        InputError: An input is not an image, or is damaged, empty, or too large.
     """
     if isinstance(images, (list, tuple)):
         if not images:
@@ -125,7 +129,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
         )
     with _pillow_errors(title):
         if not isinstance(source, Image.Image):
-            with _OPENING, warnings.catch_warnings():  # filters are those of all threads
+            with _OPENING, warnings.catch_warnings():  # warning filters are shared by all threads
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 source = Image.open(source, formats=_formats())
         width, height = source.size
@@ -141,7 +145,11 @@ def _picture(image: ImageLike, title: str) -> Picture:
 
 
 def _content(path: Path, title: str) -> bytes:
-    """The bytes of a file; those of pipes and devices have no end."""
+    """Reads a file, up to CLRT_HOST_LIMIT; refuses pipes and devices, which may not end.
+
+    Raises:
+        InputError: It cannot be read.
+    """
     try:
         return read_regular(path, env_vars.HOST_LIMIT.get())
     except OSError as error:
@@ -158,10 +166,13 @@ def _formats() -> list[str]:
 
 @contextmanager
 def _pillow_errors(title: str) -> Iterator[None]:
-    """Around calls of Pillow: what it raises of files becomes one sentence.
+    """Converts exceptions of Pillow in the block to InputError.
+
+    Args:
+        title: Name of the image in messages.
 
     Raises:
-        InputError: It raised something.
+        InputError: Pillow raised an exception.
     """
     image = sys.modules["PIL.Image"]
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
@@ -177,7 +188,7 @@ def _pillow_errors(title: str) -> Iterator[None]:
             f"{title} has more pixels than PIL.Image.MAX_IMAGE_PIXELS, {image.MAX_IMAGE_PIXELS}, "
             "allows; raise that where the image is meant."
         ) from error
-    except Exception as error:  # of any kind: Pillow's decoders raise what they like
+    except Exception as error:  # any type: Pillow's decoders raise several
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"{title} cannot be read: {reason.rstrip('.')}.") from error
 

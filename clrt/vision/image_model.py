@@ -1,4 +1,4 @@
-"""What models of images have in common: files, the preprocessor, batches and labels."""
+"""Base class of image models: files, preprocessing, batches and labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clrt.vision.presets import NAME, kind_of
 
 M = TypeVar("M", bound="ImageModel")
 
-# Outputs of transformers' models that mean what their names say, whatever their shape.
+# Outputs of transformers' models: their names determine their meaning, whatever their shape.
 _NAMED = frozenset(
     ("logits", "pred_boxes", "pred_masks", "masks_queries_logits", "class_queries_logits",
      "pooler_output", "last_hidden_state", "image_embeds", "text_embeds", "logits_per_image",
@@ -37,37 +37,37 @@ _NAMED = frozenset(
 
 
 def model_path(source: str | os.PathLike[str]) -> Path:
-    """The file or folder of a model: a path, or a name in Hugging Face's cache.
+    """Returns the file or folder of a model, by path or by name in Hugging Face's cache.
 
     Raises:
-        ModelError: Nothing is there.
-        UnsupportedError: A name is looked up by what the extra `text` brings.
+        ModelError: There is none.
+        UnsupportedError: Finding a name needs the extra `text`, which is not installed.
     """
     path = expanded(Path(source))
-    if os.path.exists(path):  # where Path's raises, False
+    if os.path.exists(path):  # False for paths on which Path.exists raises
         return path
     if path.suffix or path.is_absolute():
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
     with explain_missing_extra("A model by its name"):
         from clrt.models.locate import find_model
 
-    return find_model(str(source), organisation="")  # images have no usual one
+    return find_model(str(source), organisation="")  # image models have no default organization
 
 
 class ImageModel:
     """A model that takes images.
 
-    As a context manager it frees its device memory at the end.
+    As a context manager it frees its device memory on exit.
 
     Attributes:
-        model: What runs.
-        preprocessor: How images become its input.
-        labels: The names of its classes by number.
-        config: The model's config.json.
-        export: What Ultralytics wrote into the file's metadata, where it is one of theirs.
+        model: The loaded model.
+        preprocessor: Converts images to the model's input.
+        labels: Class names by index.
+        config: Contents of the model's config.json.
+        export: Ultralytics' metadata of the file; None if it has none.
     """
 
-    # Inputs besides images, by name.
+    # Names of supported inputs besides the images.
     _others: ClassVar[tuple[str, ...]] = ("pixel_mask",)
 
     def __init__(
@@ -82,17 +82,16 @@ class ImageModel:
         """Loads a model.
 
         Args:
-            source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, an ONNX file
-                that lies in one, or what `clrt-convert` made of either: its labels and
-                preprocessor are inside.
+            source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, an ONNX file in
+                one, or `clrt-convert`'s output for either, which contains labels and preprocessor.
             device: As in `clrt.load`.
-            preprocessor: None takes the folder's `preprocessor_config.json`.
-            labels: Of the classes; None takes `id2label` of the folder's `config.json`.
-            batch_size: Images per run.
+            preprocessor: Preprocessor; None for that of the folder's `preprocessor_config.json`.
+            labels: Class names; None for `id2label` of the folder's `config.json`.
+            batch_size: Number of images per run.
 
         Raises:
             ModelError: A file is missing or damaged.
-            InputError: The model takes no images, or there is no preprocessor.
+            InputError: The model does not take images only, or there is no preprocessor.
             UnsupportedError, DeviceError: As `clrt.load`.
         """
         if batch_size < 1:
@@ -119,10 +118,10 @@ class ImageModel:
         self.preprocessor = self._fitted(made)
 
     def _settle(self) -> None:
-        """Finds out what the outputs mean.
+        """Determines the meaning of the outputs; subclasses override it.
 
         Raises:
-            InputError, UnsupportedError: They are not those of a head that the class knows.
+            InputError, UnsupportedError: The outputs are not supported by the class.
         """
 
     def _file(self, path: Path) -> Path:
@@ -135,14 +134,14 @@ class ImageModel:
 
     @property
     def canvas(self) -> Size | None:
-        """The height and width that the model takes, where it fixes them."""
+        """Height and width of the model's input; None if not fixed."""
         shape = self._input.shape or ()
         edges = shape[1:3] if shape[-1:] == (3,) else shape[2:4]
         high, wide = edges if len(edges) == 2 else (None, None)
         return (high, wide) if isinstance(high, int) and isinstance(wide, int) else None
 
     def _fitted(self, preprocessor: Preprocessor) -> Preprocessor:
-        """The preprocessor in the layout that the model takes."""
+        """Returns the preprocessor with the channel order of the model's input."""
         shape = self._input.shape or ()
         last = shape[-1:] == (3,) and shape[1:2] != (3,)
         return replace(preprocessor, channels_last=last or preprocessor.channels_last)
@@ -158,7 +157,7 @@ class ImageModel:
         self.close()
 
     def label(self, number: int) -> str:
-        """The name of a class, or its number."""
+        """Returns the name of a class, or its index as text."""
         return self.labels.get(number, str(number))
 
     def _opened(self, images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
@@ -167,7 +166,9 @@ class ImageModel:
     def _runs(
         self, images: Sequence[Picture], outputs: Sequence[str]
     ) -> Iterator[tuple[Frame, dict[str, Array]]]:
-        """For each image where it lies in the model's input, and its outputs without a batch."""
+        """Runs the model in batches; yields the frame and the outputs of each image, without batch
+        axis.
+        """
         fixed = (self._input.shape or (None,))[0]
         size = fixed if isinstance(fixed, int) else self._batch_size
         for start in range(0, len(images), size):
@@ -180,7 +181,7 @@ class ImageModel:
     def _batches(
         self, images: list[Picture], outputs: Sequence[str]
     ) -> Iterator[tuple[Sequence[Frame], dict[str, Array]]]:
-        """One run, or one for each image where the images become inputs of several sizes."""
+        """Runs images in one batch, or one by one if they become inputs of different sizes."""
         canvases = {self.preprocessor.frame(p.size).canvas for p in images}
         groups = [images] if len(canvases) == 1 or self.preprocessor.pad else [[p] for p in images]
         for group in groups:
@@ -194,7 +195,7 @@ class ImageModel:
             yield batch.frames, {k: np.asarray(v) for k, v in found.items()}
 
     def _extras(self) -> dict[str, Any]:
-        """Inputs that are not images."""
+        """Returns inputs besides the images and their mask, by name."""
         return {}
 
     def _check_canvas(self, frame: Frame) -> None:
@@ -206,7 +207,10 @@ class ImageModel:
             )
 
     def _output(self, names: Sequence[str], rank: int, what: str) -> str:
-        """The name of an output: one of `names`, else the only one with so many axes.
+        """Returns the name of an output: one of `names`, else the only one with `rank` axes.
+
+        Args:
+            what: Content of the output, for the message.
 
         Raises:
             InputError: There is none, or there are several.
@@ -234,7 +238,7 @@ def _image_input(model: Model, known: Sequence[str]) -> TensorSpec:
 
 
 def _mask(mask: Array, spec: TensorSpec) -> Array:
-    """A pixel mask in the dtype, and of the size, that the model takes: DETR's exporters fix 64."""
+    """Converts a pixel mask to the model's dtype and size: DETR's exporters fix the size at 64."""
     shape = spec.shape or ()
     if len(shape) == 3 and all(isinstance(d, int) for d in shape[1:]):
         high, wide = int(shape[1]), int(shape[2])

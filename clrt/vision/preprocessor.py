@@ -1,4 +1,4 @@
-"""Preprocessor: images as the input of a model, by the file that Hugging Face keeps beside it."""
+"""Image preprocessing, as configured by a model's preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from clrt.vision.resizer import Colours, resized
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Images as a model takes them.
+    """A batch of preprocessed images.
 
     Attributes:
         pixels: float32 `[images, 3, height, width]` on the device, or with the channels last.
-        frames: Where each image lies in it.
+        frames: Placement of each image in the batch.
     """
 
     pixels: DeviceTensor
@@ -46,7 +46,7 @@ class ImageBatch:
 
     @property
     def pixel_mask(self) -> Array:
-        """int64 `[images, height, width]`: 1 where there is an image, 0 in the border."""
+        """int64 `[images, height, width]`: 1 for pixels of the image, 0 for the border."""
         mask = np.zeros((len(self.frames), *self.frames[0].canvas), np.int64)
         for plane, frame in zip(mask, self.frames, strict=True):
             (top, low), (left, right) = map(frame.visible, (0, 1))
@@ -57,28 +57,30 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class Preprocessor:
-    """Resizes, crops or pads, and normalises images on a device.
+    """Resizes, crops or pads, and normalizes images on a device.
 
-    Make one by `from_config`, or by its arguments. Resizing gives what Pillow gives.
+    Created by `from_config` or by its arguments. Resizing matches Pillow's.
 
     Attributes:
-        size: `(height, width)`; None leaves images as large as they are.
-        fit: How images get there: "exact" stretches, "shortest" makes `size[0]` the shortest edge,
-            with no edge over `longest`, "edges" the same as DETR counts, "within" is the largest
-            that fits, "letterbox" lays that on a canvas of `size`.
-        longest: The longest edge; None for any.
-        multiple: Edges become multiples of this number.
-        keep_aspect: Of a `multiple`: whether one scale serves both edges, as in Depth Anything.
-        crop: `(height, width)` of the middle that is kept, with a border where images are smaller.
-        resample: The filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or
-            Pillow's number of it.
-        scale: Bytes are multiplied by it; then `mean` is taken off, and they are divided by `std`.
-        mean, std: Of each channel.
-        fill: A byte: the colour of borders before they are normalised; None makes them 0 after.
-        pad: Whether images of a batch get borders at the right and below up to the largest.
-        pad_size: `(height, width)` up to which they get them; None goes by the largest.
-        pad_multiple: Images get borders around them, so that edges are multiples of this number.
-        bgr: Whether blue comes first.
+        size: `(height, width)`; None to keep the size.
+        fit: How images are resized: "exact" stretches to `size`; "shortest" makes `size[0]` the
+            shortest edge, with no edge over `longest`; "edges" the same with DETR's rounding;
+            "within" gives the largest size that fits into `size`; "letterbox" centers that on a
+            canvas of `size`.
+        longest: Maximum longest edge, in pixels; None for any.
+        multiple: Edges become multiples of this.
+        keep_aspect: With `multiple`, whether both edges use one scale, as in Depth Anything.
+        crop: `(height, width)` of a center crop, with a border if images are smaller; None for
+            none.
+        resample: Filter: "nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", or Pillow's
+            number of it.
+        scale: Factor of the bytes; then `mean` is subtracted, and the result divided by `std`.
+        mean, std: One number per channel.
+        fill: Color of borders as a byte, before normalization; None for 0 after normalization.
+        pad: Whether images of a batch are padded at the right and bottom to the largest.
+        pad_size: `(height, width)` to which they are padded instead; None for the largest.
+        pad_multiple: Images get a centered border, so that edges are multiples of this.
+        bgr: Whether the channel order is blue, green, red.
         channels_last: Whether batches are `[images, height, width, 3]`.
     """
 
@@ -117,22 +119,25 @@ class Preprocessor:
 
     @classmethod
     def from_config(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Preprocessor:
-        """What a model's `preprocessor_config.json` asks for.
+        """Creates the preprocessor of a model's `preprocessor_config.json`.
 
         Args:
-            source: The file, the folder that it lies in, or its content.
+            source: The file, its folder, or its contents.
 
         Raises:
-            InputError: It is of a kind, or asks for something, that is not known here.
-            ModelError: The file is missing, or no JSON.
+            InputError: The image processor or an option is not supported.
+            ModelError: The file is missing, or not JSON.
         """
         return cls(**arguments_of(source))
 
     def frame(self, image: Size) -> Frame:
-        """Where an image of some height and width lies in what the model takes.
+        """Returns the placement of an image of a size in the model's input.
+
+        Args:
+            image: Height and width.
 
         Raises:
-            InputError: It would have no pixels.
+            InputError: The resized image would have no pixels.
         """
         if self.fit == "letterbox" and self.size is not None:
             found = letterboxed(image, self.size)
@@ -167,24 +172,24 @@ class Preprocessor:
         *,
         device: str | int | DeviceInfo | None = None,
     ) -> ImageBatch:
-        """A batch of images on a device, and where each of them lies in it.
+        """Preprocesses images to a batch on a device, with the placement of each.
 
         Args:
-            images: An image or a list of them: a path, the bytes of a file, an image of Pillow, or
-                uint8 `[height, width]` or `[height, width, channels]`. They are turned as their
-                EXIF data say.
+            images: An image or a list of images: a path, the bytes of a file, a Pillow image, or a
+                uint8 array `[height, width]` or `[height, width, channels]`. They are rotated
+                according to their EXIF data.
             device: As in `clrt.load`.
 
         Raises:
-            InputError: One is no image, is damaged, or they become no batch.
+            InputError: An input is not an image or damaged, or the images have different sizes.
             UnsupportedError: Pillow is not installed.
             DeviceError: The device is absent, or its driver fails.
-            OutOfMemoryError: There is no room for it.
+            OutOfMemoryError: The batch does not fit into memory.
         """
         return self.prepared(pictures(images)[0], choose_device(device))
 
     def prepared(self, images: Sequence[Picture], device: DeviceInfo) -> ImageBatch:
-        """`prepare` of images that have been opened."""
+        """Preprocesses opened images to a batch; raises what `prepare` does."""
         frames = [self.frame(p.size) for p in images]
         if self.pad:
             high, wide = (max(f.canvas[a] for f in frames) for a in (0, 1))
@@ -206,12 +211,12 @@ class Preprocessor:
         device: str | int | DeviceInfo | None = None,
         device_outputs: bool = False,
     ) -> Array | DeviceTensor:
-        """A batch of images: float32 `[images, 3, height, width]`.
+        """Preprocesses images to a batch, float32 `[images, 3, height, width]`.
 
         Args:
-            images: As for `prepare`; one image is a batch of one.
+            images: As in `prepare`; one image is a batch of one.
             device: As in `clrt.load`.
-            device_outputs: Whether the batch stays on the device, where models read it.
+            device_outputs: Whether the batch stays on the device, as input of models.
 
         Raises:
             InputError, UnsupportedError, DeviceError: As `prepare`.
@@ -220,7 +225,7 @@ class Preprocessor:
         return pixels if device_outputs else pixels.numpy()
 
     def with_size(self, size: Size) -> Preprocessor:
-        """The same for a model that takes images of one size."""
+        """Returns the same preprocessor for another input size."""
         if self.crop is not None:
             return replace(self, crop=size)
         return replace(self, size=size)

@@ -1,4 +1,4 @@
-"""Preprocessors of Hugging Face: what each kind of `preprocessor_config.json` means."""
+"""Converts preprocessor_config.json of transformers' classes to `Preprocessor`'s arguments."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _HALF = (0.5, 0.5, 0.5)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _KIND = re.compile(r"(\w+?)(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
-# What a config may switch on and no model here needs: a preprocessor would do something else.
+# Options that no supported model needs; ignoring them would give wrong inputs.
 _REFUSED = ("do_thumbnail", "do_align_long_axis", "do_flip", "do_crop_margin", "do_split_image",
             "do_image_splitting", "do_pan_and_scan", "do_random_crop")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A class of processors of transformers.
+    """An image processor class of transformers.
 
     Attributes:
-        defaults: What its configs may leave out.
-        square: Whether one number for a size is that of both edges, not of the shortest.
-        settle: Arguments of the preprocessor besides the common ones.
-        pads: Whether `do_pad` puts borders at the right and below.
+        defaults: Default values of its configuration.
+        square: Whether one number as `size` means both edges, not the shortest.
+        settle: Returns arguments of `Preprocessor` specific to the class; None for none.
+        pads: Whether `do_pad` adds borders at the right and bottom.
     """
 
     defaults: Mapping[str, Any]
@@ -42,7 +42,13 @@ class _Kind:
 
 
 class _Config:
-    """A config with the defaults of its kind."""
+    """A configuration with the defaults of its class; getters check the values.
+
+    Args:
+        given: Contents of the file.
+        kind: Image processor class.
+        name: Name of the file, the subject of error messages.
+    """
 
     def __init__(self, given: Mapping[str, Any], kind: _Kind, name: str) -> None:
         self.name, self.kind = name, kind
@@ -52,28 +58,28 @@ class _Config:
         return self._values.get(key, default)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Whether something is done."""
+        """Returns a boolean option."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.wrong(key, value, "true or false")
         return value
 
     def number(self, key: str, default: float) -> float:
-        """A number above 0."""
+        """Returns a number above 0."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
             raise self.wrong(key, value, "a number above 0")
         return value
 
     def whole(self, key: str, default: int = 1) -> int:
-        """A whole number above 0."""
+        """Returns an integer above 0."""
         value = self.number(key, default)
         if value != int(value):
             raise self.wrong(key, value, "a whole number above 0")
         return int(value)
 
     def colours(self, key: str) -> RGB:
-        """A number of each channel."""
+        """Returns one number per color channel."""
         value = self.get(key)
         values = [value] * 3 if isinstance(value, (int, float)) else value
         numbers = isinstance(values, Sequence) and all(isinstance(v, (int, float)) for v in values)
@@ -82,7 +88,7 @@ class _Config:
         return cast(RGB, tuple(map(float, values)))
 
     def size(self, key: str) -> dict[str, int]:
-        """A size by the names of its edges."""
+        """Returns a size as edge lengths by name, such as `height` or `shortest_edge`."""
         value = self.get(key)
         edges: Any = value
         if isinstance(value, int) and not isinstance(value, bool):
@@ -107,7 +113,7 @@ _EDGES = {
 
 
 def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a preprocessor of a config, a file or a folder.
+    """Returns the arguments of `Preprocessor` for a configuration, a file or a folder.
 
     Raises:
         InputError, ModelError: As `Preprocessor.from_config`.
@@ -127,13 +133,16 @@ def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
 
 
 def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
-    """The kind of image processor that a config names: "Detr"; "" where it names none.
+    """Returns the prefix of the image processor class in a configuration, such as "Detr".
 
     Args:
-        source: As for `arguments_of`.
+        source: As in `arguments_of`.
+
+    Returns:
+        "" if the configuration names none.
 
     Raises:
-        ModelError: The file is no JSON.
+        ModelError: The file is not JSON.
     """
     given = source if isinstance(source, Mapping) else read_object(Path(source))
     said = given.get("image_processor_type", given.get("feature_extractor_type"))
@@ -142,7 +151,7 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
 
 
 def is_known_kind(config: Mapping[str, Any]) -> bool:
-    """Whether a config is that of an image processor known here."""
+    """Whether a configuration names a supported image processor."""
     return kind_of(config) in _KINDS
 
 
@@ -163,7 +172,7 @@ def _kind_of(given: Mapping[str, Any], name: str) -> str:
 
 
 def _common(config: _Config) -> dict[str, Any]:
-    """The arguments of a preprocessor that most kinds share."""
+    """Returns all arguments of `Preprocessor` for a configuration."""
     args: dict[str, Any] = {"size": None, "resample": config.get("resample")}
     if config.flag("do_resize", True):
         args |= _sizes(config)
@@ -201,7 +210,7 @@ def _sizes(config: _Config) -> dict[str, Any]:
 
 
 def _convnext(config: _Config) -> dict[str, Any]:
-    """Below 384 the middle of an image is taken, of which `crop_pct` says how much."""
+    """Returns the size of ConvNeXT: below 384 a center crop of the fraction `crop_pct`."""
     if not config.flag("do_resize", True):
         return {}
     edges = config.size("size")

@@ -1,4 +1,4 @@
-"""Tables by which an axis of an image is resampled: the shares that Pillow gives the pixels."""
+"""Weight tables for resampling an image axis, equal to Pillow's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _bilinear(x: Array) -> Array:
     return np.maximum(1.0 - np.abs(x), 0.0)
 
 
-# Pillow has them in float32.
+# Coefficients of the Hamming window, in float32 as in Pillow.
 _HAMMING = float(np.float32(0.54)), float(np.float32(0.46))
 
 
@@ -49,7 +49,7 @@ def _lanczos(x: Array) -> Array:
     return np.where((x >= -3) & (x < 3), _sinc(x) * _sinc(x / 3), 0.0)
 
 
-# By name: the filter, and how far it reaches. "nearest" takes one pixel and has none.
+# Filter functions and their supports in pixels. "nearest" reads one pixel and has none.
 _FILTERS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "box": (_box, 0.5),
     "bilinear": (_bilinear, 1.0),
@@ -57,17 +57,17 @@ _FILTERS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "bicubic": (_bicubic, 2.0),
     "lanczos": (_lanczos, 3.0),
 }
-# As Pillow numbers them.
+# Filter names in the order of Pillow's numbers.
 NAMES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
 
 @dataclass(frozen=True, eq=False)
 class AxisTable:
-    """How some outputs along an axis are made.
+    """Weights for a range of outputs along an axis.
 
     Attributes:
-        begin, end: The pixels that they read.
-        firsts: int32 `[outputs]`: the first of each, from `begin` on.
+        begin, end: Range of the input pixels that the outputs read.
+        firsts: Index of the first pixel of each output, relative to `begin`, int32 `[outputs]`.
         weights: int32 `[outputs, taps]` in units of 2^-22.
     """
 
@@ -78,20 +78,21 @@ class AxisTable:
 
 
 def downwards_first(size: tuple[int, int], outputs: tuple[int, int], name: str) -> bool:
-    """Whether Pillow, from 13 on, resamples the columns of an image before its rows.
+    """Whether Pillow 13 and later resamples the columns of an image before its rows.
 
     Args:
         size, outputs: Height and width before and after.
+        name: Filter.
     """
     fewer_rows, fewer_columns = (s - o for s, o in zip(size, outputs, strict=True))
     return name != "nearest" and fewer_rows > max(0, 2 * fewer_columns)
 
 
 def filter_name(given: str | int) -> str:
-    """The name of a filter, of which Pillow's number may be given.
+    """Returns the name of a filter, given its name or Pillow's number.
 
     Raises:
-        InputError: There is none such.
+        InputError: There is no such filter.
     """
     if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(NAMES):
         return NAMES[given]
@@ -102,7 +103,10 @@ def filter_name(given: str | int) -> str:
 
 @lru_cache(maxsize=256)
 def axis_table(size: int, outputs: int, name: str, start: int, stop: int) -> AxisTable:
-    """The table for outputs `start` to `stop` of `outputs` that `size` pixels become.
+    """Returns the table for outputs `start` to `stop` when resampling `size` pixels to `outputs`.
+
+    Args:
+        name: Filter.
 
     Numerics: float64, and rounded as in Pillow. Source: Pillow's Resample.c and Geometry.c.
     """
@@ -122,7 +126,7 @@ def _nearest(size: int, outputs: int) -> Array:
     if size == outputs:
         return np.arange(size)
     step = size / outputs
-    # Pillow adds up steps, so that errors add up, too.
+    # Pillow accumulates steps; so the same rounding errors accumulate here.
     places = np.add.accumulate(np.concatenate([[step * 0.5], np.full(outputs - 1, step)]))
     return np.minimum(places.astype(np.int64), size - 1)
 

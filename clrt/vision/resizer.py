@@ -1,4 +1,4 @@
-"""Images resampled on a device: from pixels as they are stored to a batch that a model takes."""
+"""Resamples and normalizes images on a device, from stored pixels to a model's input batch."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import Picture
 from clrt.vision.resample_tables import axis_table, downwards_first
 
-# A kernel reads so many pixels of a row at a time.
+# Number of pixels of a row that the kernel reads at a time.
 _PIXELS = 4
 
 
 @dataclass(frozen=True)
 class Colours:
-    """What becomes of a byte: `byte * scale + offset`, and what lies around an image.
+    """Conversion of color bytes, `byte * scale + offset`, and the border color.
 
     Attributes:
-        scale, offset, fill: A number for each channel.
-        bgr: Whether blue comes first.
+        scale, offset, fill: One number per channel; `fill` is the converted border color.
+        bgr: Whether the channel order is blue, green, red.
     """
 
     scale: RGB
@@ -45,7 +45,11 @@ class Colours:
 
 @lru_cache(maxsize=16)
 def _resizer(device: DeviceInfo, channels_last: bool, transposed: bool) -> Model:
-    """A model that writes one image into a batch; it serves all sizes."""
+    """Returns the model that writes one image of any size into a batch.
+
+    Args:
+        transposed: Whether columns are resampled first.
+    """
     make = Builder()
     sizes = ("n", "h", "w", 3) if channels_last else ("n", 3, "h", "w")
     inputs = [
@@ -73,16 +77,17 @@ def resized(
     device: DeviceInfo,
     channels_last: bool = False,
 ) -> DeviceTensor:
-    """A batch of images, `[images, 3, height, width]` or with the channels last.
+    """Returns a batch of resampled images, `[images, 3, height, width]` or with channels last.
 
     Args:
-        frames: Where each lies; all on canvases of one size.
-        name: The filter.
+        frames: Placement of each image; all canvases have the same size.
+        name: Filter.
+        colours: Conversion of color bytes.
 
     Raises:
         InputError: The canvases differ, or an image cannot be read.
         DeviceError: The driver fails.
-        OutOfMemoryError: There is no room on the device.
+        OutOfMemoryError: The batch does not fit on the device.
     """
     canvases = {frame.canvas for frame in frames}
     if len(canvases) > 1:
@@ -93,7 +98,7 @@ def resized(
     batch = session_for(device).tensor((len(images), *shape), DType.FLOAT32)
     table = np.array([colours.scale, colours.offset, colours.fill], np.float32)
     for index, (image, frame) in enumerate(zip(images, frames, strict=True)):
-        # Along the columns and rows of the kernel.
+        # Image axes along the columns and rows of the kernel.
         axes = (0, 1) if downwards_first(frame.image, frame.resized, name) else (1, 0)
         feeds = _feeds(image, frame, name, axes, colours.bgr, device)
         inside = all(b > a for a, b in map(frame.visible, axes))
@@ -108,7 +113,7 @@ def resized(
 def _feeds(
     image: Picture, frame: Frame, name: str, axes: Sequence[int], bgr: bool, device: DeviceInfo
 ) -> dict[str, object]:
-    """The pixels of what is visible of an image, and how each axis is resampled."""
+    """Returns the visible pixels of an image and the weight tables of its axes, as inputs."""
     tables = {
         a: axis_table(frame.image[a], frame.resized[a], name, *frame.visible(a)) for a in axes
     }

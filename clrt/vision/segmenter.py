@@ -1,4 +1,4 @@
-"""Segmenter: what each pixel of an image shows."""
+"""Semantic segmentation."""
 
 from __future__ import annotations
 
@@ -23,38 +23,39 @@ from clrt.vision.frames import Frame
 from clrt.vision.image_inputs import ImageLike, Picture
 from clrt.vision.image_model import ImageModel
 
-# Of the logits of some rows of an image: all of a photo would take gigabytes.
+# Maximum size of the enlarged logits of a band of rows: those of a whole photo take gigabytes.
 _BAND_BYTES = 64 << 20
+# Assumed number of classes when choosing a band; fewer rows are taken if there are more.
 _FEW_CLASSES = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Segmentation:
-    """The classes of an image's pixels.
+    """Classes of an image's pixels.
 
     Attributes:
-        mask: int32 `[height, width]`.
-        labels: The names of the classes that occur.
+        mask: Class indices, int32 `[height, width]`.
+        labels: Names of the classes that occur, by index.
     """
 
     mask: Array
     labels: Mapping[int, str]
 
     def shares(self) -> dict[int, float]:
-        """How much of the image each class takes, the largest first."""
+        """Returns the fraction of pixels of each class, by descending fraction."""
         classes, counts = np.unique(self.mask, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         return {int(classes[k]): float(counts[k] / self.mask.size) for k in order}
 
     def overlay(self, pixels: Array, strength: float = 0.5) -> Array:
-        """The image in the colours of its classes.
+        """Blends the image with the colors of its classes; returns uint8 `[height, width, 3]`.
 
         Args:
             pixels: uint8 `[height, width, 3]`.
-            strength: 0 leaves the image as it is, 1 shows the colours alone.
+            strength: Opacity of the colors: 0 for the image alone, 1 for the colors alone.
 
         Raises:
-            InputError: The image is of another size.
+            InputError: The image has another size than the mask.
         """
         if pixels.shape != (*self.mask.shape, 3):
             raise InputError(
@@ -68,17 +69,17 @@ class Segmentation:
 
 
 def colour_of(number: int) -> tuple[int, int, int]:
-    """The colour of a class: those next to each other differ."""
+    """Returns the RGB color of a class; classes with adjacent indices have distinct hues."""
     hue, value = number * 0.618033988749895 % 1.0, 1.0 - 0.25 * (number // 7 % 3)
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.75, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
 class Segmenter(ImageModel):
-    """Tells what each pixel of an image shows, by models such as SegFormer.
+    """Segments images by models such as SegFormer.
 
-    Their output is `logits` [images, classes, height, width], smaller than the image; it is
-    enlarged to the image's size on the device, and the likeliest class of each pixel taken.
+    Their output is `logits` `[images, classes, height, width]`, smaller than the image; it is
+    enlarged to the image's size on the device, and the most likely class of each pixel is selected.
     """
 
     _enlarger: Model | None = None
@@ -104,10 +105,10 @@ class Segmenter(ImageModel):
     def __call__(
         self, images: ImageLike | Sequence[ImageLike]
     ) -> Segmentation | list[Segmentation]:
-        """The classes of an image's pixels; of a list of images, one for each.
+        """Returns the segmentation of an image, or a list of them for a list of images.
 
         Args:
-            images: As `Preprocessor.prepare` takes them.
+            images: Images in the forms of `Preprocessor.prepare`.
 
         Raises:
             InputError: An image cannot be read.
@@ -118,7 +119,7 @@ class Segmenter(ImageModel):
         return found[0] if alone else found
 
     def segment(self, images: Sequence[Picture]) -> list[Segmentation]:
-        """The same of images that have been opened."""
+        """Returns the segmentation of each opened image."""
         name = self._logits
         results = []
         for frame, found in self._runs(images, [name]):
@@ -128,9 +129,10 @@ class Segmenter(ImageModel):
         return results
 
     def _mask(self, frame: Frame, logits: Array) -> Array:
-        """int32 `[height, width]` of the image.
+        """Returns the class of each pixel of the image, int32 `[height, width]`.
 
         Args:
+            frame: Placement of the image in the model's input.
             logits: float32 `[classes, height, width]`.
         """
         if self._enlarger is None:
@@ -156,15 +158,19 @@ class Segmenter(ImageModel):
 
 
 def _rows_of(classes: int, width: int) -> int:
-    """How many rows of an image have logits of at most `_BAND_BYTES`."""
+    """Returns the number of image rows whose logits take at most `_BAND_BYTES`."""
     return max(1, _BAND_BYTES // (4 * classes * width))
 
 
 def _possible(logits: Array, first: Array, second: Array) -> Array:
-    """The classes that may be the likeliest somewhere in some rows: mostly few of them.
+    """Returns the classes that can be the most likely one at some pixel: usually few.
 
-    Between four logits each class is within its least and its largest one there. What is below the
-    least one of another class everywhere is never the likeliest.
+    Between four logits, a class is bounded by its minimum and maximum there. It cannot win where
+    its maximum is below the minimum of another class.
+
+    Args:
+        logits: `[classes, height, width]`.
+        first, second: Rows of logits to interpolate between, per pixel row.
     """
     rows = logits[:, int(first.min()) : int(second.max()) + 1]
     for axis in (1, 2):
@@ -174,13 +180,19 @@ def _possible(logits: Array, first: Array, second: Array) -> Array:
     least, largest = (function(corners, 0) for function in (np.min, np.max))
     bound = least.max(0)
     found = np.flatnonzero((largest >= bound).any((1, 2)))
-    return found if len(found) else np.arange(len(logits))  # of NaN there is no largest one
+    return found if len(found) else np.arange(len(logits))  # NaN fails all comparisons
 
 
 def _between(frame: Frame, axis: int, size: int) -> list[Array]:
-    """For each pixel of an image along an axis the two logits it lies between, and where.
+    """Returns the linear interpolation of logits for each image pixel along an axis.
 
-    Source: linear interpolation of pixels' centres, PyTorch's interpolate.
+    Args:
+        size: Number of logits along the axis.
+
+    Returns:
+        Indices of the two logits, and the weight of the second.
+
+    Source: linear interpolation of pixel centers, PyTorch's interpolate.
     """
     pixels = np.arange(frame.image[axis]) + 0.5
     on_canvas = pixels * (frame.resized[axis] / frame.image[axis]) + frame.offset[axis]
@@ -190,9 +202,9 @@ def _between(frame: Frame, axis: int, size: int) -> list[Array]:
 
 
 def _enlarger(model: Model) -> Model:
-    """A model from logits to the classes of a band of an image's rows.
+    """Builds a model from logits to the classes of a band of image rows.
 
-    Classes lie last: to gather single elements takes ten times as long.
+    Classes are the last axis: gathering single elements takes ten times as long.
     """
     make = Builder()
 
