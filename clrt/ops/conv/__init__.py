@@ -1,1 +1,1 @@
-"""Convolutions."""
+"""Convolutions, transposed convolutions and Col2Im."""

@@ -1,7 +1,7 @@
-"""Convolution over channels that lie last: products whose rows are windows of neighbours.
+"""Convolution of channels-last images on CPUs, without im2col.
 
-A position's channels are neighbours in memory, so that a window is read where it lies, nothing is
-unfolded, and what follows works on whole vectors of channels.
+The channels of a position are contiguous, so that kernels read windows directly from x, and the
+epilogue works on vectors of channels.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
-# Windows of a depthwise tile are found once, and kept in private memory.
+# Maximum window elements of the depthwise kernel, which keeps their offsets in private memory.
 MAX_DEPTHWISE_TAPS = 128
-# Elements of a window in a row, and its strides there, for which kernels are unrolled.
-_DEPTHWISE_LINES, _LINES, _STEPS = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
+# Window widths (of depthwise kernels, and of those of one channel) and strides along the last axis
+# for which kernels are unrolled.
+_DEPTHWISE_WIDTHS, _WIDTHS, _STRIDES = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
+# Maximum output rows per work-group.
 _ROWS_PER_ITEM = 8
 
 ROWS = tuned(
@@ -66,17 +68,17 @@ DEPTHWISE_ROWS = tuned(
 
 
 def order_to_last(rank: int) -> tuple[int, ...]:
-    """The order of axes by which a Transpose moves the channels behind the spatial axes."""
+    """Returns the `perm` of a Transpose that moves the channels from axis 1 to the last axis."""
     return (0, *range(2, rank), 1)
 
 
 def order_to_first(rank: int) -> tuple[int, ...]:
-    """The order of axes by which a Transpose moves the channels before the spatial axes."""
+    """Returns the `perm` of a Transpose that moves the channels from the last axis to axis 1."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def _moved(shape: Shape, rank: int, order: Sequence[int]) -> Shape:
-    """A shape that broadcasts to a rank, in another order of axes."""
+    """Pads a shape with leading 1s to a rank, then permutes its axes."""
     full = (*(1,) * (rank - len(shape)), *shape)
     return tuple(full[a] for a in order)
 
@@ -146,7 +148,7 @@ def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _along_last(node: Node) -> tuple[int, int]:
-    """The elements of a window along the last axis, and its stride; both 0 if it has holes."""
+    """Returns the window's width and stride along the last spatial axis; (0, 0) if dilated."""
     window = window_of(node)
     if window.steps(window.dilations)[-1] != 1:
         return 0, 0
@@ -161,7 +163,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     operands = tuple(
         replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
     )
-    # All groups are columns of one product.
+    # The groups are the columns of one GEMM.
     whole = replace(
         product,
         batch=(product.batch[0], 1),
@@ -169,12 +171,13 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         epilogue=replace(product.epilogue, operands=operands),
     )
     tunables = ctx.tunables(DEPTHWISE_ROWS)
-    if channels % tunables["T_VW"] == tunables["T_VW"] // 2:  # else the last vector is half empty
+    # Half the vector width, if the last vector would be half empty.
+    if channels % tunables["T_VW"] == tunables["T_VW"] // 2:
         tunables["T_VW"] //= 2
     panel, rows = panel_width(tunables), prod(node.output.dims[:-2])
     across, step = _along_last(node)
-    unrolled = across in _DEPTHWISE_LINES and step in _STEPS
-    facts = {
+    unrolled = across in _DEPTHWISE_WIDTHS and step in _STRIDES
+    macros = {
         "S_TAPS": taps,
         "S_ACROSS": across if unrolled else 0,
         "S_STEP": step if unrolled else 0,
@@ -185,7 +188,7 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         node,
         whole,
         DEPTHWISE_ROWS,
-        tunables | facts,
+        tunables | macros,
         ceil_div(rows, height),
         w=Panels(taps, channels, panel, True).of(w),
         zeros=zeros(channels),
@@ -226,7 +229,7 @@ def _reject_image(node: Node, caps: DeviceCaps) -> str | None:
     if op.group != 1 or w.dims[1] != 1:
         return f"{w.dims[1]} channels"
     across, step = _along_last(node)
-    if across not in _LINES or step not in _STEPS:
+    if across not in _WIDTHS or step not in _STRIDES:
         return f"a window of {across} elements in a row, {step} apart"
     return _reject_rows(node, caps)
 
@@ -249,14 +252,14 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 @register
 @dataclass(frozen=True)
 class ChannelsLastConv(FusedConv):
-    """FusedConv on `[N, spatial axes …, C]`; the weights stay `[O, C / group, window …]`.
+    """FusedConv on channels-last images `[N, spatial axes …, C]`; w is `[O, C / group, window …]`.
 
-    Inputs: x, w, bias or None, extras, which broadcast to the result as it lies.
+    Inputs: x, w, bias or None, extras, which broadcast to the channels-last result.
 
-    Source: clrt; what `channels_last` makes of Conv where that is faster.
+    Source: clrt; the pass `channels_last` creates it from Conv if it is faster.
     """
 
-    # Of the weights: they are packed for the kernels that read them.
+    # The weights are packed for the kernels at planning.
     plan_time_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),

@@ -1,4 +1,4 @@
-"""Convolutions whose channels lie last as products: what their kernels have in common."""
+"""Lowering of channels-last convolutions to GEMMs, shared by their kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AXES = 3
 
 
 def _epilogue(node: Node) -> Epilogue:
-    """The bias, and what follows it."""
+    """Returns the bias and the further epilogue steps."""
     op, y = node.op, node.output
     assert isinstance(op, FusedConv)
     maps = y.dims[-1] // op.group
@@ -39,7 +39,7 @@ def _epilogue(node: Node) -> Epilogue:
 
 
 def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
-    """An operand of the epilogue, seen over images, groups and positions."""
+    """Returns an epilogue operand with its strides over images, groups and positions."""
     shape, rank = symbolic_shape(value), len(y.dims)
     full = (*(1,) * (rank - len(shape)), *shape)
     per_column = not provably_equal(full[-1], 1)
@@ -53,7 +53,10 @@ def _operand(value: Value, y: Value, maps: int) -> EpilogueOperand:
 
 
 def product_of(node: Node) -> GemmProblem:
-    """The product of windows and weights; its A is the images where windows are single elements."""
+    """Lowers a channels-last convolution to the GEMM of windows and weights.
+
+    A is x itself, which is correct as a matrix only for 1 x 1 windows; other kernels gather.
+    """
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, FusedConv)
     if len(x.dims) - 2 > _AXES:
@@ -66,7 +69,7 @@ def product_of(node: Node) -> GemmProblem:
 
 
 def window_of(node: Node) -> WindowPool:
-    """The windows of a convolution whose weights are known."""
+    """Returns the windows of a convolution whose weights have a known shape."""
     assert isinstance(node.op, FusedConv)
     window = node.op.window(node.arg(1).shape)
     assert window is not None
@@ -74,7 +77,7 @@ def window_of(node: Node) -> WindowPool:
 
 
 def geometry(node: Node) -> dict[str, int]:
-    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
+    """Returns kernel arguments: sizes of x and y, window, strides, dilations, padding by axis."""
     return window_of(node).geometry(node.arg(0).dims[1:-1], node.output.dims[1:-1])
 
 
@@ -87,31 +90,31 @@ def launch_rows(
     /,
     **args: Any,
 ) -> list[Launch]:
-    """The launch of a kernel that multiplies windows of x by panels of weights, on CPUs.
+    """Emits a CPU kernel that multiplies windows of x by panels of weights.
 
     Args:
-        product: Of windows and weights, with its epilogue.
-        macros: The kernel's, besides those of the epilogue.
-        groups: Work-groups, of one work-item each.
-        args: The kernel's, besides x, y, N, those of the geometry and of the epilogue.
+        product: GEMM of windows and weights, with its epilogue.
+        macros: Macros of the kernel besides those of the epilogue.
+        groups: Number of work-groups, of one work-item each.
+        args: Kernel arguments besides x, y, N, the geometry and the epilogue's.
 
     Raises:
-        UnsupportedError: The epilogue has steps that take no vectors.
+        UnsupportedError: The epilogue has steps without vector code.
     """
     product.epilogue.check_vectors()
     whole = int(is_whole(product, macros["T_VW"]))
     source = f"conv/{kernel.entry.removesuffix('_cpu')}.cl"
     defines = {**macros, **product.epilogue.defines, "S_N_WHOLE": whole}
     spec = KernelSpec.of(source, kernel.entry, **defines)
-    read = spec.signature.names
-    args |= {name: n for name, n in geometry(node).items() if name in read}
+    names = spec.signature.names
+    args |= {name: n for name, n in geometry(node).items() if name in names}
     x, y = node.arg(0), node.output
     args |= pitched_args("y", y, y.dims[-1]) | {"N": product.n} | product.epilogue.args
-    args |= pitched_args("x", x, x.dims[-1]) if "x_pitch" in read else {"x": x}
+    args |= pitched_args("x", x, x.dims[-1]) if "x_pitch" in names else {"x": x}
     return [launch(spec, (groups,), (1,), product.flops, **args)]
 
 
 @lru_cache(maxsize=256)
 def zeros(elems: int) -> Value:
-    """What windows read in the padding: one constant for all nodes."""
+    """Returns a constant of `elems` zeros, read by windows in the padding; shared by all nodes."""
     return Value(f"zeros_{elems}", TensorType.of(np.zeros(elems, np.float32)))

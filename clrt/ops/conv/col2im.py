@@ -1,4 +1,4 @@
-"""Col2Im: columns of windows added up to images."""
+"""Col2Im: sums overlapping window columns into images."""
 
 from __future__ import annotations
 
@@ -28,12 +28,22 @@ from clrt.ops.vision.pooling import check_windows
 from clrt.util.math import ceil_div
 
 MAX_AXES = 3
-_ITEM_ELEMS = 16384  # of a work-item of a CPU, each read
+# Column elements that a CPU work-item reads at most.
+_ITEM_ELEMS = 16384
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over an image, and how many there are along each axis."""
+    """Geometry of windows over an image; each attribute has one number per spatial axis.
+
+    Attributes:
+        image: Image size.
+        positions: Number of windows.
+        kernel: Window size.
+        strides: Distance between windows.
+        dilations: Distance between elements of a window.
+        before: Padding before the image.
+    """
 
     image: tuple[int, ...]
     positions: tuple[int, ...]
@@ -43,20 +53,20 @@ class Windows:
     before: tuple[int, ...]
 
     def add_up(self, columns: Array) -> Array:
-        """`[..., K, positions]` to `[..., image]`, by NumPy."""
+        """Sums columns `[..., K, positions]` into images `[..., image]` by NumPy."""
         lead = columns.shape[:-2]
         parts = columns.reshape(*lead, *self.kernel, *self.positions)
         result = np.zeros((*lead, *self.image), columns.dtype)
         axes = range(len(self.image))
-        for place in itertools.product(*map(range, self.kernel)):
-            for at in itertools.product(*map(range, self.positions)):
-                spot = [
-                    at[a] * self.strides[a] + place[a] * self.dilations[a] - self.before[a]
+        for tap in itertools.product(*map(range, self.kernel)):
+            for window in itertools.product(*map(range, self.positions)):
+                pixel = [
+                    window[a] * self.strides[a] + tap[a] * self.dilations[a] - self.before[a]
                     for a in axes
                 ]
-                if all(0 <= spot[a] < self.image[a] for a in axes):
-                    to: tuple[Any, ...] = (..., *spot)
-                    source: tuple[Any, ...] = (..., *place, *at)
+                if all(0 <= pixel[a] < self.image[a] for a in axes):
+                    to: tuple[Any, ...] = (..., *pixel)
+                    source: tuple[Any, ...] = (..., *tap, *window)
                     result[to] += parts[source]
         return result
 
@@ -71,10 +81,14 @@ def add_up_launch(
     ctx: Lowering,
     bias: Value | None = None,
 ) -> Launch:
-    """The launch that adds columns `[planes, K, positions]` up to images `[planes, image]`.
+    """Returns the launch that sums columns `[planes, K, positions]` into images `[planes, image]`.
+
+    Args:
+        channels: Output channels, after which `bias` repeats over the planes.
+        bias: Value added per channel, `[channels]`; None for none.
 
     Raises:
-        ShapeError: As `i32`, of a place in the padding.
+        ShapeError: A coordinate in the padding exceeds 32 bits (`i32`).
     """
     for extent, window, dilation, before in zip(
         windows.image, windows.kernel, windows.dilations, windows.before, strict=True
@@ -96,8 +110,8 @@ def add_up_launch(
     rows = prod(windows.image[:-1])
     if ctx.caps.is_cpu:
         kernel = KernelSpec.of("conv/col2im.cl", "col2im_rows", **macros)
-        most = ceil_div(_ITEM_ELEMS, max(windows.image[-1] * prod(windows.kernel), 1))
-        geometry["height"] = height = chunks_per_group(planes * rows, most, ctx.caps)
+        max_rows = ceil_div(_ITEM_ELEMS, max(windows.image[-1] * prod(windows.kernel), 1))
+        geometry["height"] = height = chunks_per_group(planes * rows, max_rows, ctx.caps)
         size: tuple[int, ...] = (ceil_div(planes * rows, height),)
         return launch(kernel, size, (1,), flops, **tensors, **geometry)
     kernel = KernelSpec.of("conv/col2im.cl", "col2im", **macros)
@@ -106,7 +120,7 @@ def add_up_launch(
 
 
 def reject_axes(axes: int, dtype: DType) -> str | None:
-    """Why the kernel does not add such columns up."""
+    """Returns why the col2im kernel does not support a number of spatial axes or a dtype."""
     if axes > MAX_AXES:
         return f"{axes} spatial axes; the kernel walks up to {MAX_AXES}"
     return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
@@ -129,9 +143,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Col2Im(Op):
-    """Columns `[N, C * K, L]` of windows with K elements, added up to images `[N, C, ...]`.
+    """Sums columns `[N, C * K, L]` of windows with K elements into images `[N, C, ...]`.
 
-    Inputs: the columns, the sizes of the image, and of the window. Source: ONNX Col2Im, opset 18.
+    Inputs: the columns, the image size, and the window size. Source: ONNX Col2Im, opset 18.
     """
 
     dilations: tuple[int, ...] = ()
@@ -142,7 +156,7 @@ class Col2Im(Op):
     variants = (Variant("gather", _emit, _reject),)
 
     def windows(self, inputs: Types) -> Windows:
-        """The geometry; the sizes are known.
+        """Returns the windows; the sizes of image and window must be known.
 
         Raises:
             ShapeError: The attributes do not fit the number of axes.
@@ -178,9 +192,9 @@ class Col2Im(Op):
         channels = fresh_dim() if kernel is None else floordiv(x.shape[1], product(kernel))
         dims = image if image is not None else fresh_dims(rank or 0)
         if x.is_static and all(need(inputs, i, self).has_numbers for i in (1, 2)):
-            found = prod(self.windows(inputs).positions)
-            if found != x.shape[2]:
-                raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {found}.")
+            positions = prod(self.windows(inputs).positions)
+            if positions != x.shape[2]:
+                raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {positions}.")
             whole = prod(self.windows(inputs).kernel)
             if isinstance(x.shape[1], int) and x.shape[1] % whole:
                 raise ShapeError(f"Col2Im: axis 1 of {x} is no multiple of windows of {whole}.")

@@ -1,4 +1,4 @@
-"""Conv: cross-correlation over 1 to 3 spatial axes, as a matrix product over unfolded windows."""
+"""Conv: cross-correlation over 1 to 3 spatial axes, by im2col and GEMM or directly (depthwise)."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ from clrt.util.math import ceil_div, round_up
 _AXES = 3
 DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 DEPTHWISE_GPU = tuned("conv_depthwise_gpu", {"T_ROWS": (1, 2, 4, 8)}, T_ROWS=2)
-_MOST_LINES = 7  # of a window: its kernel unrolls them
+# Maximum rows of a window of the depthwise GPU kernel, which unrolls them.
+_MAX_WINDOW_ROWS = 7
 
 
 def _epilogue(node: Node) -> Epilogue:
-    """The bias, and what follows it."""
+    """Returns the bias and the further epilogue steps."""
     op = node.op
     assert isinstance(op, Convolution)
     rows = node.output.dims[1] // op.group
@@ -70,7 +71,7 @@ def _epilogue(node: Node) -> Epilogue:
 
 
 def lower_conv(node: Node) -> GemmProblem:
-    """The product of weights and columns; its B is set by `unfolded`."""
+    """Lowers a convolution to the GEMM of weights and im2col columns; `unfolded` replaces its B."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Convolution)
     if len(x.dims) - 2 > _AXES:
@@ -94,11 +95,11 @@ def _window(node: Node) -> WindowPool:
 def unfolded(
     node: Node, product: GemmProblem, ctx: Lowering, width: int
 ) -> Iterator[tuple[list[Launch], GemmProblem]]:
-    """The product in parts, each with the launches that unfold its images.
+    """Yields chunks of images: the im2col launches of a chunk and the GEMM of its columns.
 
     Args:
-        product: Of weights and images; B is replaced, unless the images are the columns.
-        width: Columns to a panel; 0 for one panel of all columns.
+        product: GEMM of `lower_conv`; its B becomes the columns, unless the window is one element.
+        width: Columns of a panel of B; 0 for a row-major B.
     """
     x, op = node.arg(0), node.op
     assert isinstance(op, Convolution)
@@ -110,7 +111,7 @@ def unfolded(
     columns = round_up(product.n, width) if width else product.n
     matrix = product.k * columns
     geometry = window.geometry(x.dims[2:], node.output.dims[2:])
-    # Panels are what a CPU's product reads.
+    # CPU GEMM kernels read B in panels.
     entry = "im2col_cpu" if width else "im2col"
     kernel = KernelSpec.of("conv/im2col.cl", entry, DATA_T=product.dtype.cl_bits)
     image_bytes = groups * matrix * product.dtype.itemsize
@@ -153,19 +154,19 @@ def _reject_depthwise_gpu(node: Node, caps: DeviceCaps) -> str | None:
     window = node.op.window(symbolic_shape(node.arg(1)))
     if window is None:
         return "the size of the window is not fixed"
-    lines = _fixed(window)["S_KERNEL1"]
-    return f"a window of {lines} rows is too large to unroll" if lines > _MOST_LINES else None
+    rows = _window_defines(window)["S_KERNEL1"]
+    return f"a window of {rows} rows is too large to unroll" if rows > _MAX_WINDOW_ROWS else None
 
 
-def _fixed(window: WindowPool) -> dict[str, int]:
-    """What the compiler knows of a window."""
+def _window_defines(window: WindowPool) -> dict[str, int]:
+    """Returns the window's size, strides and dilations along the last two axes as defines."""
     sizes = (1,) * len(window.kernel_shape)
     names = pairs(("kernel", "stride", "dilation"), (1, 2))
     geometry = window.geometry(sizes, sizes)
     return {f"S_{name.upper()}{axis}": geometry[f"{name}{axis}"] for name, axis in names}
 
 
-# Rows of a plane to a work-item, on a CPU: small planes are one piece each.
+# Rows of a plane per CPU work-item.
 _ROWS = 16
 
 
@@ -189,8 +190,8 @@ def _emit_depthwise_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     if len(node.output.dims) == 3:
         defines["T_ROWS"] = 1
     size = (columns, outer * ceil_div(rows, defines["T_ROWS"]))
-    fixed = _fixed(_window(node))
-    return _depthwise("conv_depthwise_gpu", size, node, ctx, **defines, **fixed)
+    window = _window_defines(_window(node))
+    return _depthwise("conv_depthwise_gpu", size, node, ctx, **defines, **window)
 
 
 def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -201,7 +202,11 @@ def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
 def _depthwise(
     entry: str, size: tuple[int, int], node: Node, ctx: Lowering, **defines: int
 ) -> list[Launch]:
-    """The launch of a kernel without vectors, by places of a plane."""
+    """Emits a depthwise kernel without vectors, over a grid of output planes.
+
+    Args:
+        size: Work-items per plane, along its last axis and along the others.
+    """
     product, x, y = lower_conv(node), node.arg(0), node.output
     planes = product.batches * product.m
     if not all((*size, planes)):
@@ -239,7 +244,7 @@ _GPU = Variant("conv_gpu", _emit_gpu, reject_but_float32, GPU_TILES, work=gather
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """The variant with one of the kernels of products."""
+    """Returns an emit function for im2col followed by the GEMM kernel of `emit`."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         product = lower_conv(node)
@@ -254,14 +259,14 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
 
 @dataclass(frozen=True)
 class Convolution(Op):
-    """Base of the ops that correlate.
+    """Base class of convolutions (cross-correlations), with the attributes of ONNX Conv.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and others. Per image and
-    group: weights `[O/g, K]` times columns `[K, positions]`, K = C/g times the window; the columns
-    are x itself where the window is one element.
+    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and others. Kernels compute,
+    per image and group, weights `[O/g, K]` times columns `[K, positions]`, where K is C/g times the
+    window size; if the window is one element, the columns are x itself.
 
     Class attributes:
-        biased: Input 2, where it is there, is a bias `[O]`.
+        biased: Whether the optional input 2 is a bias `[O]`.
     """
 
     kernel_shape: tuple[int, ...] = ()
@@ -274,18 +279,22 @@ class Convolution(Op):
     biased: ClassVar[bool] = True
 
     def program(self, inputs: Types) -> tuple[ElementwiseStep, ...]:
-        """The steps over the product (operand 0), the bias and the extras."""
+        """Returns the epilogue: steps over the product (operand 0), the bias and the extras."""
         return after_bias((), 0) if self._has_bias(inputs) else ()
 
     def extras(self, node: Node) -> list[Value]:
-        """The inputs behind the bias that the program reads."""
+        """Returns the inputs behind the bias that the epilogue reads."""
         return []
 
     def _has_bias(self, inputs: Types) -> bool:
         return self.biased and len(inputs) > 2 and inputs[2] is not None
 
     def window(self, weights: Shape | None) -> WindowPool | None:
-        """The geometry of the windows; None where the size of the window is unknown."""
+        """Returns the geometry of the windows; None if the window size is unknown.
+
+        Args:
+            weights: Shape of w; None if unknown.
+        """
         kernel = self.kernel_shape
         if not kernel and weights is not None:
             kernel = tuple(d for d in weights[2:] if isinstance(d, int))
@@ -307,10 +316,10 @@ class Convolution(Op):
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
 
     def _check(self, x: TensorType, w: TensorType, bias: TensorType | None) -> None:
-        """Refuses what does not fit.
+        """Checks the inputs against each other and the attributes.
 
         Raises:
-            ShapeError: Ranks, channels, groups, the window or the bias disagree.
+            ShapeError: Dtypes, ranks, channels, groups, the window or the bias do not fit.
         """
         if x.dtype is not w.dtype or (bias is not None and bias.dtype is not x.dtype):
             raise ShapeError(f"{self.name}: x {x}, w {w} and bias must have one dtype.")
@@ -318,8 +327,8 @@ class Convolution(Op):
             return
         if len(x.shape) < 3 or len(x.shape) != len(w.shape):
             raise ShapeError(f"{self.name}: x {x} and w {w} must have one rank, at least 3.")
-        given = {v for v in (self.kernel_shape, self.strides, self.dilations) if v}
-        if any(len(v) != len(x.shape) - 2 for v in given) or (
+        per_axis = {v for v in (self.kernel_shape, self.strides, self.dilations) if v}
+        if any(len(v) != len(x.shape) - 2 for v in per_axis) or (
             self.pads and len(self.pads) != 2 * len(x.shape) - 4
         ):
             raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
@@ -366,7 +375,7 @@ class Convolution(Op):
 
 @dataclass(frozen=True)
 class FloatConvolution(Convolution, EpilogueOp):
-    """Base of the convolutions of floats, whose kernels go on with an epilogue."""
+    """Base class of float convolutions, whose kernels apply an epilogue."""
 
     num_fixed_inputs = 3
     variants: ClassVar[tuple[Variant, ...]] = (
@@ -420,10 +429,10 @@ class Conv(FloatConvolution, HasScalableWeights):
 @register
 @dataclass(frozen=True)
 class FusedConv(FloatConvolution):
-    """The program `steps` over a Conv with its bias (operand 0) and the extras (1, 2, …).
+    """Conv with the epilogue `steps` over its biased result (operand 0) and the extras (1, 2, …).
 
     Inputs: x, w, bias or None, extras. The extras broadcast to the result and never widen it;
-    `epilogue_operand_fits` tells which have a kernel.
+    `epilogue_operand_fits` tells which shapes the kernels support.
 
     Source: clrt.
     """

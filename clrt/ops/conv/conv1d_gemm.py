@@ -1,7 +1,7 @@
-"""Convolution along one axis without padding: a product whose rows overlap in memory.
+"""1-D convolution without padding as a GEMM whose rows of A overlap in memory.
 
-A window is one run of elements, and the next one begins a stride behind it: what an STFT written as
-a Conv is, 256 taps at a stride of 128.
+A window is a contiguous run of elements, and the next window starts one stride later. An example
+is an STFT exported as a Conv with 256 taps and stride 128.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from clrt.ops.conv.conv import Convolution
 
 
 def product_of_lines(node: Node, product: GemmProblem, ctx: Lowering) -> GemmProblem | None:
-    """The product of a convolution over `[N, positions, C]` for `emit_cpu`; None for any other.
+    """Returns the GEMM of a convolution of `[N, positions, C]` for `emit_cpu`.
+
+    Returns None if the convolution has padding, dilations, groups or several spatial axes.
 
     Args:
-        product: Of images and weights, with its epilogue.
+        product: GEMM of images and weights, with its epilogue.
     """
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution)

@@ -1,4 +1,4 @@
-"""ConvInteger: a convolution of 8-bit integers around their zero points."""
+"""ConvInteger: a convolution of 8-bit integers with zero points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from clrt.ops.registry import register
 
 
 def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], GemmProblem]:
-    """The product of weights and images as they are in `to`: then what pads them is 0."""
+    """Emits x and w minus their zero points in dtype `to`, and returns the GEMM that reads them.
+
+    After the subtraction the padding is 0.
+    """
     x, w, x_zero, w_zero = node.arg(0), node.arg(1), node.input(2), node.input(3)
     product = replace(lower_conv(node), dtype=to)
     maps, window = w.dims[0], prod(w.dims[1:])
@@ -63,11 +66,11 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class ConvInteger(Convolution):
-    """(x - its zero point) correlated with (w - zero points of w), in int32; padding is 0.
+    """Convolution of (x - zero point of x) with (w - zero points of w), in int32; padding is 0.
 
-    The zero point of w is one number or one per output channel.
+    The zero point of w is a scalar or one per output channel.
 
-    Numerics: exact; sums past 32 bits wrap. Source: ONNX ConvInteger, opset 10.
+    Numerics: exact; sums wrap at 32 bits. Source: ONNX ConvInteger, opset 10.
     """
 
     accuracy = Accuracy.EXACT

@@ -1,4 +1,4 @@
-"""ConvTranspose: what a convolution's gradient does, as a product and columns added up."""
+"""ConvTranspose: transposed convolution, by a matrix product and col2im."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from clrt.ops.vision.pooling import AutoPad, check_windows
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """The variant with one of the kernels of products."""
+    """Returns an emit function for the GEMM kernel of `emit` followed by col2im."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
@@ -42,7 +42,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
         rows = prod(w.dims[1:])
         columns = groups * rows * positions
         varies = any(not isinstance(d, int) for d in (x.symbolic_shape or x.dims)[2:])
-        found = []
+        result = []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
             target = chunk.scratch(images * columns, x.dtype)
             size = groups * channels * positions
@@ -60,13 +60,13 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
                 accumulator=compute_type(x.dtype),
                 n_varies=varies,
             )
-            if rows:  # a window of no elements leaves the bias
-                found += emit(product, chunk)
+            if rows:  # without window elements the result is the bias
+                result += emit(product, chunk)
             planes = images * y.dims[1]
-            place = BufferArg(y, first * prod(y.dims[1:]))
-            found.append(
+            y_images = BufferArg(y, first * prod(y.dims[1:]))
+            result.append(
                 add_up_launch(
-                    place,
+                    y_images,
                     BufferArg(target),
                     windows,
                     x.dtype,
@@ -76,7 +76,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
                     node.input(2),
                 )
             )
-        return found
+        return result
 
     return launches
 
@@ -88,10 +88,10 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 @register
 @dataclass(frozen=True)
 class ConvTranspose(HasScalableWeights):
-    """Each element of x spreads over a window of y, by the weights.
+    """Transposed convolution: each element of x, times the weights, is added to a window of y.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. By
-    image and group, columns `[O/g * window, positions]` are the product of w and x.
+    Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. For
+    each image and group, the columns `[O/g * window, positions]` are the product of w and x.
 
     Numerics: as MatMul. Source: ONNX ConvTranspose, opset 1 to 22.
     """
@@ -112,7 +112,7 @@ class ConvTranspose(HasScalableWeights):
         return values or (1,) * rank
 
     def _full(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
-        """The sizes of y without padding."""
+        """Returns the spatial sizes of y before padding is cut off."""
         rank = len(kernel)
         strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
         extra = self.output_padding or (0,) * rank
@@ -122,7 +122,7 @@ class ConvTranspose(HasScalableWeights):
         ]
 
     def _sizes(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
-        """The sizes of y."""
+        """Returns the spatial sizes of y."""
         rank = len(kernel)
         if self.output_shape:
             return list(self.output_shape[-rank:])
@@ -133,7 +133,12 @@ class ConvTranspose(HasScalableWeights):
         return [full - pads[a] - pads[rank + a] for a, full in enumerate(self._full(sizes, kernel))]
 
     def windows(self, x: Sequence[int], w: Sequence[int]) -> Windows:
-        """The windows of y that the elements of x are."""
+        """Returns the windows of y, one per element of x.
+
+        Args:
+            x: Shape of x.
+            w: Shape of w.
+        """
         kernel = tuple(w[2:])
         rank = len(kernel)
         image = cast("tuple[int, ...]", tuple(self._sizes(x[2:], kernel)))
@@ -170,8 +175,8 @@ class ConvTranspose(HasScalableWeights):
         bias = inputs[2] if len(inputs) > 2 else None
         if bias is not None and not agree(bias, (w.shape[1] * self.group,)):
             raise ShapeError(f"ConvTranspose: a bias {bias} for w {w} in {self.group} groups.")
-        channels, given = x.shape[1], w.shape[0]
-        if provably_different(channels, given) or provably_different(mod(given, self.group), 0):
+        channels, rows = x.shape[1], w.shape[0]
+        if provably_different(channels, rows) or provably_different(mod(rows, self.group), 0):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:

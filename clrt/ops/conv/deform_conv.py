@@ -1,4 +1,4 @@
-"""DeformConv: a convolution whose windows are bent by computed offsets."""
+"""DeformConv: a deformable convolution, whose sampling positions have computed offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from clrt.ops.vision.pooling import WindowPool, check_windows
 
 
 def _emit(emit: gemm_variants.EmitProduct) -> Emit:
-    """The variant with one of the kernels of products."""
+    """Returns an emit function for deformed im2col followed by the GEMM kernel of `emit`."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
         x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
@@ -40,7 +40,7 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
             return []
         window = op.window(w.dims)
         channels = x.dims[1]
-        places, positions = prod(w.dims[2:]), prod(y.dims[2:])
+        taps, positions = prod(w.dims[2:]), prod(y.dims[2:])
         tensors = {"x": x, "offsets": node.arg(2), **optional(mask=node.input(4))}
         kernel = KernelSpec.of(
             "conv/deform_columns.cl",
@@ -55,13 +55,13 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
         sizes |= {"channels": channels, "groups": op.offset_group, **indexed_args("w", w.dims[2:])}
         sizes |= indexed_args("st", window.steps(op.strides)) | indexed_args("b", before)
         sizes |= indexed_args("dl", window.steps(op.dilations))
-        rows, depth = w.dims[0] // op.group, w.dims[1] * places
-        columns, found = channels * places * positions, []
+        rows, depth = w.dims[0] // op.group, w.dims[1] * taps
+        columns, result = channels * taps * positions, []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
             target = BufferArg(chunk.scratch(images * columns, x.dtype))
             sources = {k: BufferArg(v, first * prod(v.dims[1:])) for k, v in tensors.items()}
-            grid = (positions, places, images * channels)
-            found.append(launch(kernel, grid, y=target, **sources, **sizes))
+            grid = (positions, taps, images * channels)
+            result.append(launch(kernel, grid, y=target, **sources, **sizes))
             product = GemmProblem(
                 y,
                 x.dtype,
@@ -77,14 +77,14 @@ def _emit(emit: gemm_variants.EmitProduct) -> Emit:
                 compute_type(x.dtype),
                 first * prod(y.dims[1:]),
             )
-            found += emit(product, chunk)
-        return found
+            result += emit(product, chunk)
+        return result
 
     return launches
 
 
 def _epilogue(node: Node, rows: int) -> Epilogue:
-    """The bias: one element per row of the product."""
+    """Returns the epilogue that adds the bias, one element per row of the product."""
     bias = node.input(3)
     dtype = node.output.dtype
     if bias is None:
@@ -96,10 +96,11 @@ def _epilogue(node: Node, rows: int) -> Epilogue:
 @register
 @dataclass(frozen=True)
 class DeformConv(Op):
-    """Conv of x `[N, C, H, W]` where each element of a window is read at a place of its own.
+    """Conv of x `[N, C, H, W]` that shifts each window element by its own offset.
 
     Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), bias, and a mask
-    `[N, offset_group * window, ...]`. Between pixels x is linear, outside 0. Numerics: as Conv.
+    `[N, offset_group * window, ...]` of factors. x is interpolated bilinearly between pixels, and
+    is 0 outside. Numerics: as Conv.
     Source: ONNX DeformConv, opset 19 to 22.
     """
 
@@ -114,7 +115,7 @@ class DeformConv(Op):
     variants = gemm_variants.variants(_emit, reject_in_float32, typed=False)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
-        """The geometry of the windows."""
+        """Returns the geometry of the windows for weights of a shape."""
         return WindowPool(tuple(weights[2:]), self.strides, self.dilations, self.pads)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -135,16 +136,16 @@ class DeformConv(Op):
         check_windows(self, x.shape[2:], window, self.strides, self.dilations, self.pads)
         if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
             raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} is not w's: {w}.")
-        places = groups * product(window)
+        taps = groups * product(window)
         bias, mask = (*inputs[3:], None, None)[:2]
-        for given, shape in (
-            (offsets, (x.shape[0], 2 * places, *offsets.shape[2:])),
+        for operand, shape in (
+            (offsets, (x.shape[0], 2 * taps, *offsets.shape[2:])),
             (bias, (w.shape[0],)),
-            (mask, (x.shape[0], places, *offsets.shape[2:])),
+            (mask, (x.shape[0], taps, *offsets.shape[2:])),
         ):
-            if given is not None and not agree(given, shape):
+            if operand is not None and not agree(operand, shape):
                 raise ShapeError(
-                    f"DeformConv: an input is {given}; expected [{','.join(map(str, shape))}]."
+                    f"DeformConv: an input is {operand}; expected [{','.join(map(str, shape))}]."
                 )
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *offsets.shape[2:]))]
 
@@ -156,30 +157,30 @@ class DeformConv(Op):
         (w0, w1), groups = w.shape[2:], self.offset_group
         before, _ = window.padding(size)
         moved = offsets.astype(np.float64).reshape(images, groups, w0 * w1, 2, rows, columns)
-        places = []
+        coordinates = []
         for axis, (count, window_size) in enumerate(((rows, w0), (columns, w1))):
             start = np.arange(count) * window.steps(self.strides)[axis] - before[axis]
             inner = np.arange(window_size) * window.steps(self.dilations)[axis]
             shape = (1, 1, 1, count, 1) if axis == 0 else (1, 1, 1, 1, count)
             grid = np.repeat(inner, w1) if axis == 0 else np.tile(inner, w0)
-            places.append(
+            coordinates.append(
                 start.reshape(shape) + grid.reshape(1, 1, -1, 1, 1) + moved[:, :, :, axis]
             )
-        v, u = (np.repeat(p, channels // groups, axis=1) for p in places)
+        v, u = (np.repeat(c, channels // groups, axis=1) for c in coordinates)
         image = np.arange(images).reshape(-1, 1, 1, 1, 1)
         channel = np.arange(channels).reshape(1, -1, 1, 1, 1)
-        found = np.zeros(v.shape)
+        sampled = np.zeros(v.shape)
         for i in (0, 1):
             for j in (0, 1):
                 a, b = np.floor(v).astype(int) + i, np.floor(u).astype(int) + j
                 inside = (a >= 0) & (a < size[0]) & (b >= 0) & (b < size[1])
                 pixel = x[image, channel, a.clip(0, size[0] - 1), b.clip(0, size[1] - 1)]
-                found += np.where(inside, pixel, 0) * (1 - abs(v - a)) * (1 - abs(u - b))
+                sampled += np.where(inside, pixel, 0) * (1 - abs(v - a)) * (1 - abs(u - b))
         if mask is not None:
             weights = mask.astype(np.float64).reshape(images, groups, w0 * w1, rows, columns)
-            found *= np.repeat(weights, channels // groups, axis=1)
+            sampled *= np.repeat(weights, channels // groups, axis=1)
         depth, maps = w.shape[1] * w0 * w1, w.shape[0] // self.group
-        matrix = found.reshape(images, self.group, depth, rows * columns)
+        matrix = sampled.reshape(images, self.group, depth, rows * columns)
         kernel = w.astype(np.float64).reshape(self.group, maps, depth)
         y = (kernel @ matrix).reshape(images, w.shape[0], rows, columns)
         if bias is not None:

@@ -1,4 +1,4 @@
-"""The operands of a convolution's epilogue, which lie as its result does."""
+"""Operands of the epilogue of a channels-first convolution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from clrt.ops.pointwise.fused import symbolic_shape
 
 
 def operand_of(value: Value, y: Value, rows: int) -> EpilogueOperand:
-    """An operand of the epilogue, seen over images, groups and rows of the product."""
+    """Returns an epilogue operand with its strides over images, groups and rows of the product.
+
+    Args:
+        y: Output of the convolution.
+        rows: Rows of the product, the output channels of a group.
+    """
     shape, dims = symbolic_shape(value), value.dims
     symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
     strides = broadcast_strides(dims, y.dims)
@@ -19,10 +24,10 @@ def operand_of(value: Value, y: Value, rows: int) -> EpilogueOperand:
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Whether the kernels can read an operand of shape `extra` in the epilogue of a Conv.
+    """Returns whether the kernels can read an epilogue operand of shape `extra` for a result `out`.
 
-    It has one element or all of them along the images, along the channels, and along the spatial
-    axes together.
+    The operand must be of size 1 or full size along the images, along the channels, and along all
+    spatial axes together.
     """
     if extra is None or out is None or len(extra) > len(out):
         return False

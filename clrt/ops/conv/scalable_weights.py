@@ -1,4 +1,4 @@
-"""The trait of ops whose output channels are linear in constants: weights and a bias."""
+"""Base class of ops whose output channels can be scaled through their weights and bias."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from clrt.ops.base import Op
 
 
 class HasScalableWeights(Op):
-    """Trait: input 1 are weights, input 2 is nothing or a bias, a number per channel (axis 1)."""
+    """Op with weights as input 1 and an optional bias per output channel (axis 1) as input 2.
+
+    Passes fold a following scale and shift per channel into these constants.
+    """
 
     @abstractmethod
     def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
-        """What the weights are multiplied by so that each output channel is.
+        """Returns factors that scale the output channels when the weights are multiplied by them.
 
         Args:
-            scale: A number per output channel.
-            weights: The shape of the weights, with which the result broadcasts.
+            scale: Factor of each output channel, `[O]`.
+            weights: Shape of the weights, against which the result broadcasts.
         """

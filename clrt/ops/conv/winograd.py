@@ -1,7 +1,7 @@
-"""Convolution with windows of 3 x 3 by Winograd's F(4 x 4, 3 x 3), on CPUs.
+"""3 x 3 convolution by Winograd's F(4 x 4, 3 x 3) on CPUs.
 
-A tile of 4 x 4 positions takes 36 products instead of 144: windows and weights are transformed,
-multiplied as 36 matrices, and transformed back.
+A tile of 4 x 4 outputs takes 36 multiplications per channel instead of 144: windows and weights
+are transformed, multiplied as 36 matrices, and the products are transformed back.
 """
 
 from __future__ import annotations
@@ -28,30 +28,35 @@ from clrt.ops.conv.conv import FusedConv
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.util.math import ceil_div, round_up
 
+# Side of a tile of outputs, side of the window, and elements of a transformed tile.
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
-# Along an axis of which the model does not tell the size.
+# Assumed size of an image axis whose size the model does not fix.
 _USUAL_SIDE = 32
-# What the transforms move, for each byte that memory moves in that time: it lies in the caches.
+# Bandwidth of the transforms, which work in the caches, relative to memory bandwidth.
 _CACHED = 4
-# With fewer tiles weights are transformed as they are read: the time is that of reading them from
-# memory, and there is a fourth of them to read. A transform takes as long as some 100 products of
-# the same channels and maps.
+# Below _FEW_TILES tiles, weights are transformed as they are read: reading them from memory
+# dominates, and untransformed they take a fourth of the bytes. The transform of the weights of one
+# channel and output channel costs as much as about _TRANSFORM multiplications.
 _FEW_TILES, _TRANSFORM = 64, 100
+# Minimum bytes of transformed weights for that path.
 _MUCH_BYTES = 2 << 20
+# Tiles and output channels per core for that path: all cores must have work.
 _SHARE_OF_TILES, _SHARE_OF_MAPS = 32, 64
 
 
 @dataclass(frozen=True)
 class WinogradShares(Thresholds):
-    """How the tiles are shared out.
+    """Thresholds of the partition of tiles into blocks and work-groups.
 
     Attributes:
-        block_kib: Of the elements of a block of tiles, transformed and multiplied: they stay in a
-            core's second cache.
-        least_tiles: Of a block, where there are as many: weights are read again for each.
-        groups: Work-groups to a core, each with memory of its own, which it uses again and again.
-        few_tiles: Of a block at most, where each block transforms the weights.
-        weights_kib: Of weights that are transformed at a time: they stay in the second cache, too.
+        block_kib: Maximum KiB of the transformed windows and products of a block of tiles, so that
+            they stay in a core's L2 cache.
+        least_tiles: Minimum tiles of a block, if there are enough, since each block rereads the
+            weights.
+        groups: Maximum work-groups per core; each reuses its own scratch memory for many blocks.
+        few_tiles: Maximum tiles of a block, if each block transforms the weights itself.
+        weights_kib: Maximum KiB of weights transformed at a time, so that they stay in the L2
+            cache.
     """
 
     block_kib: int
@@ -72,12 +77,15 @@ WINOGRAD = tuned(
     T_KU=2,
 )
 
-# The squares of the places besides 0 and infinity: NEAR and FAR of the kernel.
+# Squares of the interpolation points besides 0 and infinity: +-NEAR and +-FAR of the kernel.
 _NEAR, _FAR = 0.5, 2.0
 
 
 def _transform_of_weights() -> Array:
-    """G, [6, 3]: weights are G w G'. Row i has 1, r, r * r of place r, over its share."""
+    """Returns G `[6, 3]`, which transforms weights w to G w G'.
+
+    Row i has 1, r, r^2 for the interpolation point r, divided by the point's Lagrange denominator.
+    """
     rows = [[1 / (_NEAR * _FAR), 0, 0]]
     for square, other in ((_NEAR, _FAR), (_FAR, _NEAR)):
         for r in (square**0.5, -(square**0.5)):
@@ -86,7 +94,7 @@ def _transform_of_weights() -> Array:
 
 
 def _packed(weights: Value, panels: Panels) -> PackedWeight:
-    """Weights `[N, C, 3, 3]` as 36 matrices of C x N, each in panels."""
+    """Packs weights `[N, C, 3, 3]` as 36 transformed matrices `[C, N]`, each in panels."""
 
     def pack(array: Array) -> Array:
         g = _transform_of_weights()
@@ -98,7 +106,7 @@ def _packed(weights: Value, panels: Panels) -> PackedWeight:
 
 
 def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
-    """One launch: work-items transform, multiply and transform back, a block of tiles at once."""
+    """Emits one launch whose work-items transform, multiply and transform back blocks of tiles."""
     product, x, w, y = product_of(node), node.arg(0), node.arg(1), node.output
     if product.is_empty:
         return []
@@ -118,7 +126,7 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
         block = height * _rows_of_many(ceil_div(tiles, height), height, across, units, shares)
         depth, weights = 0, _packed(w, Panels(channels, maps, panel, False))
     blocks = ceil_div(tiles, block)
-    # Where tiles are few the cores share out the maps, too; each then transforms the windows again.
+    # With few blocks the output channels are split, too; each part transforms the windows again.
     span = ceil_div(panels, clamp(units // blocks, 1, panels))
     items = blocks * ceil_div(panels, span)
     groups = clamp(items, 1, units * shares.groups)
@@ -146,26 +154,28 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _rows_of_many(rows: int, height: int, across: int, units: int, shares: WinogradShares) -> int:
-    """Rows of a block, of `height` tiles, where weights are transformed before.
+    """Returns the rows of a block if weights are transformed at load; a row is `height` tiles.
 
     Args:
-        across: Elements of a place of a tile, transformed and multiplied.
+        rows: Rows of all tiles.
+        across: Elements of a tile's windows and products, for one of the 36 transformed elements.
+        units: Cores.
     """
-    most = max(
+    max_rows = max(
         (shares.block_kib << 10) // (4 * _PLANES * across * height),
         ceil_div(shares.least_tiles, height),
     )
-    return ceil_div(rows, units * ceil_div(rows, units * most))
+    return ceil_div(rows, units * ceil_div(rows, units * max_rows))
 
 
 def _rows_of_few(rows: int, height: int, units: int, shares: WinogradShares) -> int:
-    """Rows of a block where each transforms the weights: as few blocks as can be."""
+    """Returns the rows of a block if each block transforms the weights: for the fewest blocks."""
     blocks = ceil_div(rows, ceil_div(shares.few_tiles, height))
     return ceil_div(rows, blocks if blocks < units else round_up(blocks, units))
 
 
 def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a convolution does not compute so."""
+    """Returns why Winograd does not apply to a convolution, or does not pay off."""
     op, w = node.op, node.arg(1)
     assert isinstance(op, FusedConv)
     window = op.window(w.shape)
@@ -195,9 +205,9 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
-    """Whether the weights stay as they are, and are transformed in each run.
+    """Returns whether weights stay untransformed in memory and are transformed in each run.
 
-    So it is where that spares much reading, and all cores have some of the maps or of the tiles.
+    That is so if it saves much memory traffic, and tiles or output channels suffice for all cores.
     """
     (tiles, _), (maps, channels) = _tile_counts(node), node.arg(1).dims[:2]
     shares = ceil_div(tiles, _SHARE_OF_TILES) * ceil_div(maps, _SHARE_OF_MAPS)
@@ -206,8 +216,9 @@ def _has_few_tiles(node: Node, caps: DeviceCaps) -> bool:
 
 
 def _tile_counts(node: Node) -> tuple[int, int]:
-    """Tiles and positions of all images by the sizes that the model tells, so that each call of it
-    takes the same kernel.
+    """Returns the tiles and positions of all images, estimated from the model's static sizes.
+
+    Sizes of a call are ignored, so that all calls use the same kernel.
     """
     images, *sides = symbolic_shape(node.output)[:3]
     known = [d if isinstance(d, int) else _USUAL_SIDE for d in sides]
