@@ -1,1 +1,1 @@
-"""Graphs of encoders from checkpoints: BERT and its family, sentence-transformers folders."""
+"""Builds graphs of encoders from checkpoints: BERT-like and sentence-transformers models."""

@@ -1,4 +1,4 @@
-"""The graph of a Hugging Face checkpoint folder."""
+"""Builds the graph of a BERT-like encoder from a Hugging Face checkpoint folder."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from clrt.models.huggingface.checkpoint import Checkpoint
 
 
 def import_checkpoint(folder: Path) -> Graph:
-    """Returns the inference graph of a BERT-family encoder, from its checkpoint.
+    """Builds the inference graph of a BERT-like encoder from its checkpoint.
 
-    The graph reads input_ids, attention_mask and, where the family has them, token_type_ids. Its
-    outputs are those of the head that config.json names (logits; start_logits and end_logits),
-    last_hidden_state, and pooler_output where the checkpoint holds a pooler.
+    Inputs: input_ids, attention_mask and, if the family has them, token_type_ids. Outputs: those of
+    the head that config.json names (logits, or start_logits and end_logits), last_hidden_state, and
+    pooler_output if the checkpoint has a pooler.
 
     Args:
-        folder: A folder with config.json and model.safetensors (or its sharded form).
+        folder: Folder with config.json and model.safetensors (or its sharded form).
 
     Returns:
-        The graph. Its weights are read-only views of the mapped files, or copies where they had
-        to be converted to float32.
+        The graph. Its weights are read-only views of the mapped files, or copies if they had to be
+        converted to float32.
 
     Raises:
         ModelError: A file or tensor is missing, damaged or of the wrong shape.
-        UnsupportedError: The model is of another family or uses an option not built here.
+        UnsupportedError: The family or an option of the model is unsupported.
     """
     config = read_config(folder)
     build = LayerBuilder(Checkpoint(folder, config.architecture or "AutoModel"))

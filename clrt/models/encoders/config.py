@@ -1,4 +1,4 @@
-"""Reads config.json into what determines the graph."""
+"""Reads the config.json of a BERT-like encoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,21 @@ from clrt.models.huggingface.model_files import read_object
 
 @dataclass(frozen=True)
 class HuggingFaceConfig:
-    """What config.json says that determines the graph."""
+    """The values of config.json that determine an encoder's graph.
+
+    Attributes:
+        family: The family of the model type.
+        architecture: The transformers class; "" if none is named.
+        vocabulary, hidden, layers, heads, intermediate: Sizes.
+        embedding: Width of the embeddings; `hidden` unless the family projects them.
+        activation: Activation by transformers' name.
+        epsilon: Epsilon of layer normalisations.
+        max_positions: Rows of the position embedding table.
+        token_types: Rows of the token type embedding table; 0 for none.
+        padding_index: Id of the padding token.
+        groups: Groups of layers that share weights (ALBERT).
+        inner: Layers per group (ALBERT).
+    """
 
     family: Family
     architecture: str
@@ -34,7 +48,7 @@ class HuggingFaceConfig:
 
     @property
     def head_size(self) -> int:
-        """The width of one attention head."""
+        """Elements of an attention head."""
         return self.hidden // self.heads
 
     @property
@@ -45,7 +59,7 @@ class HuggingFaceConfig:
         return family.projection is not None and (family.projection_always or differs)
 
     def layer_paths(self) -> Iterator[str]:
-        """The tensor path of each layer in order; ALBERT repeats some."""
+        """Yields the tensor path of each layer in order; ALBERT repeats some."""
         for i in range(self.layers):
             for j in range(self.inner):
                 group = i * self.groups // self.layers
@@ -53,16 +67,10 @@ class HuggingFaceConfig:
 
 
 def read_config(folder: Path) -> HuggingFaceConfig:
-    """Reads and checks a model folder's config.json.
-
-    Args:
-        folder: The model folder.
-
-    Returns:
-        What determines the graph.
+    """Reads and checks the config.json of a model folder.
 
     Raises:
-        ModelError: The file is missing, is no JSON object, or lacks a value.
+        ModelError: The file is missing, not a JSON object, or lacks a value.
         UnsupportedError: The model type or an option of it is not supported.
     """
     file = folder / "config.json"
@@ -104,7 +112,7 @@ def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
 
 
 def _first_name(architectures: object) -> str:
-    """Returns the first architecture; empty if it is not a class name."""
+    """Returns the first architecture; "" if it is not a class name."""
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
 

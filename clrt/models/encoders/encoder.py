@@ -1,4 +1,4 @@
-"""The encoder: embeddings, attention layers and the pooler."""
+"""Builds a BERT-like encoder: embeddings, attention layers and the pooler."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _WORDS = "embeddings.word_embeddings.weight"
 
 
 class Encoder:
-    """Builds one encoder's graph.
+    """Builds the graph of one encoder.
 
     Attributes:
-        build: Makes the nodes.
-        config: What to build.
-        inputs: The graph's inputs, all int64 [batch, sequence].
+        build: Builder of the nodes.
+        config: Configuration of the encoder.
+        inputs: Graph inputs, all int64 `[batch, sequence]`.
     """
 
     def __init__(self, build: LayerBuilder, config: HuggingFaceConfig) -> None:
@@ -49,7 +49,7 @@ class Encoder:
 
     @property
     def word_embeddings(self) -> str:
-        """The name of the word embedding table."""
+        """Name of the word embedding table."""
         return self._prefix + _WORDS
 
     @property
@@ -59,7 +59,7 @@ class Encoder:
         return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
 
     def hidden_states(self) -> Value:
-        """Returns the last hidden state, behind the embeddings and all layers."""
+        """Returns the last hidden state, `[batch, sequence, hidden]`."""
         hidden = self._embeddings()
         bias = self._attention_bias()
         for path in self.config.layer_paths():
@@ -106,7 +106,7 @@ class Encoder:
         return build(path, Slice(), table, build.ints(0), self._sequence_length(), build.ints(0))
 
     def _padded_positions(self) -> Value:
-        """Numbers tokens from padding_index + 1 on; padding itself gets padding_index."""
+        """Returns positions from padding_index + 1 on; padding tokens get padding_index."""
         build, layer = self.build, "positions"
         padding = build.numbers(self.config.padding_index)
         is_padding = build(layer, Equal(), self._token_ids, padding)
@@ -118,7 +118,7 @@ class Encoder:
         return self.build("sequence", Shape_(start=1, end=2), self._token_ids)
 
     def _attention_bias(self) -> Value:
-        """What is added to all attention scores: the mask and any relative bias."""
+        """Returns the bias of all attention scores: the mask and any relative bias."""
         build, layer = self.build, "attention_bias"
         mask = build(layer, Cast(DType.FLOAT32), self._mask)
         mask = build(layer, Unsqueeze(), mask, build.ints(1, 2))
@@ -130,7 +130,7 @@ class Encoder:
         return build(layer, Add(), self._relative_bias(), mask)
 
     def _relative_bias(self) -> Value:
-        """MPNet's bias by bucketed distance, [1, heads, sequence, sequence]."""
+        """Returns MPNet's bias by relative position, `[1, heads, sequence, sequence]`."""
         config, build = self.config, self.build
         path = f"{self._prefix}{config.family.relative_bias}"
         most = config.max_positions - 1
@@ -143,7 +143,7 @@ class Encoder:
         return build(path, Unsqueeze(), bias, build.ints(0))
 
     def _relative_places(self, path: str, offset: Value) -> Value:
-        """Key position - query position + offset, [sequence, sequence]."""
+        """Returns key position - query position + offset, `[sequence, sequence]`."""
         build = self.build
         length = build(path, Squeeze(), self._sequence_length())
         places = build(path, Range(), build.numbers(0), length, build.numbers(1))

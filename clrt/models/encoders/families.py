@@ -1,7 +1,6 @@
-"""How the supported model families differ.
+"""The families of BERT-like encoders, as data.
 
-`Family`'s defaults are BERT's; every other family states only its differences, so the graph is
-written once (in `encoder` and `heads`) for all of them.
+`Family`'s defaults are BERT's; other families list only their differences.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ class ClassHead:
     """A sequence classification head: [dense, activation,] output, on the first token.
 
     Attributes:
-        dense: The layer before the output, or None if the pooler plays that part.
-        activation: The activation after `dense`.
-        output: The layer that gives the logits.
+        dense: Path of the layer before the output; None if the pooler has this role.
+        activation: Activation after `dense`.
+        output: Path of the layer that computes the logits.
     """
 
     dense: str | None = None
@@ -35,11 +34,12 @@ class MaskedLm:
     """A masked language model head: dense, activation, norm, decoder.
 
     Attributes:
-        dense: The layer before the decoder.
-        norm: Its layer normalisation.
-        decoder: The decoder; where the file has no weight for it the word embeddings serve.
-        biases: Names the decoder's bias may have, best first.
-        activation: The activation after `dense`, or None for the encoder's own.
+        dense: Path of the layer before the decoder.
+        norm: Path of its layer normalisation.
+        decoder: Path of the decoder; if the file has no weight for it, the word embeddings are
+            used.
+        biases: Possible names of the decoder's bias, best first.
+        activation: Activation after `dense`; None for the encoder's.
     """
 
     dense: str = "cls.predictions.transform.dense"
@@ -51,23 +51,24 @@ class MaskedLm:
 
 @dataclass(frozen=True)
 class Family:
-    """Tensor names and graph differences of one family; the defaults are BERT's.
+    """Tensor names and graph differences of a family; the defaults are BERT's.
 
     Attributes:
-        prefix: What precedes encoder tensors in checkpoints saved with a head.
-        layer: The path of a layer, with {layer}, {group} and {inner} to fill in.
-        query: Path within a layer; so too the seven that follow.
-        projection: The layer from the embedding size to the hidden size, where there is one.
-        projection_always: Whether `projection` exists even where both sizes are equal.
-        positions: "sequence" counts tokens, "padding" counts only those that are not padding.
+        prefix: Prefix of the encoder's tensors in checkpoints saved with a head.
+        layer: Path of a layer, with {layer}, {group} and {inner} to substitute.
+        query: Path within a layer; as are the next seven fields.
+        projection: Path of the layer from embedding to hidden size; None for none.
+        projection_always: Whether `projection` exists even if both sizes are equal.
+        positions: "sequence" numbers all tokens, "padding" only those that are not padding.
         token_types: "input" reads token_type_ids, "first" adds the row of type 0.
-        relative_bias: The table of a relative position bias shared by all layers.
-        pooler: The path of the pooler's layer.
-        classifier: The sequence classification head.
-        masked_lm: The masked language model head.
-        config_names: Other names config.json uses for the keys read here.
-        config_defaults: Values for keys that config.json may leave out.
-        config_fixed: Values that hold whatever config.json says.
+        relative_bias: Path of the table of a relative position bias, shared by all layers; None for
+            none.
+        pooler: Path of the pooler's layer; None for none.
+        classifier: Sequence classification head.
+        masked_lm: Masked language model head.
+        config_names: Name in config.json of each key that is called differently here.
+        config_defaults: Values of keys that config.json may omit.
+        config_fixed: Values that override config.json.
     """
 
     prefix: str = "bert."

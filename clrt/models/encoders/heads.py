@@ -1,4 +1,4 @@
-"""The task heads that config.json's architecture names."""
+"""The task heads of encoders, by the architecture in config.json."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def head_outputs(encoder: Encoder, hidden: Value, pooled: Value | None) -> dict[
     Args:
         encoder: The encoder under construction.
         hidden: Its last hidden state.
-        pooled: Its pooler's output, where it has one.
+        pooled: Output of its pooler; None if there is none.
 
     Returns:
-        None if the architecture names no known head, or where the checkpoint holds no weights
-        for it (an encoder saved under its old architecture).
+        {} if the architecture has no known head, or the checkpoint has no weights of it (an encoder
+        saved under its old architecture).
     """
     architecture = encoder.config.architecture
     for ending, make in _HEADS.items():
@@ -68,8 +68,8 @@ def _masked_lm(encoder: Encoder, hidden: Value, _: Value | None) -> dict[str, Va
     x = build.linear(hidden, head.dense, config.hidden, config.embedding)
     x = build.activation(x, head.activation or config.activation, head.dense)
     x = build.layer_norm(x, head.norm, config.embedding, config.epsilon)
-    own = f"{head.decoder}.weight"
-    table = own if own in build.checkpoint else encoder.word_embeddings
+    decoder = f"{head.decoder}.weight"
+    table = decoder if decoder in build.checkpoint else encoder.word_embeddings
     bias = build.first_present(*head.biases)
     return {"logits": build.dense(x, table, bias, config.embedding, config.vocabulary)}
 

@@ -1,4 +1,4 @@
-"""Makes the layers that encoders are made of, with the weights of a checkpoint."""
+"""Builds the layers of encoders with the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clrt.ops.movement.transpose import Transpose
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.pointwise.table import Add, Gelu, Mul, Relu, Sigmoid, Tanh
 
-# The Gelu variant behind each of transformers' names for it.
+# Variant of Gelu by transformers' name.
 _GELUS: dict[str, Literal["none", "tanh"]] = {
     "gelu": "none",
     "gelu_python": "none",
@@ -30,10 +30,10 @@ _SILU = ("silu", "swish")
 
 
 class LayerBuilder(Builder):
-    """A builder whose nodes are named after the layer of the checkpoint that they belong to.
+    """A graph builder for encoders, whose nodes are named after their layer in the checkpoint.
 
     Attributes:
-        checkpoint: Where weights come from; they stay views of its mapped files.
+        checkpoint: Source of the weights, which are views of its mapped files.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -43,17 +43,17 @@ class LayerBuilder(Builder):
         self._transposed: dict[Value, Value] = {}
 
     def __call__(self, layer: str, op: Op, *inputs: Value) -> Value:
-        """Returns the output of a new node `/<layer>/<op>.<k>`."""
+        """Adds a node `/<layer>/<op>.<k>` and returns its output."""
         return Builder(self.names, f"/{layer}", nodes=self.nodes).add(op, *inputs)
 
     def weight(self, name: str, *shape: int | None) -> Value:
         """Returns a tensor of the checkpoint as a constant of its name.
 
         Args:
-            shape: The shape it must have; None leaves an axis free.
+            shape: The required shape; None allows any size of an axis.
 
         Raises:
-            ModelError, UnsupportedError: What `Checkpoint.load` raises.
+            ModelError, UnsupportedError: As `Checkpoint.load`.
         """
         if name not in self._weights:
             self.names.reserve(name)
@@ -62,15 +62,20 @@ class LayerBuilder(Builder):
         return self._weights[name]
 
     def first_present(self, *names: str) -> str:
-        """Returns the first name that the checkpoint has, or the first of all if it has none."""
+        """Returns the first name that the checkpoint has; names[0] if it has none."""
         return next((name for name in names if name in self.checkpoint), names[0])
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int | None) -> Value:
-        """torch's Linear at `path`: x @ weight.T + bias."""
+        """Returns torch's Linear at `path`: x @ weight.T + bias."""
         return self.dense(x, f"{path}.weight", f"{path}.bias", inputs, outputs)
 
     def dense(self, x: Value, weight: str, bias: str, inputs: int, outputs: int | None) -> Value:
-        """x @ weight.T + bias; a weight that layers share is transposed once."""
+        """Returns x @ weight.T + bias; a weight that layers share is transposed once.
+
+        Args:
+            weight, bias: Names of tensors.
+            outputs: None for any number.
+        """
         layer = bias.removesuffix(".bias")
         matrix = self.weight(weight, outputs, inputs)
         if matrix not in self._transposed:
@@ -79,16 +84,16 @@ class LayerBuilder(Builder):
         return self(layer, Add(), product, self.weight(bias, matrix.dims[0]))
 
     def layer_norm(self, x: Value, path: str, size: int, epsilon: float) -> Value:
-        """Returns the layer normalisation at `path`; old files call its weights gamma and beta."""
+        """Applies the layer normalisation at `path`; old files name its weights gamma and beta."""
         scale = self.weight(self.first_present(f"{path}.weight", f"{path}.gamma"), size)
         bias = self.weight(self.first_present(f"{path}.bias", f"{path}.beta"), size)
         return self(path, LayerNormalization(epsilon=epsilon), x, scale, bias)
 
     def activation(self, x: Value, kind: str, layer: str) -> Value:
-        """Returns the activation that transformers calls `kind`.
+        """Applies the activation with transformers' name `kind`.
 
         Raises:
-            UnsupportedError: It is none of those known here.
+            UnsupportedError: The activation is unknown.
         """
         if kind in _GELUS:
             return self(layer, Gelu(_GELUS[kind]), x)
@@ -103,5 +108,5 @@ class LayerBuilder(Builder):
         )
 
     def first_token(self, x: Value, layer: str) -> Value:
-        """x[:, 0]."""
+        """Returns x[:, 0]."""
         return self(layer, Gather(axis=1), x, self.numbers(0))

@@ -1,4 +1,4 @@
-"""First modules of sentence-transformers that are no BERT-like encoders."""
+"""First modules of sentence-transformers folders that are not BERT-like encoders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clrt.models.huggingface.model_files import read_optional
 
 
 def import_sentence_folder(folder: Path) -> Graph | None:
-    """Returns the graph of a table of vectors, or of a decoder that reads whole texts.
+    """Builds the graph of a static embedding, or of a decoder used as text encoder.
 
     Args:
-        folder: Of the first module of modules.json.
+        folder: Folder of the first module in modules.json.
 
     Returns:
         The graph; None if the folder is of another kind.

@@ -1,4 +1,4 @@
-"""Tokens with vectors of their own: sentence-transformers' StaticEmbedding, and model2vec."""
+"""Static token embeddings: sentence-transformers' StaticEmbedding, and model2vec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLE, _OTHER_TABLE = "embedding.weight", "embeddings"
 
 
 def is_static_embedding(folder: Path) -> bool:
-    """Returns whether a folder has a table of vectors and no transformer."""
+    """Returns whether a folder has a table of token vectors and no transformer."""
     file = folder / _FILE
     if (folder / "config.json").is_file() and (folder / "modules.json").is_file() is False:
         return False
@@ -27,10 +27,10 @@ def is_static_embedding(folder: Path) -> bool:
 
 
 def static_graph(folder: Path) -> Graph:
-    """Returns the graph of such a folder.
+    """Builds the graph of a static embedding folder.
 
-    Inputs `input_ids` and `attention_mask`, int64 `[batch, sequence]`, of which the mask changes
-    nothing; output `token_embeddings`, float32 `[batch, sequence, size]`.
+    Inputs `input_ids` and `attention_mask` (unused), int64 `[batch, sequence]`; output
+    `token_embeddings`, float32 `[batch, sequence, size]`.
 
     Raises:
         ModelError: The file is damaged.
@@ -44,9 +44,9 @@ def static_graph(folder: Path) -> Graph:
 
 
 def _table(file: Path) -> Array:
-    """float32 `[tokens, size]`.
+    """Returns the vector of each token, float32 `[tokens, size]`.
 
-    model2vec's files may have a row for several tokens (`mapping`), and a factor for each token
+    model2vec's files may map several tokens to one row (`mapping`), and scale each token's vector
     (`weights`).
     """
     header = read_header(file)

@@ -1,1 +1,1 @@
-"""ONNX files to graphs."""
+"""Imports ONNX files as graphs."""

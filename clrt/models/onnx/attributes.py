@@ -1,7 +1,7 @@
-"""Checks nodes' attributes against ONNX's schemas, or a table of ONNX Runtime's for its own ops.
+"""Checks nodes' attributes against ONNX's schemas, or a table for ONNX Runtime's contrib ops.
 
-Only names and kinds are checked here, before anything reads an attribute; the fields of op classes
-check values (clrt.ir.attributes).
+Only names and kinds are checked here, before any attribute is read; values are checked as fields of
+op classes (clrt.ir.attributes).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.models.onnx.functions import schema_of
 
 _KINDS = onnx.AttributeProto.AttributeType
-# ONNX lets these pass: attributes that a runtime keeps for itself.
+# Prefix of attributes that a runtime keeps for itself, which ONNX does not check.
 _INTERNAL = "__"
 
-# Of opsets before 7: said which inputs might be overwritten, and means nothing here.
+# In opsets before 7: which inputs may be overwritten; ignored.
 _HINTS = {"consumed_inputs"}
 
-# Per attribute its kind, and whether a node must have it.
+# By attribute name: its kind, and whether it is required.
 Declared = Mapping[str, tuple[int, bool]]
 
 
@@ -34,14 +34,14 @@ def check_attributes(
     opset: int,
     others: Collection[str] = (),
 ) -> None:
-    """Checks names and kinds of a node's attributes; references must be resolved.
+    """Checks names and kinds of a node's attributes, whose references are resolved already.
 
     Args:
-        others: Names of the node's attributes that are IR already.
+        others: Names of the node's attributes that are imported already.
 
     Raises:
         ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.
-        UnsupportedError: It is unknown, of an op that ONNX does not define.
+        UnsupportedError: An attribute is unknown, of an op that ONNX does not define.
     """
     declared = declared_attributes(domain, op_type, opset)
     if declared is None:
@@ -69,7 +69,7 @@ def check_attributes(
 
 
 def kind_name(kind: int) -> str:
-    """ONNX's name of a kind of attributes, in lower case."""
+    """Returns ONNX's name of an attribute kind, in lower case."""
     return str(_KINDS.Name(kind)).lower() if kind in _KINDS.values() else str(kind)
 
 
@@ -81,18 +81,18 @@ def _refuse_unknown(name: str, domain: str, op_type: str, opset: int) -> None:
 
 @cache
 def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | None:
-    """Returns the attributes of an op; None if nothing is known of it."""
+    """Returns the attributes of an op; None if the op is unknown."""
     schema = schema_of(domain, op_type, opset)
     if schema is not None:
         return {n: (int(a.type), bool(a.required)) for n, a in schema.attributes.items()}
-    found = _contrib().get(domain, {}).get(op_type)
-    if found is None:
+    contrib = _contrib().get(domain, {}).get(op_type)
+    if contrib is None:
         return None
-    return {n: (_KINDS.Value(k.rstrip("!")), k.endswith("!")) for n, k in found.items()}
+    return {n: (_KINDS.Value(k.rstrip("!")), k.endswith("!")) for n, k in contrib.items()}
 
 
 def other_ops() -> set[tuple[str, str]]:
-    """Domain and name of the ops without a schema whose attributes are known."""
+    """Returns (domain, name) of the ops that have no schema but known attributes."""
     return {(domain, name) for domain, ops in _contrib().items() for name in ops}
 
 

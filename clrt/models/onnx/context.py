@@ -1,4 +1,4 @@
-"""What the parts of the importer share while one model is read."""
+"""State shared by the parts of the importer while one model is imported."""
 
 from __future__ import annotations
 
@@ -22,31 +22,35 @@ from clrt.models.onnx.scope import UNSUPPORTED_VALUE, NodeCall, Scope
 from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import DimNames, captured_type
 
-# How often a loop's subgraph may be imported again, over all levels; real models stay far below.
+# Maximum number of times that loops' subgraphs are imported again, over all levels; real models
+# stay far below.
 _MAX_IMPORTS = 16
 _FEW_NODES = 2048
 
 
 class ImportsNodes(Protocol):
-    """`NodeImporter`, for the parts of the importer that it calls and that call it."""
+    """Interface of `NodeImporter` for the parts of the importer that it calls and that call it."""
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
-        """Imports nodes of a graph or of a function's body."""
+        """Imports the nodes of a graph or of a function body."""
 
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """The outputs of one node; None for one that is left out."""
+        """Imports one node; returns its outputs, None for omitted ones."""
 
 
 class Context:
-    """The model, the names that are taken, and what was found to be unsupported.
+    """The model under import, the names in use, and the unsupported nodes found so far.
 
     Args:
+        model: The model.
+        tensors: Reader of its tensors.
         given: Names of initializers that are inputs of the graph.
-        values: Elements in place of those of initializers, by name.
+        values: Elements that replace those of initializers, by name.
 
     Attributes:
-        unsupported: What the error will say of nodes and values that clrt does not run.
-        lacking: Outputs that clrt does not compute of ops that it has, and the note for a reader.
+        unsupported: Descriptions of unsupported nodes and values, for the error.
+        lacking: Outputs that clrt's op does not compute, and the description to report if one is
+            read.
     """
 
     def __init__(
@@ -57,11 +61,12 @@ class Context:
         values: Mapping[str, Array] | None = None,
     ) -> None:
         self.graph = model.graph
-        self.opsets = opsets_of(model.opset_import) or {"": 1}  # what files had before IR 3
+        # the opset of files before IR version 3
+        self.opsets = opsets_of(model.opset_import) or {"": 1}
         self.tensors = tensors
         self.functions = local_functions(model)
-        found = {**initializers_of(model.graph), **(values or {})}
-        self.initializers = {n: t for n, t in found.items() if n not in given}
+        initializers = {**initializers_of(model.graph), **(values or {})}
+        self.initializers = {n: t for n, t in initializers.items() if n not in given}
         self.inputs = [i for i in self.graph.input if i.name not in self.initializers]
         self.dims = DimNames(self.inputs)
         self.value_names, self.node_names = Names(), Names()
@@ -71,15 +76,15 @@ class Context:
 
     @cached_property
     def block(self) -> int:
-        """How many channels lie together in the model's blocked layout."""
+        """Channels per block in the model's blocked layout (NCHWc)."""
         return block_of(self.graph)
 
     @cached_property
     def most_visits(self) -> int:
-        """How many nodes may be imported, those of loops' subgraphs several times.
+        """Maximum number of nodes to import, repeated imports of loops' subgraphs included.
 
         Raises:
-            ModelError: The functions hold more nodes, or are nested deeper, than is allowed.
+            ModelError: The inlined functions exceed CLRT_NODE_LIMIT, or are nested too deep.
         """
         return _FEW_NODES + _MAX_IMPORTS * inlined_nodes(self.graph, self.functions)
 
@@ -87,7 +92,7 @@ class Context:
         """Counts nodes about to be imported.
 
         Raises:
-            ModelError: They are too many.
+            ModelError: The maximum is exceeded.
         """
         self._visited += count
         if self._visited > _FEW_NODES and self._visited > self.most_visits:
@@ -97,20 +102,20 @@ class Context:
             )
 
     def refuse(self, call: NodeCall, reason: str | UnsupportedError = "") -> list[Value | None]:
-        """Notes an unsupported node and goes on, so that the error can name all of them."""
+        """Records an unsupported node and returns placeholders, so that the error can list all
+        nodes.
+        """
         if isinstance(reason, UnsupportedError):
             reason = without_title(str(reason), call.title, call.op_type)
         schema = schema_of(call.domain, call.op_type, call.opset)
         decomposes = schema is not None and schema.has_context_dependent_function
-        # What the body of such an op holds is only known once the types of its inputs are.
+        # Whether the body of such an op is supported depends on its inputs' types.
         if reason or not (call.is_broken and decomposes):
             self.unsupported.append(note(call, reason))
         return broken(call)
 
     def look_up(self, name: str, scope: Scope) -> Value | None:
-        """Returns a value that `sort_nodes` found to be there; an initializer is read at its first
-        use.
-        """
+        """Returns a value that `sort_nodes` found to exist; initializers are read on first use."""
         if name in scope.env:
             known = scope.env[name]
             if known not in self.lacking:
@@ -118,18 +123,18 @@ class Context:
             self.unsupported.append(self.lacking[known])
             return UNSUPPORTED_VALUE
         if name in scope.initializers:
-            found: Value | None = self._initializer(name, scope)
+            value: Value | None = self._initializer(name, scope)
         else:
             assert scope.outer is not None
-            found = self.captured(self.look_up(name, scope.outer), scope)
-        scope.env[name] = found
-        return found
+            value = self.captured(self.look_up(name, scope.outer), scope)
+        scope.env[name] = value
+        return value
 
     def output(self, name: str, scope: Scope, where: str) -> Value:
         """Returns a value that is an output of its graph.
 
         Raises:
-            ModelError: Nothing makes it.
+            ModelError: No node computes it.
         """
         if not scope.has(name):
             raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
@@ -151,23 +156,25 @@ class Context:
 
     def _initializer(self, name: str, scope: Scope) -> Value:
         where = f"initializer '{name}'"
-        found = scope.initializers[name]
+        stored = scope.initializers[name]
         try:
-            if isinstance(found, onnx.TensorProto):
-                array = self.tensors.array(found, where)
-            elif isinstance(found, onnx.SparseTensorProto):
-                array = self.tensors.sparse(found, where)
+            if isinstance(stored, onnx.TensorProto):
+                array = self.tensors.array(stored, where)
+            elif isinstance(stored, onnx.SparseTensorProto):
+                array = self.tensors.sparse(stored, where)
             else:
-                array = np.asarray(found)
-            own = name if scope.outer is None else self.value_names.unique(scope.prefix + name)
-            return constant_value(own, array, where)
+                array = np.asarray(stored)
+            unique_name = (
+                name if scope.outer is None else self.value_names.unique(scope.prefix + name)
+            )
+            return constant_value(unique_name, array, where)
         except UnsupportedError as error:
             self.unsupported.append(str(error))
             return UNSUPPORTED_VALUE
 
 
 def broken(call: NodeCall) -> list[Value | None]:
-    """Returns the outputs of a node that cannot be imported."""
+    """Returns placeholders for the outputs of a node that cannot be imported."""
     return [UNSUPPORTED_VALUE if name else None for name in call.formals]
 
 
@@ -175,7 +182,7 @@ def constant_value(name: str, array: Array, where: str) -> Value:
     """Returns a constant with these elements.
 
     Raises:
-        UnsupportedError: They are of a dtype that clrt does not have.
+        UnsupportedError: clrt does not have their dtype.
     """
     try:
         dtype = DType.of(array.dtype)

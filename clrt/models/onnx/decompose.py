@@ -1,4 +1,4 @@
-"""Nodes that others replace: clrt's decompositions, and function bodies of files and of ONNX."""
+"""Replaces nodes by others: clrt's decompositions, and function bodies of files and of ONNX."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 from clrt.ops.decompositions.registry import Decomposition, imported_as
 from clrt.ops.node_errors import NodeErrorContext
 
-# What decompositions are written in; "clrt" has ops of its own for them.
+# Opsets of the nodes in clrt's decompositions; "clrt" has ops that only clrt generates.
 _OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
 class DecompositionImporter:
-    """Imports the nodes that replace one of the file."""
+    """Imports the nodes that replace a node of the file."""
 
     def __init__(self, context: Context, nodes: ImportsNodes) -> None:
         self._context = context
         self._nodes = nodes
 
     def decompose(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Returns the outputs of a node that is decomposed.
+        """Imports a node by its decomposition and returns its outputs.
 
-        clrt's decomposition comes first; where it declines, the function body in the ONNX schema
-        is used. Neither is tried behind an unsupported node, whose outputs have no real types.
+        clrt's decomposition is tried first; if it declines, the function body in the ONNX schema.
+        Neither is tried after an unsupported node, whose outputs have placeholder types.
         """
         entry = imported_as(call.domain, call.op_type, call.opset)
         if entry is not None:
             if call.is_broken:
                 return broken(call)
             try:
-                found = self._own(entry, call, scope)
+                results = self._own(entry, call, scope)
             except UnsupportedError as error:
                 return self._context.refuse(call, error)
-            if found is not None:
-                return found
+            if results is not None:
+                return results
         types = None if call.is_broken else [None if v is None else v.type for v in call.inputs]
         function = schema_function(call.proto(), call.opset, types, scope.opsets.get(""))
         if function is None:
@@ -74,7 +74,7 @@ class DecompositionImporter:
         results = entry.apply(call.title, body)
         if results is None:
             return None
-        made = {v for n in scope.nodes[before:] for v in n.outputs}
+        new_values = {v for n in scope.nodes[before:] for v in n.outputs}
         outputs: list[Value | None] = []
         for index, name in enumerate(call.outputs):
             value = results[index] if index < len(results) else None
@@ -84,17 +84,17 @@ class DecompositionImporter:
             if value is None:
                 value = Value(name, UNSUPPORTED_VALUE.type)
                 context.lacking[value] = note(call, f"its output {index}")
-            elif value in made:
-                made.remove(value)
+            elif value in new_values:
+                new_values.remove(value)
                 value.name = name
             outputs.append(value)
         return outputs
 
     def inline(self, function: Function, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Returns the outputs of a function's body.
+        """Imports a function's body in place of a call and returns its outputs.
 
         Raises:
-            ModelError: The call does not fit the function.
+            ModelError: The call does not match the function.
         """
         if function.key in scope.calls:
             raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
@@ -114,7 +114,7 @@ class DecompositionImporter:
             results=results,
             attrs={**function.defaults, **{a.name: a for a in call.attributes}},
             calls=(*scope.calls, function.key),
-            # The body may hold subgraphs of the call, which see what the call sees.
+            # The body may contain subgraphs of the call, which see the call's scope.
             outer=scope if any(a.type == GRAPH for a in call.attributes) else None,
         )
         self._nodes.import_nodes(function.nodes, inner, f"function '{function.key[1]}'")
@@ -137,17 +137,17 @@ class _BodyImporter:
         self._title = title
         self._scope = scope
         self._count = 0
-        # In the subgraph of a Scan, its own values; all others are captured.
+        # In the subgraph of a Scan: its own values, as all others are captured; else None.
         self._local: set[Value] | None = None
 
     def add(self, node: BodyNode) -> list[Value]:
-        """Returns the outputs of a node."""
+        """Imports a node and returns its outputs."""
         return self._run(self._call(node))
 
     def add_scan(
         self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """Returns the outputs of a Scan; see `ImportsBodies`."""
+        """Imports a Scan and returns its outputs; see `ImportsBodies`."""
         call = self._call(node)
         scope = Scope(
             [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
@@ -167,9 +167,9 @@ class _BodyImporter:
         prefix = self._scope.prefix
         name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
         self._count += 1
-        given = [self._seen(v) for v in node.inputs]
-        while given and given[-1] is None:
-            given.pop()
+        inputs = [self._seen(v) for v in node.inputs]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
         names = [self.names.unique(f"{name}:{k}" if k else name) for k in range(node.outputs)]
         attributes = [onnx.helper.make_attribute(k, v) for k, v in _protos(node.attrs).items()]
         return NodeCall(
@@ -177,7 +177,7 @@ class _BodyImporter:
             name,
             node.domain,
             _OPSETS[node.domain],
-            given,
+            inputs,
             names,
             names,
             attributes,
@@ -190,7 +190,7 @@ class _BodyImporter:
         return outputs
 
     def _seen(self, value: Value | None) -> Value | None:
-        """Returns a value as the graph of the nodes sees it: captured, where it is of another."""
+        """Returns a value as the current graph sees it: captured if it is of another graph."""
         if value is not None and value in self._context.lacking:
             self._context.unsupported.append(self._context.lacking[value])
             return UNSUPPORTED_VALUE

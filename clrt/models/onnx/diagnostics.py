@@ -1,4 +1,4 @@
-"""The importer's messages on unsupported and invalid nodes."""
+"""Messages about unsupported and invalid nodes of an imported model."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clrt.models.onnx.scope import NodeCall
 
 
 def note(call: NodeCall, reason: str = "") -> str:
-    """Returns an unsupported node as the error lists it."""
+    """Returns the description of an unsupported node in an error's list."""
     opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
     return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
 
 def check_kinds(call: NodeCall) -> None:
-    """Refuses inputs that are sequences, optionals or maps where the op takes none.
+    """Checks that inputs are sequences, optionals or maps only if the op accepts them.
 
     Raises:
-        ModelError: There is one.
+        ModelError: An input is of the wrong kind.
     """
     for index, value in enumerate(call.inputs):
         if value is None or not isinstance(value.type, ContainerType):
@@ -45,11 +45,15 @@ def _schema_head(type_: TensorType) -> str:
 
 
 def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
-    """Returns the error that names all that clrt lacks for a model."""
-    found = list(dict.fromkeys(notes))
-    things = counted(len(found), "thing")
+    """Returns the error that lists everything that clrt lacks for a model.
+
+    Args:
+        notes: Descriptions, possibly repeated.
+    """
+    unique = list(dict.fromkeys(notes))
+    things = counted(len(unique), "thing")
     return UnsupportedError(
-        f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
+        f"The model needs {things} that clrt does not support: {'; '.join(unique)}. "
         "Export the model without them, or at another opset; an op can be added in clrt/ops.",
-        found,
+        unique,
     )

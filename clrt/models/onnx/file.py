@@ -1,4 +1,4 @@
-"""An ONNX file that is read once: what it says of itself, and graphs of it."""
+"""An ONNX file that is read once: its metadata, and graphs for several sets of sizes and values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class FileValue:
     """An input or output as the file declares it.
 
     Attributes:
-        type: As ONNX's schemas write types: "tensor(float)", "seq(map(int64,tensor(float)))".
-        shape: A size, the text of a symbolic dim or None for each axis; None if there is no
-            shape.
+        name: Name of the value.
+        type: Type in the notation of ONNX's schemas: "tensor(float)",
+            "seq(map(int64,tensor(float)))".
+        shape: For each axis a size, the text of a symbolic dim, or None; None for an unknown rank.
     """
 
     name: str
@@ -33,10 +34,12 @@ class FileValue:
 
 @dataclass(frozen=True)
 class FileMetadata:
-    """What a file says of its model.
+    """The metadata of an ONNX file.
 
     Attributes:
-        version: A number of the producer's.
+        producer, domain, description, graph_name, graph_description: Strings of the file; "" if
+            absent.
+        version: The producer's version number of the model.
         properties: The file's metadata_props.
     """
 
@@ -50,21 +53,21 @@ class FileMetadata:
 
 
 class OnnxFile:
-    """An ONNX model.
+    """An opened ONNX model.
 
     Args:
         source: A file or its bytes.
         sizes: Sizes of input dims by the name of their symbol.
         denoted: Sizes of input dims by their denotation, such as "DATA_BATCH".
-        files: Bytes of external data by location; they take the place of files.
+        files: Bytes of external data by location, which replace files.
 
     Attributes:
-        inputs: What a run must be given.
-        overridable: Initializers that a run may be given another value of.
-        outputs: What a run gives.
+        inputs: Inputs that a run requires.
+        overridable: Initializers that a run may override.
+        outputs: Outputs of a run.
 
     Raises:
-        ModelError: The file is missing, damaged, not ONNX, or holds no graph.
+        ModelError: The file is missing, damaged, not ONNX, or has no graph.
         UnsupportedError: The opset is newer than the `onnx` package knows.
     """
 
@@ -91,7 +94,7 @@ class OnnxFile:
 
     @property
     def metadata(self) -> FileMetadata:
-        """What the file says of its model."""
+        """The file's metadata."""
         model = self._model
         return FileMetadata(
             model.producer_name,
@@ -104,7 +107,7 @@ class OnnxFile:
         )
 
     def separate_dims(self) -> None:
-        """From now on each symbolic dim of an input has a size of its own, whatever its name."""
+        """Makes the symbolic dims of inputs independent of each other, whatever their names."""
         for dim in _dims(self._model.graph.input):
             if dim.WhichOneof("value") == "dim_param":
                 dim.ClearField("dim_param")
@@ -112,11 +115,11 @@ class OnnxFile:
     def graph(
         self, given: Collection[str] = (), values: Mapping[str, Array] | None = None
     ) -> Graph:
-        """Returns the graph before any pass.
+        """Imports the graph, before any pass.
 
         Args:
             given: Names of overridable initializers that are inputs of this graph.
-            values: Elements in place of those of initializers, by name.
+            values: Elements that replace those of initializers, by name.
 
         Raises:
             ModelError, UnsupportedError, ShapeError: As `import_model`.
@@ -124,12 +127,14 @@ class OnnxFile:
         return import_read(self._model, self._tensors, given, values)
 
     def constant(self, name: str) -> tuple[str, tuple[int, ...]] | None:
-        """Returns the type and shape of an initializer; None if there is none of a name."""
-        found = self._initializers.get(name)
-        if found is None:
+        """Returns (type, shape) of an initializer; None if there is none of this name."""
+        initializer = self._initializers.get(name)
+        if initializer is None:
             return None
-        type_ = found.values if isinstance(found, onnx.SparseTensorProto) else found
-        return _tensor_text(type_.data_type), tuple(found.dims)
+        type_ = (
+            initializer.values if isinstance(initializer, onnx.SparseTensorProto) else initializer
+        )
+        return _tensor_text(type_.data_type), tuple(initializer.dims)
 
 
 def _dims(

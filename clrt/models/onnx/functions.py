@@ -1,4 +1,4 @@
-"""Attributes and function bodies: those of the model, and those of ONNX's op schemas."""
+"""Attributes, functions of the model, and function bodies of ONNX's op schemas."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ _Attr = onnx.AttributeProto
 
 @dataclass(frozen=True)
 class Function:
-    """A function body with what a call needs.
+    """A function body, and the context to inline it.
 
     Attributes:
-        key: Domain, name and overload; a call chain holds each once.
-        defaults: Attributes that a call may leave out.
+        key: Domain, name and overload; unique in a chain of calls.
+        inputs, outputs: Names of formal parameters.
+        nodes: Nodes of the body.
+        opsets: Opset version by domain.
+        defaults: Attributes that a call may omit.
     """
 
     key: FunctionKey
@@ -42,7 +45,7 @@ def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
     functions = {}
     for proto in model.functions:
         key = (normal_domain(proto.domain), proto.name, proto.overload)
-        # Older files give functions no imports of their own.
+        # In older files functions have no imports.
         opsets = opsets_of(proto.opset_import) or opsets_of(model.opset_import)
         functions[key] = _function(key, proto, opsets, {a.name: a for a in proto.attribute_proto})
     return functions
@@ -54,13 +57,13 @@ def schema_function(
     inputs: Sequence[TensorType | None] | None,
     main_opset: int | None = None,
 ) -> Function | None:
-    """Returns the function body that an op's ONNX schema has, None if it has none.
+    """Returns the function body in an op's ONNX schema; None if it has none.
 
     Args:
-        node: The node, its attributes resolved.
-        inputs: Types of its inputs, which some bodies depend on; None if they are not known.
-        main_opset: The ai.onnx opset where the node is. A body of another domain that imports none
-            is taken to be written in it, since the body may hold nodes of the node's subgraphs.
+        node: The node, with resolved attributes.
+        inputs: Types of its inputs, which some bodies depend on; None if unknown.
+        main_opset: The ai.onnx opset of the node's graph. It applies to a body of another domain
+            that imports none, which may contain the node's subgraphs.
     """
     domain = normal_domain(node.domain)
     schema = schema_of(domain, node.op_type, opset)
@@ -69,17 +72,17 @@ def schema_function(
     body = None
     if schema.has_function:
         version = _nearest(schema.function_opset_versions, opset)
-        found = schema.get_function_with_opset_version(version)
-        body = onnx.FunctionProto.FromString(found) if isinstance(found, bytes) else found
+        stored = schema.get_function_with_opset_version(version)
+        body = onnx.FunctionProto.FromString(stored) if isinstance(stored, bytes) else stored
     elif schema.has_context_dependent_function and inputs is not None:
         version = _nearest(schema.context_dependent_function_opset_versions, opset)
         types = [type_proto(t).SerializeToString() for t in inputs]
         try:
-            found = schema.get_context_dependent_function_with_opset_version(
+            stored = schema.get_context_dependent_function_with_opset_version(
                 version, node.SerializeToString(), types
             )
-            body = onnx.FunctionProto.FromString(found)
-        # The builders refuse a node that they do not fit with exceptions of C++.
+            body = onnx.FunctionProto.FromString(stored)
+        # ONNX's builders reject unsuitable nodes by C++ exceptions.
         except (RuntimeError, ValueError, onnx.defs.SchemaError):
             return None
     if body is None or not body.node:
@@ -96,7 +99,7 @@ def schema_function(
 
 @lru_cache(maxsize=4096)
 def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
-    """ONNX's schema of an op at an opset, None if ONNX has no such op."""
+    """Returns ONNX's schema of an op at an opset; None if ONNX has no such op."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -106,9 +109,9 @@ def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
 def resolve_attributes(
     node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
 ) -> list[onnx.AttributeProto]:
-    """Returns the attributes of a node, with references to those of the enclosing call put in.
+    """Returns a node's attributes, with references to attributes of the enclosing call resolved.
 
-    A reference to what the call leaves out, without a default, leaves the attribute out.
+    A reference to an attribute that the call omits, and that has no default, is omitted.
     """
     resolved = []
     for attr in node.attribute:
@@ -123,7 +126,7 @@ def resolve_attributes(
 
 
 def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
-    """Returns the initializers of a graph by name, sparse ones too."""
+    """Returns the initializers of a graph by name, including sparse ones."""
     return {
         **{t.name: t for t in graph.initializer},
         **{t.values.name: t for t in graph.sparse_initializer},
@@ -131,11 +134,11 @@ def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
 
 
 def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
-    """Returns the Python value of an attribute, as `OnnxNode.attrs` has it.
+    """Returns the Python value of an attribute, as in `OnnxNode.attrs`.
 
     Raises:
         ModelError: It is damaged.
-        UnsupportedError: It is a tensor of a dtype that clrt does not have, or of a kind unknown.
+        UnsupportedError: It is a tensor of an unsupported dtype, or of an unknown kind.
     """
     where = f"attribute '{attr.name}' of {where}"
     match attr.type:
@@ -168,13 +171,15 @@ def sort_nodes(
     where: str,
     outside: Collection[str] = (),
 ) -> list[tuple[int, onnx.NodeProto]]:
-    """Returns the nodes in topological order with their index in the file; ties in file order.
+    """Returns nodes in topological order, else in file order, with their index in the file.
 
     Args:
-        outside: Names of the enclosing graph; a value of this one may hide one of them.
+        available: Names of inputs and initializers.
+        where: Name of the graph, for messages.
+        outside: Names of enclosing graphs, which names of this one may hide.
 
     Raises:
-        ModelError: A value is made twice or not at all, or the nodes form a cycle.
+        ModelError: A value is computed twice or not at all, or the nodes form a cycle.
     """
     ready = set(available)
     made_by: dict[str, int] = {}
@@ -233,7 +238,7 @@ def _function(
 
 
 def _nearest(versions: Sequence[int], opset: int) -> int:
-    """Returns the newest version up to the opset; else the oldest, whose schema is the same one."""
+    """Returns the newest version up to the opset; else the oldest, whose schema is the same."""
     older = [v for v in versions if v <= opset]
     return max(older) if older else min(versions)
 

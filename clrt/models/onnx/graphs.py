@@ -1,4 +1,4 @@
-"""Subgraphs: the graphs among the attributes of If, Loop and Scan."""
+"""Imports subgraphs: the graph attributes of If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -29,25 +29,28 @@ class SubgraphImporter:
     def import_graphs(
         self, cls: type[Op], call: NodeCall, scope: Scope
     ) -> tuple[dict[str, Graph], list[Value]]:
-        """Returns the subgraphs of a node by attribute, and the outer values that they capture.
+        """Imports the subgraphs of a node.
 
-        Each subgraph takes all captured values, in the same order, behind its own inputs.
+        Each subgraph has all captured values, in the same order, as inputs after its own.
+
+        Returns:
+            The subgraphs by attribute, and the outer values that they capture.
         """
-        found = dict(call.graphs)
+        graphs = dict(call.graphs)
         for a in call.attributes:
             if a.type == GRAPH:
-                found[a.name] = self._graph(a.g, cls, call, scope)
-        captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
-        for graph, inner in found.values():
+                graphs[a.name] = self._graph(a.g, cls, call, scope)
+        captured = list(dict.fromkeys(v for _, inner in graphs.values() for v in inner.captures))
+        for graph, inner in graphs.values():
             graph.inputs += [
                 self._context.captured(v, inner) or UNSUPPORTED_VALUE for v in captured
             ]
-        return {name: graph for name, (graph, _) in found.items()}, captured
+        return {name: graph for name, (graph, _) in graphs.items()}, captured
 
     def import_branch(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Returns the outputs of the branch that an If with a known condition takes, in its place.
+        """Inlines the branch that an If with a known condition takes; returns its outputs.
 
-        The other may not even type-check: exporters ask for the rank and then act on it.
+        The other branch may not even type-check: exporters branch on a rank.
         """
         name = "then_branch" if call.truth else "else_branch"
         branch = next((a.g for a in call.attributes if a.name == name), None)
@@ -66,10 +69,9 @@ class SubgraphImporter:
         ]
 
     def with_types(self, call: NodeCall, scope: Scope) -> NodeCall:
-        """Returns a SequenceMap whose body says the types of its inputs and outputs, inferred if
-        need be.
+        """Returns a SequenceMap whose body declares input and output types, inferred if absent.
 
-        The function body of ONNX's schema, which replaces it, copies them from there.
+        The function body of ONNX's schema, which replaces it, copies the types from there.
         """
         place = next((k for k, a in enumerate(call.attributes) if a.name == "body"), None)
         if place is None:
@@ -90,51 +92,51 @@ class SubgraphImporter:
         graph, _ = self._body(body, Op, formals, call, scope)
         context.value_names.shrink(before[0])
         context.node_names.shrink(before[1])
-        # What is refused is refused again where it is imported for good.
+        # Unsupported nodes are recorded again by the final import.
         context.unsupported = notes
         typed = onnx.GraphProto()
         typed.CopyFrom(body)
-        found = [*zip(typed.input, formals, strict=True)]
-        found += zip(typed.output, (v.type for v in graph.outputs), strict=True)
-        for info, type_ in found:
+        declared = [*zip(typed.input, formals, strict=True)]
+        declared += zip(typed.output, (v.type for v in graph.outputs), strict=True)
+        for info, type_ in declared:
             if not is_typed(info.type) and type_ is not None:
                 info.type.CopyFrom(type_proto(_of_any_shape(type_)))
-        made = onnx.AttributeProto()
-        made.CopyFrom(call.attributes[place])
-        made.g.CopyFrom(typed)
-        attributes = [made if k == place else a for k, a in enumerate(call.attributes)]
+        attribute = onnx.AttributeProto()
+        attribute.CopyFrom(call.attributes[place])
+        attribute.g.CopyFrom(typed)
+        attributes = [attribute if k == place else a for k, a in enumerate(call.attributes)]
         return replace(call, attributes=attributes)
 
     def _graph(
         self, proto: onnx.GraphProto, cls: type[Op], call: NodeCall, outer: Scope
     ) -> tuple[Graph, Scope]:
-        """Returns a subgraph and its scope, which has the captured values.
+        """Imports a subgraph; returns it and its scope, which has the captured values.
 
-        A shape that the file declares may hold in the first iteration only: then the subgraph is
+        If a shape that the file declares holds in the first iteration only, the subgraph is
         imported again without it.
         """
         context = self._context
         types = [None if v is None else v.type for v in call.inputs]
         formals = [*cls.subgraph_input_types(types), *(None for _ in proto.input)]
-        given = [
+        input_types = [
             self._formal(info, formal, call)
             for info, formal in zip(proto.input, formals, strict=False)
         ]
         before = len(context.value_names), len(context.node_names)
         notes = list(context.unsupported)
-        known, settled = given, False
+        previous, settled = input_types, False
         while True:
-            graph, scope = self._body(proto, cls, given, call, outer)
+            graph, scope = self._body(proto, cls, input_types, call, outer)
             refused = len(context.unsupported) > len(notes)
             varying = {}
             if cls.loop_carried_offsets is not None and not settled and not refused:
                 varying = varying_types(graph, cls.loop_carried_offsets, types)
-            if refused and given is not known:
-                # clrt needs to know what may vary: then it has to stay as it is.
-                context.unsupported, given, settled = notes, known, True
+            if refused and input_types is not previous:
+                # an op needs the shape that may vary: keep it as declared
+                context.unsupported, input_types, settled = notes, previous, True
             elif varying:
-                known = given
-                given = [varying.get(i, t) for i, t in enumerate(given)]
+                previous = input_types
+                input_types = [varying.get(i, t) for i, t in enumerate(input_types)]
             else:
                 return graph, scope
             context.value_names.shrink(before[0])
@@ -148,10 +150,10 @@ class SubgraphImporter:
         call: NodeCall,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
-        """Returns a subgraph with these input types; None for those of unsupported nodes."""
+        """Imports a subgraph with these input types; None for outputs of unsupported nodes."""
         scope = self._inner(proto, call, outer, {}, inline=False)
         if cls.loop_carried_offsets is not None:
-            # What is declared of these may hold in one iteration only.
+            # Declared types of loop-carried values may hold in one iteration only.
             varying = {info.name for info in proto.output[cls.loop_carried_offsets[1] :]}
             scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
         where = f"graph '{proto.name}' of {call.title}"
@@ -176,7 +178,7 @@ class SubgraphImporter:
         *,
         inline: bool,
     ) -> Scope:
-        """Returns the scope of a subgraph; inline, its nodes go to the enclosing graph."""
+        """Returns the scope of a subgraph; if inline, nodes go to the enclosing graph."""
         return Scope(
             outer.nodes if inline else [],
             f"{call.name}/",
@@ -194,11 +196,11 @@ class SubgraphImporter:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: NodeCall
     ) -> TensorType | None:
-        """Returns the type of an input of a subgraph; None if there is none.
+        """Returns the type of a subgraph's input; None if it is unsupported.
 
-        Its dims are its own: they may change between iterations, whatever their names.
+        Its dims are independent: they may change between iterations, whatever their names.
         """
-        # The outputs of an unsupported node have a placeholder's type.
+        # Outputs of an unsupported node have a placeholder type.
         if info.type.WhichOneof("value") is not None or not call.is_broken:
             try:
                 return formal_type(info, given)
@@ -208,7 +210,9 @@ class SubgraphImporter:
 
 
 def _element_type(type_: TensorType) -> TensorType:
-    """What the body of a SequenceMap takes of an input: an element of a sequence, or a tensor."""
+    """Returns the type that the body of a SequenceMap gets for an input: an element of a sequence,
+    or a tensor.
+    """
     if isinstance(type_, ContainerType) and type_.kind == "sequence":
         return _of_any_shape(type_.element)
     return _of_any_shape(type_)

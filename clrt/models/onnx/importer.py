@@ -1,4 +1,4 @@
-"""ONNX models to `Graph`: names kept, functions inlined, every value typed."""
+"""Imports ONNX models as `Graph`: names kept, functions inlined, every value typed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from clrt.models.onnx.tensors import TensorReader
 from clrt.models.onnx.types import tensor_type
 from clrt.util.gc_control import gc_young_only
 
-# Before this version of the IR a file lists all initializers as inputs, and none may be given.
+# Before this IR version all initializers are listed as inputs, and none may be overridden.
 OVERRIDABLE_SINCE = 4
 
 
 @gc_young_only
 def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
-    """Reads an ONNX model.
+    """Imports an ONNX model.
 
     Args:
-        source: A file, its bytes, or the model itself. External data are looked for beside a file.
+        source: A file, its bytes, or the model itself. External data are searched beside a file.
 
     Returns:
-        The graph. Initializers and Constant nodes are constants, also those that the file lists
-        as inputs too (`Graph.defaults`). Functions, and ops that clrt lacks but ONNX defines by
-        others, are inlined.
+        The graph. Initializers and Constant nodes are constants, even if the file lists them as
+        inputs too (`Graph.defaults`). Functions, and ops that clrt lacks but ONNX defines by other
+        ops, are inlined.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
-        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are named at once.
-        ShapeError: Shapes inside the model do not fit together.
+        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are listed.
+        ShapeError: Shapes inside the model do not match.
     """
     return import_read(*read_model(source))
 
@@ -50,21 +50,21 @@ def import_read(
     given: Collection[str] = (),
     values: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """Returns the graph of a model that was read.
+    """Imports a model that was read by `read_model`.
 
     Args:
         given: Names of initializers that are inputs of this graph.
-        values: Elements in place of those of initializers, by name.
+        values: Elements that replace those of initializers, by name.
 
     Raises:
         ModelError, UnsupportedError, ShapeError: As `import_model`.
     """
     context = Context(model, tensors, given, values)
     if context.functions:
-        _ = context.most_visits  # refuses what grows without bound
+        _ = context.most_visits  # raises if inlined functions exceed the limit
     graph = main_graph(context)
     texts = {p.key: p.value for p in model.metadata_props}
-    # protobuf gives a text that is no UTF-8 as bytes.
+    # protobuf returns strings that are not UTF-8 as bytes.
     both = {k: v for k, v in texts.items() if isinstance(k, str) and isinstance(v, str)}
     graph.properties = both
     constants = context.initializers if model.ir_version >= OVERRIDABLE_SINCE else {}
@@ -75,7 +75,7 @@ def import_read(
 
 
 def main_graph(context: Context) -> Graph:
-    """Returns the graph of a model; raises what `import_model` does."""
+    """Imports the main graph of a model; raises as `import_model`."""
     proto = context.graph
     for name in context.initializers:
         context.value_names.reserve(name)

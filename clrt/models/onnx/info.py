@@ -16,7 +16,13 @@ from clrt.models.onnx.read import normal_domain, opsets_of, read_model
 
 @dataclass(frozen=True)
 class Parameters:
-    """The weights of one dtype: how many elements, and their bytes in the file."""
+    """The initializers of one dtype.
+
+    Attributes:
+        dtype: Name of the dtype.
+        elements: Number of elements.
+        nbytes: Their bytes in the file.
+    """
 
     dtype: str
     elements: int
@@ -25,14 +31,15 @@ class Parameters:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The facts of a file.
+    """The facts about a file.
 
     Attributes:
-        producer: What wrote it, with its version.
-        opsets: Versions by domain; ai.onnx by that name.
-        functions: How many functions it defines.
-        inputs, outputs: Name, dtype and dims of each; initializers are no inputs.
-        ops: How many nodes of each op, those in subgraphs too.
+        producer: Name and version of the producer.
+        ir_version: ONNX IR version.
+        opsets: Opset version by domain; the default domain is "ai.onnx".
+        functions: Number of functions that it defines.
+        inputs, outputs: Name, dtype and dims of each; initializers are not inputs.
+        ops: Number of nodes of each op, including those in subgraphs.
         parameters: Its initializers, by dtype.
     """
 
@@ -47,11 +54,11 @@ class FileInfo:
 
 
 def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
-    """Returns the facts of an ONNX model.
+    """Reads the facts about an ONNX model.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
-        UnsupportedError: Its opset is too old or too new to be read.
+        UnsupportedError: Its opset is too old or too new.
     """
     model, _ = read_model(source)
     graph = model.graph
@@ -70,13 +77,13 @@ def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
 
 
 def op_name(domain: str, op_type: str) -> str:
-    """Returns an op's name, with its domain unless that is ai.onnx."""
+    """Returns an op's name, prefixed by its domain unless that is ai.onnx."""
     normal = normal_domain(domain)
     return f"{normal}.{op_type}" if normal else op_type
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of those in its attributes."""
+    """Yields the nodes of a graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attr in node.attribute:
@@ -109,5 +116,5 @@ def _text(info: onnx.ValueInfoProto) -> str:
 
 
 def _dtype(code: int) -> str:
-    found = DType.from_onnx(code)
-    return str(found) if found is not None else onnx.TensorProto.DataType.Name(code).lower()
+    dtype = DType.from_onnx(code)
+    return str(dtype) if dtype is not None else onnx.TensorProto.DataType.Name(code).lower()

@@ -1,4 +1,4 @@
-"""How many nodes a model has once its functions are inlined, counted before any is inlined."""
+"""Counts the nodes of a model after inlining its functions, before any is inlined."""
 
 from __future__ import annotations
 
@@ -13,48 +13,50 @@ from clrt.models.onnx.read import normal_domain
 from clrt.models.onnx.scope import FunctionKey
 from clrt.util import env_vars
 
-# Python's own stack has room for 1000 calls, and each level takes up to 12.
+# Maximum nesting: Python's stack allows 1000 calls, and each level needs up to 12.
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
 class _InlinedSize:
+    """Number of nodes after inlining, and nesting depth."""
+
     nodes: int = 0
     depth: int = 0
 
 
 def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Function]) -> int:
-    """Returns the nodes of a graph, its subgraphs, and the functions that they call.
+    """Returns the number of nodes of a graph, its subgraphs, and the functions that they call.
 
     Raises:
-        ModelError: They are more than CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
+        ModelError: They exceed CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
     """
     sizes: dict[FunctionKey, _InlinedSize] = {}
     for key in functions:
         pending = [key]
-        while pending:  # a chain of calls may be longer than Python's stack
+        while pending:  # recursion might exceed Python's stack
             key = pending[-1]
-            # Of one that calls itself, which is refused later.
+            # Placeholder for recursive functions, which are rejected later.
             sizes.setdefault(key, _InlinedSize())
-            inside = _calls(functions[key].nodes, functions)
-            if missing := [k for k in inside if k not in sizes]:
+            callees = _calls(functions[key].nodes, functions)
+            if missing := [k for k in callees if k not in sizes]:
                 pending += missing
             else:
                 sizes[key] = _size(functions[key].nodes, functions, sizes)
                 pending.pop()
-    found = _size(graph.node, functions, sizes)
+    total = _size(graph.node, functions, sizes)
     limit = env_vars.NODE_LIMIT.get()
-    if found.nodes > limit:
+    if total.nodes > limit:
         raise ModelError(
-            f"The model has {found.nodes:.3g} nodes once its functions are inlined, and "
+            f"The model has {total.nodes:.3g} nodes once its functions are inlined, and "
             f"CLRT_NODE_LIMIT allows {limit}; raise it where they are meant."
         )
-    if found.depth > _MAX_DEPTH:
+    if total.depth > _MAX_DEPTH:
         raise ModelError(
-            f"The model nests functions and graphs {found.depth} deep; {_MAX_DEPTH} are allowed. "
+            f"The model nests functions and graphs {total.depth} deep; {_MAX_DEPTH} are allowed. "
             "Export it with its functions inlined."
         )
-    return found.nodes
+    return total.nodes
 
 
 def _key(node: onnx.NodeProto) -> FunctionKey:
@@ -68,14 +70,14 @@ def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 def _calls(
     nodes: Iterable[onnx.NodeProto], functions: Mapping[FunctionKey, Function]
 ) -> list[FunctionKey]:
-    """Returns the functions that nodes and their subgraphs call; protobuf bounds the nesting."""
-    found: dict[FunctionKey, None] = {}
+    """Returns the functions that nodes and their subgraphs call; protobuf limits the nesting."""
+    called: dict[FunctionKey, None] = {}
     for node in nodes:
         if (key := _key(node)) in functions:
-            found[key] = None
+            called[key] = None
         for graph in _graphs(node):
-            found.update(dict.fromkeys(_calls(graph.node, functions)))
-    return list(found)
+            called.update(dict.fromkeys(_calls(graph.node, functions)))
+    return list(called)
 
 
 def _size(

@@ -1,9 +1,9 @@
-"""Takes large tensors out of a serialized model, so that protobuf does not copy them.
+"""Cuts large tensors out of a serialized model, so that protobuf does not copy them.
 
 A file is mapped into memory and its tensors become views of the mapping: clean pages that the
-system may drop and read again. The file may be deleted or replaced by another one while a model
-uses it, except on Windows, where an open mapping blocks both. It must not be written to or
-truncated in place: the mapping would show it, and a page that is gone ends the process.
+system may drop and read again. While a model uses a file, it may be deleted or replaced by another
+one (except on Windows, where an open mapping blocks both), but must not be written to or truncated
+in place: the mapping would show the change, and access to a removed page ends the process.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from clrt.ir.op import Array
 
-# A smaller tensor costs more as a view (pages, alignment) than as a copy.
+# Smaller tensors cost more as a view (pages, alignment) than as a copy.
 MIN_VIEW_BYTES = 1 << 16
-# No message of protobuf is larger.
+# Maximum size of a protobuf message.
 MAX_MODEL_BYTES = (1 << 31) - 1
-# Bounds the time over a file of many tiny fields, such as numbers that are not packed.
+# Maximum number of fields to walk: bounds the time for files with many tiny fields, such as
+# unpacked numbers.
 _MAX_FIELDS = 1 << 20
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 
-# Fields that lead to large tensors, each with the fields to follow in the message that it holds.
+# Field numbers on the path to large tensors, with the fields to follow in each message.
 _Fields: TypeAlias = "Mapping[int, _Fields]"
 _RAW: _Fields = {}
 _TENSOR: _Fields = {TensorProto.RAW_DATA_FIELD_NUMBER: _RAW}
@@ -46,33 +47,35 @@ def cut_tensors(
 ) -> tuple[bytes, dict[bytes, Array]]:
     """Replaces the raw_data of large initializers and node attributes by short tokens.
 
-    Everything else stays byte for byte, in its order: protobuf accepts the result exactly where it
-    accepts the data. What the walk does not understand it leaves to protobuf. Tokens hold random
-    bytes, so that no file can make one up.
+    All other bytes are unchanged and in order: protobuf accepts the result exactly if it accepts
+    the data. Anything that the walk does not understand is left to protobuf. Tokens contain random
+    bytes, so that a file cannot forge one.
 
     Args:
         data: A serialized `ModelProto`, valid or not.
-        min_bytes: The least size of a raw_data that is cut out.
+        min_bytes: Minimum size of raw_data to cut out.
 
     Returns:
-        The shorter model, and by token a read-only uint8[size] view of `data`. On big-endian
+        The shortened model, and by token a read-only uint8[size] view of `data`. On big-endian
         hosts, which have to swap the elements, nothing is cut.
     """
     if sys.byteorder == "big" or len(data) > MAX_MODEL_BYTES:
         return bytes(data), {}
     cutter = _Cutter(data, min_bytes)
     rest = b"".join(cutter.cut(_MODEL, 0, len(data)))
-    # Each look at a header may have mapped a megabyte around it.
+    # Reading a header may have mapped a megabyte around it.
     if isinstance(data, mmap.mmap) and sys.platform != "win32":
         data.madvise(mmap.MADV_DONTNEED)
     return rest, cutter.views
 
 
 class _UnclearError(Exception):
-    """Bytes that the walk does not understand; protobuf decides on them."""
+    """The walk does not understand the bytes; they are left to protobuf."""
 
 
 class _Cutter:
+    """Walks a serialized message and cuts out large tensors; see `cut_tensors`."""
+
     def __init__(self, data: bytes | mmap.mmap, min_bytes: int) -> None:
         self.views: dict[bytes, Array] = {}
         self._data = data
@@ -82,11 +85,16 @@ class _Cutter:
         self._fields_left = _MAX_FIELDS
 
     def cut(self, fields: _Fields, start: int, end: int) -> list[bytes | memoryview]:
-        """Returns the bytes of a message in pieces, tokens put in."""
+        """Returns the bytes of a message as chunks, with tokens inserted.
+
+        Args:
+            fields: Fields to follow in the message.
+            start, end: Byte range of the message.
+        """
         if fields is _RAW:
             return [self._token(start, end)]
-        pieces: list[bytes | memoryview] = []
-        kept = pos = start
+        chunks: list[bytes | memoryview] = []
+        copied_to = pos = start
         try:
             while pos < end:
                 tag, length_at = self._varint(pos, end)
@@ -97,11 +105,11 @@ class _Cutter:
                     continue
                 shorter = self.cut(inner, body, pos)
                 if (new_size := sum(map(len, shorter))) < size:
-                    pieces += [self._bytes[kept:length_at], _to_varint(new_size), *shorter]
-                    kept = pos
+                    chunks += [self._bytes[copied_to:length_at], _to_varint(new_size), *shorter]
+                    copied_to = pos
         except _UnclearError:
             pass
-        return [*pieces, self._bytes[kept:end]]
+        return [*chunks, self._bytes[copied_to:end]]
 
     def _token(self, start: int, end: int) -> bytes:
         token = self._secret + len(self.views).to_bytes(8, "little")
@@ -109,7 +117,7 @@ class _Cutter:
         return token
 
     def _body(self, wire_type: int, pos: int, end: int) -> tuple[int, int]:
-        """Where the body of a field starts and ends, the length in front of it left out."""
+        """Returns the start and end of a field's body, without its length prefix."""
         self._fields_left -= 1
         if wire_type == _VARINT:
             stops = (i + 1 for i in range(pos, min(pos + 10, end)) if self._bytes[i] < 0x80)
@@ -126,7 +134,7 @@ class _Cutter:
         return pos, after
 
     def _varint(self, pos: int, end: int) -> tuple[int, int]:
-        """Returns a number of at most five bytes, and where it ends."""
+        """Returns a number of at most five bytes, and the position after it."""
         value = 0
         for i in range(pos, min(pos + 5, end)):
             byte = self._bytes[i]

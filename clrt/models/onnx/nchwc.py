@@ -1,4 +1,4 @@
-"""The channel block size of com.microsoft.nchwc, which files do not state."""
+"""Infers the channel block size of com.microsoft.nchwc, which files do not state."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import onnx
 from clrt.errors import UnsupportedError
 from clrt.ops.decompositions.import_rules.microsoft.nchwc import NCHWC
 
-# Of CPUs with AVX-512, and of others.
+# Channels per block on CPUs with AVX-512, and on others.
 _WIDE, _NARROW = 16, 8
 
 
 def block_of(graph: onnx.GraphProto) -> int:
-    """How many channels a block has.
+    """Returns the number of channels per block.
 
-    Mostly the shapes of the weights fit one size only. Where they fit both, it is that of this CPU:
-    ONNX Runtime documents that such a file is for the machine that made it.
+    It mostly follows from the shapes of weights. If they fit both sizes, it is that of this CPU:
+    ONNX Runtime documents that such a file is only for the machine that wrote it.
 
     Raises:
-        UnsupportedError: The weights fit both, and this CPU is of an unknown kind.
+        UnsupportedError: The weights fit both, and the kind of this CPU is unknown.
     """
-    found = next(_evidence(graph), None) or _block_of_cpu()
-    if found is None:
+    block = next(_evidence(graph), None) or _block_of_cpu()
+    if block is None:
         raise UnsupportedError(
             "its layout is for the CPU on which it was saved, and nothing tells which (save the "
             "model with ORT_ENABLE_EXTENDED or less)"
         )
-    return found
+    return block
 
 
 def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
+    """Yields block sizes that follow from the shapes of weights."""
     dims = {t.name: t.dims for t in graph.initializer}
     channels = {}
     for node in graph.node:
@@ -42,7 +43,7 @@ def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
             channels[node.output[0]] = outputs
             if outputs % _WIDE:
                 yield _NARROW
-            # Inputs are padded to whole blocks, unless they are narrower than one.
+            # Inputs are padded to full blocks, unless they are narrower than one.
             if inputs > _NARROW and inputs % _NARROW:
                 yield _WIDE
         elif node.domain == NCHWC and node.op_type == "ReorderOutput":
@@ -52,6 +53,7 @@ def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
 
 
 def _block_of_cpu() -> int | None:
+    """Returns the block size of this CPU; None if it is unknown."""
     try:
         flags = Path("/proc/cpuinfo").read_text("utf-8").split()
     except OSError:

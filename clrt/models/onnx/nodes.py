@@ -1,4 +1,4 @@
-"""Nodes of a file, or of a function's body, to nodes of the IR."""
+"""Imports nodes of a file, or of a function body, as nodes of the IR."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from clrt.ops.decompositions.registry import imported_as
 from clrt.ops.node_errors import NodeErrorContext
 from clrt.util.host_limits import text_array
 
-# Of the ops that only passes and decompositions make.
+# Domain of the ops that only passes and decompositions generate.
 _OWN_DOMAIN = "clrt"
 
 
 class NodeImporter:
-    """Imports nodes one by one; those of subgraphs and of decompositions come back to it."""
+    """Imports nodes; subgraphs and decompositions call it recursively."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -44,17 +44,17 @@ class NodeImporter:
         self._decompositions = DecompositionImporter(context, self)
 
     def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
-        """Imports nodes of a graph or of a function's body.
+        """Imports the nodes of a graph or of a function body.
 
         Raises:
             ModelError: They are not valid.
-            ShapeError: Shapes do not fit.
+            ShapeError: Shapes do not match.
         """
         context = self._context
         context.visit(len(nodes), where)
         outside = set() if scope.outer is None else scope.outer.names()
         order = sort_nodes(nodes, {*scope.env, *scope.initializers}, where, outside)
-        # A name in the file goes before one that is made up for a node without a name.
+        # Names in the file have priority over generated ones.
         names = {i: context.node_names.unique(scope.prefix + n.name) for i, n in order if n.name}
         for index, proto in order:
             name = names.get(index) or context.node_names.unique(
@@ -66,7 +66,7 @@ class NodeImporter:
                     scope.env[formal] = value
 
     def import_node(self, call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Returns the outputs of one node; raises what `import_nodes` does."""
+        """Imports one node and returns its outputs; raises as `import_nodes`."""
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
             return self._decompositions.inline(function, call, scope)
@@ -130,18 +130,18 @@ class NodeImporter:
             raise ModelError(f"{call.title} must have one value and one output.")
         (attr,) = call.attributes
         try:
-            found = attribute_value(attr, self._context.tensors, call.title)
-            if attr.name == "sparse_value" and isinstance(found, np.ndarray):
-                array = found
+            stored = attribute_value(attr, self._context.tensors, call.title)
+            if attr.name == "sparse_value" and isinstance(stored, np.ndarray):
+                array = stored
             elif attr.name in ("value_float", "value_floats"):
-                array = np.asarray(found, np.float32)
+                array = np.asarray(stored, np.float32)
             elif attr.name in ("value_int", "value_ints"):
-                array = np.asarray(found, np.int64)
-            elif attr.name == "value" and isinstance(found, np.ndarray):
-                array = found
+                array = np.asarray(stored, np.int64)
+            elif attr.name == "value" and isinstance(stored, np.ndarray):
+                array = stored
             elif attr.name in ("value_string", "value_strings"):
-                texts = found if isinstance(found, list) else [found]
-                array = text_array(texts, np.shape(found))
+                texts = stored if isinstance(stored, list) else [stored]
+                array = text_array(texts, np.shape(stored))
             else:
                 raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
         except UnsupportedError as error:
@@ -151,7 +151,7 @@ class NodeImporter:
         return [constant_value(call.outputs[0], array, call.title)]
 
     def _op(self, cls: type[Op], call: NodeCall, scope: Scope) -> list[Value | None]:
-        """Returns the outputs of a node that an op of the IR is."""
+        """Imports a node that is an op of the IR; returns its outputs."""
         values = {v.name: v for v in call.inputs if v is not None}
         with NodeErrorContext(call.title):
             node = self._onnx_node(cls, call, values, scope)
@@ -161,8 +161,8 @@ class NodeImporter:
             if any(v is UNSUPPORTED_VALUE for v in (*inputs, *inner)):
                 return broken(call)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
-        found = self._add(op, call, inputs, _trim(node.outputs), types, scope)
-        return [found.get(name) for name in call.outputs]
+        added = self._add(op, call, inputs, _trim(node.outputs), types, scope)
+        return [added.get(name) for name in call.outputs]
 
     def _add(
         self,
@@ -173,14 +173,14 @@ class NodeImporter:
         types: Sequence[TensorType],
         scope: Scope,
     ) -> Mapping[str, Value]:
-        """Adds the node; its outputs by name."""
+        """Adds the node and returns its outputs by name."""
         if len(names) > len(types):
             raise UnsupportedError(
                 f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
             )
         local = dict(zip(call.outputs, call.formals, strict=True))
         context = self._context
-        given = [
+        refined = [
             refine(type_, scope.declared.get(local.get(name, "")), context.dims)
             for name, type_ in zip(names, types, strict=False)
         ]
@@ -189,7 +189,7 @@ class NodeImporter:
             for index, name in enumerate(names)
         ]
         build = Builder(context.value_names, call.name, nodes=scope.nodes)
-        outputs = build.emit(op, inputs, call.name, finals, given).outputs
+        outputs = build.emit(op, inputs, call.name, finals, refined).outputs
         return {v.name: v for v in outputs}
 
     def _onnx_node(
@@ -211,7 +211,7 @@ class NodeImporter:
         values.update((v.name, v) for v in captured)
         inputs = [*call.inputs]
         least = 0 if schema is None else schema.min_input
-        if graphs:  # in front of those that vary in number all may be left out
+        if graphs:  # inputs before the captured ones may be omitted
             inputs += [None] * (least - len(inputs))
         elif len(inputs) < least:
             raise ModelError(
@@ -241,8 +241,8 @@ class NodeImporter:
 
 
 def _trim(names: Sequence[str]) -> list[str]:
-    """Without the names left out at the end."""
-    kept = list(names)
-    while kept and not kept[-1]:
-        kept.pop()
-    return kept
+    """Returns names without the omitted ones at the end."""
+    trimmed = list(names)
+    while trimmed and not trimmed[-1]:
+        trimmed.pop()
+    return trimmed

@@ -1,4 +1,4 @@
-"""The ops that files may have, as functions: what each takes and gives."""
+"""The signatures of the ops that clrt runs: inputs, outputs and attributes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from clrt.models.onnx.read import normal_domain
 from clrt.ops import REGISTRY
 from clrt.ops.decompositions.registry import imported_as
 
-# Of the ops that only passes and decompositions make.
+# Domain of the ops that only passes and decompositions generate.
 OWN_DOMAIN = "clrt"
-# Stands for no default, where None is one.
+# Marks an attribute without default, because None may be a default.
 NO_DEFAULT = inspect.Parameter.empty
 _OPTION = onnx.defs.OpSchema.FormalParameterOption
 _OPTIONS = {_OPTION.Single: "single", _OPTION.Optional: "optional", _OPTION.Variadic: "variadic"}
@@ -30,9 +30,11 @@ class FormalParameter:
     """An input or output of an op.
 
     Attributes:
+        name: Name in the schema.
         option: "single", "optional" or "variadic".
-        type_name: The same for those that have one type.
-        types: The types that it may have, as ONNX names them.
+        type_name: Type variable; parameters with the same one have the same type.
+        types: Allowed types, in ONNX's notation.
+        description: First paragraph of the schema's text.
     """
 
     name: str
@@ -43,7 +45,7 @@ class FormalParameter:
 
     @property
     def takes_lists(self) -> bool:
-        """Whether it is, or may be, a sequence."""
+        """Whether a sequence is among the allowed types."""
         return any("seq(" in t for t in self.types)
 
 
@@ -52,8 +54,11 @@ class Attribute:
     """An attribute of an op.
 
     Attributes:
-        kind: ONNX's kind in lower case ("ints"); "object" for a value of clrt's own.
-        default: `NO_DEFAULT` where leaving it out is something else than any value.
+        name: Name in the schema.
+        kind: ONNX's kind in lower case ("ints"); "object" for a field of a clrt-specific op.
+        required: Whether it must be present.
+        default: Default value; `NO_DEFAULT` if omission differs from any value.
+        description: First paragraph of the schema's text.
     """
 
     name: str
@@ -65,11 +70,16 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class OpSchemaInfo:
-    """An op as a function, at the newest opset.
+    """The signature of an op at the newest opset.
 
     Attributes:
-        inputs: None if only the op's implementation knows.
-        outputs: None if only the op's implementation knows.
+        domain: Domain; "" for ai.onnx.
+        name: Name of the op.
+        opset: The newest opset that has it.
+        inputs: None if only the op's implementation knows them.
+        outputs: None if only the op's implementation knows them.
+        attributes: Attributes by name.
+        summary: First paragraph of its documentation.
     """
 
     domain: str
@@ -82,25 +92,25 @@ class OpSchemaInfo:
 
     @property
     def title(self) -> str:
-        """Its name, behind that of its domain."""
+        """Name, prefixed by the domain unless that is ai.onnx."""
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
     @property
     def has_graphs(self) -> bool:
-        """Whether it is control flow, with graphs as attributes."""
+        """Whether it has graphs as attributes (control flow)."""
         return any(a.kind in _GRAPHS for a in self.attributes.values())
 
 
 @cache
 def op_forms() -> Mapping[tuple[str, str], OpSchemaInfo]:
-    """Returns every op that clrt runs, by domain and name."""
+    """Returns the signature of every op that clrt runs, by (domain, name)."""
     forms: dict[tuple[str, str], OpSchemaInfo] = {}
     for domain, name in {*_schemas(), *other_ops(), *REGISTRY.classes}:
         schema, opset = _schemas().get((domain, name), (None, 1))
         cls = REGISTRY.find(domain, name)
         if cls is None and imported_as(domain, name, opset) is None:
-            whole = schema is not None and _has_body(schema)
-            if not whole:
+            has_function = schema is not None and _has_body(schema)
+            if not has_function:
                 continue
         doc = schema.doc if cls is None and schema is not None else inspect.getdoc(cls) or ""
         form = OpSchemaInfo(
@@ -118,7 +128,7 @@ def op_forms() -> Mapping[tuple[str, str], OpSchemaInfo]:
 
 @cache
 def _schemas() -> Mapping[tuple[str, str], tuple[Any, int]]:
-    """ONNX's newest schema of each op, and the newest opset that has it."""
+    """Returns ONNX's newest schema of each op, and the newest opset that has it."""
     newest: dict[tuple[str, str], Any] = {}
     ended: dict[tuple[str, str], int] = {}
     opsets: dict[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -151,15 +161,18 @@ def _formal(formal: Any) -> FormalParameter:
 
 def _attributes(domain: str, name: str, opset: int) -> dict[str, Attribute]:
     schema, _ = _schemas().get((domain, name), (None, 1))
-    told = {} if schema is None else schema.attributes
-    found = {}
+    schema_attrs = {} if schema is None else schema.attributes
+    result = {}
     for key, (kind, required) in (declared_attributes(domain, name, opset) or {}).items():
         default: Any = NO_DEFAULT
-        if key in told and told[key].default_value.type != onnx.AttributeProto.UNDEFINED:
-            default = _python(onnx.helper.get_attribute_value(told[key].default_value))
-        text = _first_paragraph(told[key].description) if key in told else ""
-        found[key] = Attribute(key, kind_name(kind), required, default, text)
-    return found
+        if (
+            key in schema_attrs
+            and schema_attrs[key].default_value.type != onnx.AttributeProto.UNDEFINED
+        ):
+            default = _python(onnx.helper.get_attribute_value(schema_attrs[key].default_value))
+        text = _first_paragraph(schema_attrs[key].description) if key in schema_attrs else ""
+        result[key] = Attribute(key, kind_name(kind), required, default, text)
+    return result
 
 
 def _own_attributes(cls: Any) -> dict[str, Attribute]:
@@ -184,5 +197,5 @@ def _python(value: Any) -> Any:
 
 
 def _first_paragraph(text: str) -> str:
-    """Returns the start of a text, on one line."""
+    """Returns the first paragraph of a text, on one line."""
     return " ".join(text.strip().partition("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""ONNX files to `ModelProto`: one clear sentence for whatever is no model."""
+"""Reads ONNX files as `ModelProto`, with a clear message for anything that is not a model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from clrt.ir.op import Array
 from clrt.models.onnx.mmap_tensors import MAX_MODEL_BYTES, cut_tensors
 from clrt.models.onnx.tensors import TensorReader
 
-_LONGEST_NAME = 1024  # that a message shows whole
+_MAX_NAME_CHARS = 1024  # maximum path length that a message shows in full
 
 
 def read_model(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[onnx.ModelProto, TensorReader]:
-    """Returns the model, and what reads its tensors, those in external files beside it among them.
+    """Reads a model; returns it and the reader of its tensors, external ones included.
 
-    Large tensors are read through the reader only: they are views of the file (see `onnx_mapped`
-    on what may happen to the file meanwhile) or of the bytes, and the model has tokens in their
-    place. A tensor of a `ModelProto` is copied once, since protobuf does not expose its memory.
+    Large tensors can only be read through the reader: they are views of the mapped file (see
+    `mmap_tensors` on changes of the file) or of the bytes, and the model has tokens in their place.
+    Tensors of a given `ModelProto` are copied once, since protobuf does not expose its memory.
 
     Raises:
         InputError: The source is of another type.
-        ModelError: The file is missing, damaged, not ONNX, or holds no graph.
+        ModelError: The file is missing, damaged, not ONNX, or has no graph.
         UnsupportedError: The opset is newer than the `onnx` package knows.
     """
     if isinstance(source, onnx.ModelProto):
@@ -51,7 +51,7 @@ def read_model(
         model, views = _decode(_map_file(path), where)
         tensors = TensorReader(path.parent, views)
     _check_graph(model, where)
-    # protobuf gives a name that is no UTF-8 as bytes.
+    # protobuf returns names that are not UTF-8 as bytes.
     if any(isinstance(text, bytes) for text in _names(model)):
         raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
     check_opsets(model.opset_import, where)
@@ -61,21 +61,21 @@ def read_model(
 
 
 def normal_domain(domain: str) -> str:
-    """Returns the domain as the op registry has it: "" for ai.onnx."""
+    """Returns the domain as in the op registry: "" for ai.onnx."""
     return "" if domain == "ai.onnx" else domain
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Opset versions by domain."""
+    """Returns opset versions by domain."""
     return {normal_domain(i.domain): i.version for i in imports}
 
 
 def check_opsets(imports: Iterable[Any], where: str) -> None:
-    """Refuses versions of ai.onnx that clrt does not know.
+    """Checks the version of ai.onnx.
 
     Raises:
         ModelError: There is no such version.
-        UnsupportedError: The version is too new.
+        UnsupportedError: The version is newer than the `onnx` package knows.
     """
     version = opsets_of(imports).get("")
     if version is not None and version < 1:
@@ -89,9 +89,7 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
 
 
 def _map_file(path: Path) -> bytes | mmap.mmap:
-    """Returns the file's bytes; read into memory only where there is no mapping (pipes, empty
-    files).
-    """
+    """Maps a file; reads it into memory if it cannot be mapped (pipes, empty files)."""
     try:
         if path.is_dir():
             raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
@@ -110,12 +108,12 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
         raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        name = str(path) if len(str(path)) < _LONGEST_NAME else f"{str(path)[:80]}…"
+        name = str(path) if len(str(path)) < _MAX_NAME_CHARS else f"{str(path)[:80]}…"
         raise ModelError(f"'{name}' cannot be read: {reason}.") from error
 
 
 def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:
-    """Returns the model with tokens for its large tensors, and their bytes by token."""
+    """Parses a model; returns it with tokens for large tensors, and their bytes by token."""
     if not len(data):
         raise ModelError(f"{where} is empty; download or export the model again.")
     if data[:512].startswith(b"version https://git-lfs"):
@@ -123,7 +121,7 @@ def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[
             f"{where} is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`."
         )
     try:
-        # A broken UTF-8 field is only warned of.
+        # protobuf only warns of fields that are not UTF-8.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             rest, views = cut_tensors(data)
@@ -141,7 +139,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
-    """Every name in a model by which things are found."""
+    """Yields every name in a model by which things are looked up."""
     yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
     for function in model.functions:
         yield from (function.name, function.domain, *function.input, *function.output)

@@ -1,4 +1,4 @@
-"""What the importer knows while it walks the nodes of a graph or of a function's body."""
+"""The importer's state for the nodes of one graph or one function call."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from clrt.ir.op import Array, TensorType
 FunctionKey: TypeAlias = "tuple[str, str, str]"
 Initializer: TypeAlias = "onnx.TensorProto | onnx.SparseTensorProto | Array"
 
-# Stands for every value that an unsupported node would make.
+# Placeholder for the outputs of unsupported nodes.
 UNSUPPORTED_VALUE = Value("?", TensorType(DType.FLOAT32, None))
 
 
 @dataclass
 class Scope:
-    """The names that nodes see: those of a graph, or of one call of a function.
+    """The names visible to nodes: those of a graph, or of one call of a function.
 
     Attributes:
-        nodes: Where the nodes go: those of the graph.
-        prefix: Goes in front of the names of the nodes and values.
-        env: Values by the name they have here; None for an input that the call leaves out.
-        results: The name in the graph of each output, by its name here.
+        nodes: Nodes of the graph, which imported ones are appended to.
+        prefix: Prefix of the names of nodes and values.
+        opsets: Opset version by domain.
+        env: Values by their name in this scope; None for an input that the call omits.
+        results: Name in the graph of each output, by its name in this scope.
         attrs: Attributes of the call.
-        calls: The functions that are being inlined.
-        initializers: Those of the graph, by name; read at their first use.
-        declared: The types that the file gives to values of the graph.
-        outer: The enclosing scope, of a subgraph.
-        captures: The values of outer scopes that the subgraph reads, and its inputs for them.
-        sizes: For each dim of these that is an expression outside, its symbol in the subgraph.
-        own: The nodes are of a decomposition, which may use ops of the domain `clrt`.
+        calls: Functions that are being inlined, outermost first.
+        initializers: Initializers of the graph by name; read on first use.
+        declared: Types that the file declares for values of the graph.
+        outer: The enclosing scope of a subgraph.
+        captures: Values of outer scopes that the subgraph reads, and its inputs for them.
+        sizes: Symbol in the subgraph of each dim of a captured value that is an expression outside.
+        own: Whether the nodes are of a decomposition, which may use ops of the domain `clrt`.
     """
 
     nodes: list[Node]
@@ -55,12 +56,12 @@ class Scope:
     own: bool = False
 
     def has(self, name: str) -> bool:
-        """Returns whether a node may read that name."""
+        """Returns whether a name is visible."""
         here = name in self.env or name in self.initializers
         return here or (self.outer is not None and self.outer.has(name))
 
     def names(self) -> set[str]:
-        """Returns every name that a node may read."""
+        """Returns all visible names."""
         seen = {*self.env, *self.initializers}
         return seen if self.outer is None else seen | self.outer.names()
 
@@ -70,10 +71,12 @@ class NodeCall:
     """A node about to be imported.
 
     Attributes:
-        attributes: Resolved: none refers to one of a function's call.
-        outputs: Names of the outputs in the graph, "" if left out.
-        formals: Names of the outputs in the scope, "" if left out.
-        graphs: Subgraphs that are IR already, with their scopes.
+        inputs: Its inputs; None for omitted ones.
+        outputs: Names of the outputs in the graph, "" for omitted ones.
+        formals: Names of the outputs in the scope, "" for omitted ones.
+        attributes: Attributes, with references to those of a function call resolved.
+        overload: Overload of the function that it calls.
+        graphs: Subgraphs that are imported already, with their scopes.
     """
 
     op_type: str
@@ -89,7 +92,7 @@ class NodeCall:
 
     @property
     def title(self) -> str:
-        """The node as messages name it."""
+        """Name of the node in messages."""
         return f"{self.op_type} '{self.name}'"
 
     @property
@@ -99,13 +102,13 @@ class NodeCall:
 
     @property
     def truth(self) -> bool | None:
-        """The first input where it is a known condition."""
+        """The first input as a boolean if it is known, else None."""
         condition = self.inputs[0] if self.inputs else None
         numbers = None if condition is None else condition.numbers
         return None if numbers is None else bool(numbers.all())
 
     def proto(self) -> onnx.NodeProto:
-        """Returns the node as ONNX has it; inputs have made-up names."""
+        """Returns the node as a NodeProto, with generated input names."""
         inputs = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
         node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, input=inputs)
         node.output.extend(self.formals)

@@ -1,4 +1,4 @@
-"""One op, with given types of its inputs, as a graph."""
+"""Builds the graph of a single op for given input types."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ def single_graph(
     attributes: Mapping[str, Any],
     outputs: int,
 ) -> Graph:
-    """Returns the graph of one call of an op. Its inputs are x0, x1, …, but for constants.
+    """Builds the graph of one call of an op, with inputs x0, x1, … (constants excepted).
 
     Args:
-        inputs: Their types; None for one left out. One with elements is a constant.
-        attributes: As `settled_attributes` gives them.
-        outputs: How many it has; an op of clrt's own has all of its outputs.
+        form: The op.
+        inputs: Types of the inputs; None for an omitted one. A type with elements is a constant.
+        attributes: Attributes from `settled_attributes`.
+        outputs: Number of outputs; ignored for a clrt-specific op, which has all of them.
 
     Raises:
         InputError, ShapeError: The call is not valid.
-        UnsupportedError: clrt does not run it, or not without knowing more of its inputs.
+        UnsupportedError: clrt does not run it, or only with more knowledge of its inputs.
     """
     try:
         if form.domain == OWN_DOMAIN:
@@ -92,24 +93,24 @@ def _imported(
 
 
 def settled_attributes(form: OpSchemaInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes in the types of their kinds; those that are None are left out.
+    """Converts attributes to the types of their kinds; omits those that are None.
 
     Raises:
-        InputError: One is unknown, missing or of another kind.
+        InputError: An attribute is unknown, missing or of another kind.
     """
-    kept = {k: v for k, v in given.items() if v is not None}
-    missing = [n for n, a in form.attributes.items() if a.required and n not in kept]
+    present = {k: v for k, v in given.items() if v is not None}
+    missing = [n for n, a in form.attributes.items() if a.required and n not in present]
     if missing:
         raise InputError(f"{form.title} lacks its attribute '{missing[0]}'; pass {missing[0]}=….")
-    return {name: _settled(form, name, value) for name, value in kept.items()}
+    return {name: _coerce(form, name, value) for name, value in present.items()}
 
 
-def _settled(form: OpSchemaInfo, name: str, value: Any) -> Any:
+def _coerce(form: OpSchemaInfo, name: str, value: Any) -> Any:
     kind = form.attributes[name].kind
-    settle = _SETTLE.get(kind)
-    if settle is None:
+    coercion = _COERCIONS.get(kind)
+    if coercion is None:
         return value
-    many, one, expected = settle
+    many, one, expected = coercion
     try:
         if not many:
             return one(value)
@@ -123,7 +124,7 @@ def _settled(form: OpSchemaInfo, name: str, value: Any) -> Any:
 
 
 def _integer(value: Any) -> int:
-    """Returns an integer; a dtype as ONNX's number for it."""
+    """Returns an integer; for a dtype, ONNX's number of it."""
     if isinstance(value, (DType, np.dtype, type)):
         return (value if isinstance(value, DType) else DType.of(np.dtype(value))).onnx
     if isinstance(value, str) or int(value) != value:
@@ -150,14 +151,16 @@ def _tensor(value: Any) -> Array:
 
 
 def with_texts(array: Array) -> Array:
-    """Returns an array of NumPy's text, where it has texts as objects; else itself."""
+    """Returns an object array of strings as an array of NumPy's string type; other arrays
+    unchanged.
+    """
     if array.dtype == object and all(isinstance(x, str) for x in array.flat):
         return text_array(array.reshape(-1).tolist(), array.shape)
     return array
 
 
-# By kind: whether it is a list, what makes one value, and what to say of another one.
-_SETTLE: Mapping[str, tuple[bool, Any, str]] = {
+# By kind: whether it is a list, the converter of one element, and the expected value for messages.
+_COERCIONS: Mapping[str, tuple[bool, Any, str]] = {
     "int": (False, _integer, "an integer, or a dtype where it means one"),
     "ints": (True, _integer, "a list of integers"),
     "float": (False, _number, "a number"),

@@ -1,4 +1,4 @@
-"""`TensorProto` to NumPy: elements in the file, in external files, and sparse ones."""
+"""Converts `TensorProto` to NumPy arrays: inline, external and sparse tensors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def dtype_of(elem_type: int, where: str) -> DType:
         UnsupportedError: clrt has no such dtype (complex).
         ModelError: ONNX has no such element type.
     """
-    found = DType.from_onnx(elem_type)
-    if found is not None:
-        return found
+    dtype = DType.from_onnx(elem_type)
+    if dtype is not None:
+        return dtype
     names = onnx.TensorProto.DataType
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in names.values():
         raise ModelError(
@@ -41,12 +41,12 @@ def dtype_of(elem_type: int, where: str) -> DType:
 class TensorReader:
     """Reads tensors; files of external data are mapped once and their elements not copied.
 
-    A view starts where its tensor does in the file, at any address: NumPy and OpenCL's copies
-    take it, code that does its own loads has to look at `flags.aligned`.
+    A view may start at any address in the file, so it may be misaligned: NumPy and OpenCL copies
+    accept it, other code must check `flags.aligned`.
 
     Args:
-        folder: Where external data lie; None for a model that comes from no file.
-        views: The raw_data of tensors that `cut_tensors` took out, by their tokens.
+        folder: Folder of external data; None for a model that is not from a file.
+        views: raw_data of tensors that `cut_tensors` cut out, by token.
     """
 
     def __init__(self, folder: Path | None, views: Mapping[bytes, Array] | None = None) -> None:
@@ -55,14 +55,14 @@ class TensorReader:
         self._files: dict[str, Array] = {}
 
     def hold(self, files: Mapping[str, Array]) -> None:
-        """Takes the bytes of external files, by location, in the place of files on disk."""
+        """Sets the bytes of external files, by location, which replace files on disk."""
         self._files.update(files)
 
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:
         """Returns the elements of a tensor.
 
         Raises:
-            ModelError: They are damaged, missing, or lie outside the model's folder.
+            ModelError: They are damaged, missing, or outside the model's folder.
             UnsupportedError: clrt does not have the dtype.
         """
         dtype = dtype_of(tensor.data_type, where)
@@ -74,7 +74,7 @@ class TensorReader:
         try:
             if view is not None and not tensor.HasField("segment"):
                 return _elements(view, dtype, tensor.data_type, shape)
-            if _lies_plain(tensor, dtype):
+            if _is_memory_layout(tensor, dtype):
                 return np.frombuffer(tensor.raw_data, dtype.numpy).reshape(shape)
             array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
             if dtype is DType.STRING:
@@ -87,11 +87,11 @@ class TensorReader:
             ) from error
 
     def sparse(self, tensor: onnx.SparseTensorProto, where: str) -> Array:
-        """Returns the elements of a sparse tensor, zeros filled in.
+        """Returns the elements of a sparse tensor as a dense array.
 
         Raises:
             ModelError: Indices are damaged or outside the shape.
-            OutOfMemoryError: The dense form is over CLRT_HOST_LIMIT.
+            OutOfMemoryError: The dense form exceeds CLRT_HOST_LIMIT.
             UnsupportedError: clrt does not have the dtype.
         """
         values = self.array(tensor.values, where)
@@ -134,7 +134,7 @@ class TensorReader:
         if dtype is DType.BOOL:
             flags: Array = window != 0
             return flags.reshape(shape)
-        # The loads of a misaligned view are slow: large ones happen once, at the upload.
+        # Reads of misaligned views are slow; large tensors are only read once, for the upload.
         if 0 < length < MIN_VIEW_BYTES and window.ctypes.data % dtype.itemsize:
             window = window.copy()
         return _elements(window, dtype, tensor.data_type, shape)
@@ -155,7 +155,7 @@ class TensorReader:
         return self._files[location]
 
     def _resolve(self, location: str, where: str) -> Path:
-        """Returns the file of a location; only files that belong to the model are opened."""
+        """Returns the file of a location, which must belong to the model."""
         if self._folder is None:
             raise ModelError(
                 f"{where} lies in the external file '{location}', but the model was not read from "
@@ -167,7 +167,7 @@ class TensorReader:
                 "export the model with external data beside it."
             )
         path = self._folder / location
-        if not os.path.isfile(path):  # where Path's raises, False
+        if not os.path.isfile(path):  # Path.is_file raises for some paths
             raise ModelError(
                 f"'{path}', the external file of {where}, does not exist; "
                 "put it beside the model under this name."
@@ -176,15 +176,15 @@ class TensorReader:
         return path
 
 
-def _lies_plain(tensor: onnx.TensorProto, dtype: DType) -> bool:
-    """Returns whether the elements lie in raw_data as they do in memory."""
+def _is_memory_layout(tensor: onnx.TensorProto, dtype: DType) -> bool:
+    """Returns whether raw_data has the elements in their memory layout."""
     if not tensor.HasField("raw_data") or tensor.HasField("segment") or sys.byteorder == "big":
         return False
     return dtype is not DType.STRING and dtype.file_bits == 8 * dtype.itemsize
 
 
 def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:
-    """Returns the elements in raw bytes: a view, or unpacked where several share a byte."""
+    """Returns the elements in raw bytes: a view, or unpacked if several share a byte."""
     if dtype.file_bits == 8 * dtype.itemsize:
         return raw.view(dtype.numpy).reshape(shape)
     packed = onnx.TensorProto(data_type=code, dims=shape, raw_data=raw.tobytes())
@@ -200,7 +200,7 @@ def _shape(dims: object, where: str) -> tuple[int, ...]:
 
 def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
     text = entries.get(key) or str(default)
-    # int() has no bound on the digits that protobuf gives it, and takes "1_0" and " 1".
+    # int() accepts any number of digits, "1_0" and " 1".
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise ModelError(f"{where} is damaged: its external {key} is '{text[:40]}'.")
     return int(text)

@@ -1,4 +1,4 @@
-"""ONNX types to `TensorType` and back: named, computed, unnamed and missing dims."""
+"""Converts ONNX types to `TensorType` and back, with named, computed, unnamed and missing dims."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MAX_DIM_CHARS = 200
 class DimNames:
     """The symbols of a model's input dims.
 
-    A dim_param that is an identifier is the symbol of that name, or one of a like name where clrt
-    does not take it. Any other is read as an expression where all its symbols are dims of their own
-    ("past + sequence"): only those get numbers from the input shapes. What remains ("?", as
-    Paddle's exporter writes it, or "batch-size") says nothing: each is a dim of its own.
+    A dim_param that is an identifier becomes the symbol of this name, or of a similar name if clrt
+    does not accept it. Any other is parsed as an expression if all its symbols are also dims by
+    themselves ("past + sequence"), because only these are bound by input shapes. Everything else
+    ("?", as Paddle's exporter writes, or "batch-size") is an independent dim.
     """
 
     def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
@@ -54,20 +54,20 @@ class DimNames:
         return symbol(self._names.unique(_sanitise(hint), "_"))
 
     def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
-        """Returns the shape of a graph input; None if the model gives none."""
+        """Returns the shape of a graph input; None if the model declares none."""
         tensor = info.type.tensor_type
         if not tensor.HasField("shape"):
             return None
         dims: list[Dim] = []
         for axis, proto in enumerate(tensor.shape.dim):
             dim = self.known(proto)
-            told = re.search(r"\w", proto.dim_param[:_MAX_DIM_CHARS]) is not None
-            hint = proto.dim_param if told else f"{info.name}_{axis}"
+            is_named = re.search(r"\w", proto.dim_param[:_MAX_DIM_CHARS]) is not None
+            hint = proto.dim_param if is_named else f"{info.name}_{axis}"
             dims.append(self.fresh(hint) if dim is None else dim)
         return tuple(dims)
 
     def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
-        """Returns a dim in numbers and symbols of the inputs; None if it is none of these."""
+        """Returns a dim as a number or in symbols of the inputs; None if it is neither."""
         kind = proto.WhichOneof("value")
         if kind == "dim_value":
             # Some exporters write -1 for "any".
@@ -93,8 +93,7 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
     """Returns the type of a graph input.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
-            does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
         ModelError: It has no valid type.
     """
     type_ = value_type(info.type, f"input '{info.name}'")
@@ -104,14 +103,13 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
 
 
 def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
-    """Returns the type of an input of a subgraph.
+    """Returns the type of a subgraph's input.
 
     Args:
-        given: What the node gives there, where the file declares no type.
+        given: Type of the node's argument, used if the file declares none.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
-            does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
         ModelError: It has no valid type.
     """
     if is_typed(info.type) or given is None:
@@ -120,7 +118,7 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
 
 
 def is_typed(proto: onnx.TypeProto) -> bool:
-    """Returns whether a type says what its elements are; exporters leave that out in subgraphs."""
+    """Returns whether a type states its element type, which exporters omit in subgraphs."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         inner: onnx.TypeProto = getattr(proto, kind).elem_type
@@ -131,11 +129,11 @@ def is_typed(proto: onnx.TypeProto) -> bool:
 
 
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
-    """Returns the type that a captured value has inside a subgraph.
+    """Returns the type of a captured value inside a subgraph.
 
     Args:
-        sizes: The subgraph cannot relate an outer expression to its symbols. So each expression
-            is one new symbol inside: those so far, by the expression.
+        sizes: Symbols inside for expressions outside, by the expression; new ones are added. A
+            subgraph cannot relate an outer expression to its symbols.
     """
     if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
         return type_
@@ -148,11 +146,10 @@ def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
 
 
 def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
-    """Returns the type that a type of ONNX is, with unknown dims for all that are no numbers.
+    """Converts an ONNX type; all dims that are not numbers become unknown.
 
     Raises:
-        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
-            does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of an unsupported dtype.
         ModelError: It is not valid.
     """
     kind = proto.WhichOneof("value")
@@ -181,12 +178,14 @@ def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
         raise ModelError(f"{where} is a map from {key}; its keys must be integers or text.")
     if isinstance(value, ContainerType):
         raise UnsupportedError(f"{where} is a map to a {value.kind}")
-    # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
+    # Values of ONNX Runtime's maps are scalars, whatever shape a file declares.
     return ContainerType.map(key, value.dtype)
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
-    """Returns the inferred type; unknown dims and ranks come from what the file declares."""
+    """Returns the inferred type, with unknown dims and ranks replaced by those that the file
+    declares.
+    """
     declared_kind = None if info is None else info.type.WhichOneof("value")
     if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred
@@ -206,14 +205,15 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
 def varying_types(
     graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
 ) -> dict[int, TensorType]:
-    """Loop-carried inputs whose shape changes between iterations: their types without that.
+    """Returns generalized types of loop-carried inputs whose shape changes between iterations, by
+    index.
 
     Args:
         carries: As `Op.loop_carried_offsets`.
-        given: The types of the node's inputs, which the first iteration takes.
+        given: Types of the node's inputs, which the first iteration reads.
     """
     first, result = carries
-    found = {}
+    varying = {}
     ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
     for index, (start, end, initial) in enumerate(ends, first):
         types = [start.type, end.type]
@@ -221,8 +221,8 @@ def varying_types(
             types.append(initial)
         joint = wider(types, [start.type])
         if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
-            found[index] = joint
-    return found
+            varying[index] = joint
+    return varying
 
 
 def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
@@ -231,10 +231,10 @@ def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
 
 
 def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
-    """ONNX's form of a type; an empty one for None.
+    """Returns the ONNX form of a type; an empty one for None.
 
     Args:
-        named: Whether symbolic dims keep their text; without, they are left open.
+        named: Whether symbolic dims keep their text; if not, they are unnamed.
     """
     if type_ is None:
         return onnx.TypeProto()
@@ -256,7 +256,7 @@ def _dim_text(dim: Dim, named: bool) -> int | str | None:
 
 
 def _is_plain(text: str) -> bool:
-    # `fresh_dim` hands out the names that start with "unknown_".
+    # `fresh_dim` generates the names that start with "unknown_".
     return (
         text.isidentifier()
         and text.isascii()

@@ -1,1 +1,1 @@
-"""IR to ONNX."""
+"""Exports graphs as ONNX models."""

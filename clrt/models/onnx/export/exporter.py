@@ -1,8 +1,8 @@
-"""A graph as a model of standard ONNX.
+"""Exports a graph as a model of standard ONNX.
 
-The optimised IR goes out with its names and symbolic dims: ops of clrt's own as ONNX's
-(`decompositions`), constants as initializers, shape arithmetic as nodes (`symbolic`). The shapes of
-what lies between are left out: with them ONNX Runtime 1.31 fuses residuals into
+The optimised IR is written with its names and symbolic dims: clrt-specific ops as ONNX's
+(`decompositions`), constants as initializers, shape arithmetic as nodes (`shape_expressions`).
+Shapes of intermediate values are omitted: with them ONNX Runtime 1.31 fuses residuals into
 SkipLayerNormalization, which is slower than its parts (MiniLM, 8 x 128 tokens, one thread: 143 ms
 with them, 116 without).
 """
@@ -36,34 +36,35 @@ from clrt.ops.decompositions.export_rules.general import check_decomposable, dec
 from clrt.ops.movement.views import Reshape
 from clrt.util.files import atomic_write
 
-# protobuf messages end at 2 GiB; this leaves room for everything that is no weight.
+# Maximum bytes of inline weights: protobuf messages are limited to 2 GiB; the rest is for
+# everything else.
 MAX_INLINE_BYTES = 3 << 29
-# A smaller tensor stays in the model: ONNX Runtime reads shapes and axes when it loads it.
+# Smaller tensors stay in the model: ONNX Runtime reads shapes and axes while loading it.
 _MIN_EXTERNAL_BYTES = 1 << 10
-# Tensors start where a system may map them.
+# Alignment of external tensors in bytes: a page, so that they can be mapped.
 _ALIGNMENT = 1 << 12
 
 
 def export_model(graph: Graph) -> onnx.ModelProto:
-    """Returns the ONNX model that computes what a graph does.
+    """Returns the ONNX model of a graph.
 
     Args:
-        graph: With symbolic dims, as the optimiser leaves it; it stays as it is.
+        graph: An optimised graph with symbolic dims; unchanged.
 
     Raises:
-        UnsupportedError: ONNX has no form for some nodes; all are named.
+        UnsupportedError: ONNX cannot express some nodes; all are listed.
     """
     return _export(graph, _InlineTensors())
 
 
 def save_model(graph: Graph, path: Path) -> None:
-    """Writes the ONNX model that computes what a graph does.
+    """Writes the ONNX model of a graph.
 
-    Weights of more than 1.5 GiB in all go into `<name>.data` beside the file. Each file appears
-    whole or not at all.
+    If weights exceed 1.5 GiB in total, they are written to `<name>.data` beside the file. Each file
+    is written atomically.
 
     Raises:
-        UnsupportedError: ONNX has no form for some nodes; all are named.
+        UnsupportedError: ONNX cannot express some nodes; all are listed.
         InputError: A file cannot be written.
     """
     weights = {v for g in all_graphs(graph) for v in g.constants() if v.has_numbers}
@@ -79,7 +80,7 @@ def save_model(graph: Graph, path: Path) -> None:
 
 
 class _InlineTensors:
-    """Tensors in the model itself."""
+    """Stores tensors in the model."""
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
         """Returns a tensor with these elements."""
@@ -89,7 +90,7 @@ class _InlineTensors:
 
 
 class _ExternalTensors(_InlineTensors):
-    """Large tensors in a file beside the model."""
+    """Stores large tensors in a file beside the model."""
 
     def __init__(self, file: BinaryIO, location: str) -> None:
         self._file = file
@@ -127,18 +128,20 @@ def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
-    """Gives outputs of unknown rank the shape that ONNX's own inference finds: they need one."""
+    """Declares the shapes, which outputs need, by ONNX's inference for outputs of unknown rank."""
     inferred = onnx.shape_inference.infer_shapes(model)
-    for output, found in zip(model.graph.output, inferred.graph.output, strict=True):
+    for output, typed in zip(model.graph.output, inferred.graph.output, strict=True):
         if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
-            output.type.CopyFrom(found.type)
+            output.type.CopyFrom(typed.type)
 
 
 class _ExportContext:
-    """What the graphs of a model share.
+    """State that the graphs of a model share.
 
     Attributes:
-        plain: Each graph without ops of clrt's own.
+        plain: For each graph, its form without clrt-specific ops.
+        store: Storage of tensors.
+        opset: The ai.onnx opset.
     """
 
     def __init__(self, plain: dict[Graph, Graph], store: _InlineTensors, opset: int) -> None:
@@ -148,12 +151,16 @@ class _ExportContext:
         self.names = Names()
 
     def attribute(self, value: Any) -> Any:
-        """Returns an attribute as `make_node` takes it."""
+        """Returns an attribute in the form that `make_node` expects."""
         return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
 class _GraphExporter:
-    """One graph on its way into ONNX; `outer` is the one around it."""
+    """Exports one graph.
+
+    Args:
+        outer: Exporter of the enclosing graph; None for the main graph.
+    """
 
     def __init__(self, context: _ExportContext, graph: Graph, outer: _GraphExporter | None) -> None:
         self.names: dict[Value, str] = {}
@@ -165,7 +172,7 @@ class _GraphExporter:
         self._symbolic = SymbolicConstants(self, self.source)
 
     def main(self) -> onnx.GraphProto:
-        """Returns the graph of the model."""
+        """Returns the main graph of the model."""
         graph = self._graph
         inputs = [self._formal(v, named=True) for v in graph.inputs]
         pairs = list(zip(graph.output_names, graph.outputs, strict=True))
@@ -181,11 +188,15 @@ class _GraphExporter:
         return self._proto(inputs, outputs)
 
     def inner(self, captured: Sequence[str]) -> onnx.GraphProto:
-        """Returns the graph of a node; its last inputs are the values that it captures."""
+        """Returns a subgraph of a node.
+
+        Args:
+            captured: Names of the captured values, which are its last inputs in the IR.
+        """
         graph = self._graph
-        own = len(graph.inputs) - len(captured)
-        inputs = [self._formal(v, named=False) for v in graph.inputs[:own]]
-        self.names.update(zip(graph.inputs[own:], captured, strict=True))
+        own_count = len(graph.inputs) - len(captured)
+        inputs = [self._formal(v, named=False) for v in graph.inputs[:own_count]]
+        self.names.update(zip(graph.inputs[own_count:], captured, strict=True))
         self._walk()
         outputs = []
         seen: set[str] = set()
@@ -230,40 +241,40 @@ class _GraphExporter:
             if target.numbers is None:
                 values[1] = Value(target.name, TensorType(DType.INT64, short.shape, short))
         inputs = ["" if v is None else self._name(v) for v in values]
-        own = len(inputs) - getattr(op, "captures", 0)
-        given = {
-            name: _GraphExporter(self._context, value, self).inner(inputs[own:])
+        own_count = len(inputs) - getattr(op, "captures", 0)
+        node_attributes = {
+            name: _GraphExporter(self._context, value, self).inner(inputs[own_count:])
             if isinstance(value, Graph)
             else self._context.attribute(value)
             for name, value in attributes(op, self._context.opset).items()
         }
-        while own and not inputs[own - 1]:
-            own -= 1
-        lacking = least_inputs(op, self._context.opset) - own
+        while own_count and not inputs[own_count - 1]:
+            own_count -= 1
+        lacking = least_inputs(op, self._context.opset) - own_count
         outputs = [self.names[v] for v in node.outputs]
         self._nodes.append(
             helper.make_node(
                 op.name,
-                [*inputs[:own], *[""] * lacking],
+                [*inputs[:own_count], *[""] * lacking],
                 outputs,
                 node.name,
                 domain=op.domain,
-                **given,
+                **node_attributes,
             )
         )
 
     def _name(self, value: Value) -> str:
-        found = self._known(value)
-        if found is None:
+        name = self._known(value)
+        if name is None:
             numbers = value.numbers
             if not value.is_constant:
                 raise PassError(f"'{value.name}' is used but nothing computes it")
             if numbers is None:
-                found = self._symbolic.constant(value)
+                name = self._symbolic.constant(value)
             else:
-                found = self.numbers(numbers, value.name)
-            self.names[value] = found
-        return found
+                name = self.numbers(numbers, value.name)
+            self.names[value] = name
+        return name
 
     def _known(self, value: Value) -> str | None:
         if value in self.names:
@@ -271,19 +282,21 @@ class _GraphExporter:
         return None if self._outer is None else self._outer._known(value)
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attrs: int) -> str:
-        """Returns the output of a new node."""
+        """Adds a node and returns the name of its output."""
         output = self._context.names.unique(name)
         self._nodes.append(helper.make_node(op_type, inputs, [output], output, **attrs))
         return output
 
     def numbers(self, data: Array, name: str) -> str:
-        """Returns a new initializer."""
+        """Adds an initializer and returns its name."""
         name = self._context.names.unique(name)
         self._initializers.append(self._context.store.tensor(data, name))
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:
-        """Returns a value, and its axis, whose size is a symbol: an input if it can."""
+        """Returns (value name, axis) whose size is a symbol, an input if possible; None if there is
+        none.
+        """
         outer = None if self._outer is None else self._outer.source
         return (
             self._size(self._graph.inputs, symbol)
@@ -300,7 +313,7 @@ class _GraphExporter:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Returns the nodes in topological order; they keep their order where it is one."""
+    """Returns the nodes in topological order; unchanged if they are sorted already."""
     producers = {name: i for i, node in enumerate(nodes) for name in node.output}
     state = [0] * len(nodes)
     order: list[onnx.NodeProto] = []
@@ -324,7 +337,7 @@ def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, including those that its subgraphs capture."""
+    """Yields the names that a node reads, including those that its subgraphs capture."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():

@@ -1,4 +1,6 @@
-"""Puts ONNX ops together of what models write out, so that ONNX Runtime's kernels run them."""
+"""Recognizes decomposed DynamicQuantizeLinear in exported graphs, so that ONNX Runtime's kernel
+runs it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ from clrt.ops.pointwise.dynamic_quantize_linear import DynamicQuantizeLinear
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 from clrt.ops.reference_interpreter import evaluate
 
-# The most nodes that may compute the scale and the zero point.
+# Maximum number of nodes that compute scale and zero point.
 _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
 
 def recompose(graph: Graph) -> None:
-    """Replaces what is DynamicQuantizeLinear, written out, by the op."""
+    """Replaces the nodes that compute DynamicQuantizeLinear by the op."""
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -44,9 +46,11 @@ def recompose(graph: Graph) -> None:
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Returns whether a QuantizeLinear takes its scale and zero point from the range of its input.
+    """Returns whether a QuantizeLinear's scale and zero point are computed from the range of its
+    input.
 
-    The optimiser leaves many forms of that. So the nodes are evaluated on samples, not matched.
+    The optimiser leaves many forms of this, so the nodes are evaluated on samples instead of
+    matched.
     """
     if not isinstance(node.op, QuantizeLinear) or len(node.inputs) < 3:
         return False
@@ -59,7 +63,7 @@ def _is_dynamic(node: Node) -> bool:
     if cone is None or not {n.op.name for n in cone} >= _ENDS:
         return False
     trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"])
-    # The nodes may read symbolic sizes of x, for which any number will do.
+    # The nodes may read symbolic sizes of x; any number serves.
     symbols = {name: 4 for d in x.shape if isinstance(d, Expr) for name in d.symbols}
     sizes = tuple(int(substitute(d, symbols)) for d in x.shape)
     try:
@@ -86,15 +90,17 @@ def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
 
 
 def _trials(shape: tuple[int, ...]) -> Iterator[Array]:
+    """Yields sample inputs with ranges on both sides, above and below 0."""
     rng = np.random.default_rng(0)
     for low, high in ((-3, 2), (1, 2), (-5, -4), (-0.01, 7)):
         yield rng.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
 
 
 def _agrees(graph: Graph, name: str, x: Array) -> bool:
+    """Returns whether the nodes compute the scale and zero point of DynamicQuantizeLinear for x."""
     low, high = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
     scale = (high - low) / np.float32(255)
     zero = np.clip(np.rint(-low / scale), 0, 255)
-    found = evaluate(graph, {name: x})
-    near = np.allclose(found["scale"], scale, rtol=1e-6)
-    return near and bool(np.all(found["zero"].astype(np.float32) == zero))
+    outputs = evaluate(graph, {name: x})
+    near = np.allclose(outputs["scale"], scale, rtol=1e-6)
+    return near and bool(np.all(outputs["zero"].astype(np.float32) == zero))

@@ -1,4 +1,4 @@
-"""Chooses the opset of an exported model, and gives attributes in the form of that opset."""
+"""Chooses the opset of an exported model, and converts attributes to it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from clrt.models.onnx.attributes import declared_attributes
 from clrt.models.onnx.types import type_proto
 from clrt.ops.base import Op
 
-# ONNX Runtime's fusions and layouts know each op up to some version of it, and so more of them in
-# older opsets: a ShuffleNet is 12 % slower with the AveragePool of 20 than with that of 17. It
-# loads no opset beyond 26.
+# Range of opsets. ONNX Runtime's fusions and layouts support each op up to some version, and so
+# more ops in older opsets: a ShuffleNet is 12 % slower with the AveragePool of opset 20 than with
+# that of 17. It loads no opset beyond 26.
 OLDEST, NEWEST = 17, 26
 _OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
 
@@ -30,10 +30,10 @@ def attributes(op: Op, opset: int) -> dict[str, Any]:
     """Returns the attributes of a node that differ from the defaults of the opset.
 
     Returns:
-        By name ints, floats, strings, lists of these, arrays, graphs or type protos.
+        By name: ints, floats, strings, lists of these, arrays, graphs or type protos.
 
     Raises:
-        UnsupportedError: The opset lacks one of them.
+        UnsupportedError: The opset lacks an attribute.
     """
     schema = _schema(op, opset)
     defaults = {f.name: f.default for f in fields(op)}
@@ -53,15 +53,15 @@ def attributes(op: Op, opset: int) -> dict[str, Any]:
         if declared is not None and declared.type == onnx.defs.OpSchema.AttrType.INT:
             plain = int(plain)
         if declared is not None and not required:
-            given = onnx.helper.get_attribute_value(declared.default_value)
-            if _equal(plain, given if declared.default_value.name else _plain(default)):
+            declared_default = onnx.helper.get_attribute_value(declared.default_value)
+            if _equal(plain, declared_default if declared.default_value.name else _plain(default)):
                 continue
         result[name] = plain
     return result
 
 
 def _schema(op: IrOp, opset: int) -> Any:
-    """Returns the schema of an op; None for a domain of which ONNX has none.
+    """Returns the schema of an op; None for domains without schemas in ONNX.
 
     Raises:
         UnsupportedError: The opset does not have the op.
@@ -105,7 +105,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
     graphs.
 
     Raises:
-        UnsupportedError: None has all; it names every node that the best one cannot hold.
+        UnsupportedError: No opset has all; lists the nodes that the best one lacks.
     """
     nodes = [n for g in graphs for n in g.nodes]
     best: list[str] | None = None
@@ -123,14 +123,14 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
 
 
 def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetIdProto]:
-    """Returns the opsets of every domain in the graphs."""
+    """Returns the opset imports of all domains in the graphs."""
     domains = {n.op.domain for g in graphs for n in g.nodes} - {""}
     versions: Mapping[str, int] = {"": opset, **{d: _OTHER_DOMAINS[d] for d in sorted(domains)}}
     return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
 
 
 def _reject_reason(node: Node, opset: int) -> str | None:
-    """Why an opset cannot hold a node; None if it can."""
+    """Returns why an opset cannot express a node; None if it can."""
     op = node.op
     assert isinstance(op, Op)
     try:
@@ -162,7 +162,7 @@ def _reject_reason(node: Node, opset: int) -> str | None:
 
 
 def least_inputs(op: IrOp, opset: int) -> int:
-    """Returns the least number of inputs of a node; those left out count."""
+    """Returns the minimum number of inputs of a node, including omitted optional ones."""
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
 
@@ -173,7 +173,7 @@ def _is_variadic(formals: Sequence[Any]) -> bool:
 
 
 def _schema_name(type_: TensorType) -> str:
-    """Returns a type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
+    """Returns a type in the notation of ONNX's schemas, such as `seq(tensor(float))`."""
     if isinstance(type_, ContainerType):
         if type_.key is not None:
             return f"map({type_.key},{_schema_name(type_.element)})"

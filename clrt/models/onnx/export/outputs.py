@@ -1,4 +1,4 @@
-"""Makes values inside an ONNX model its outputs, so that they can be compared."""
+"""Turns intermediate values of an ONNX model into outputs, for comparison."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def node_outputs(source: Path | bytes) -> set[str]:
 
 
 def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
-    """Returns the model, serialized, with values as outputs behind its own; external data stay
-    outside.
+    """Returns the serialized model with values appended to its outputs; external data stay
+    external.
 
     Raises:
         ModelError: The file cannot be read.
@@ -39,6 +39,6 @@ def _read(source: Path | bytes) -> onnx.ModelProto:
         if isinstance(source, bytes):
             return onnx.load_model_from_string(source)
         return onnx.load_model(source, load_external_data=False)
-    except Exception as error:  # protobuf and the file system have many
+    except Exception as error:  # protobuf and the file system raise many types
         where = "The model" if isinstance(source, bytes) else f"'{source}'"
         raise ModelError(f"{where} cannot be read as ONNX: {error}.") from error

@@ -1,4 +1,4 @@
-"""Constants with symbolic elements, as nodes that compute them from the shapes of values."""
+"""Exports constants with symbolic elements as nodes that compute them from shapes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _BINARY = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
 
 
 class AddsOnnxNodes(Protocol):
-    """Where nodes go."""
+    """Receiver of generated nodes and initializers."""
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
-        """The output of a new node; `name` is what to call it where that is free."""
+        """Adds a node and returns its output; `name` is used for it if free."""
 
     def numbers(self, data: Array, name: str) -> str:
-        """A new initializer."""
+        """Adds an initializer and returns its name."""
 
 
 class SymbolicConstants:
     """Emits int64[1] values for dims, each once.
 
     Args:
-        nodes: Where they go.
-        source: The name of a value, and its axis, whose size is a symbol; None if none is.
+        nodes: Receiver of the nodes.
+        source: Returns (value name, axis) whose size is a symbol; None if there is none.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class SymbolicConstants:
     ) -> None:
         self._nodes = nodes
         self._source = source
-        self._made: dict[str, str] = {}
+        self._emitted: dict[str, str] = {}
 
     def constant(self, value: Value) -> str:
-        """Returns the elements of a constant, numbers and dims, as the value that nodes compute.
+        """Emits a constant with symbolic elements; returns the name of the value.
 
         Raises:
-            UnsupportedError: No value has a symbol as a dim of its own.
+            UnsupportedError: A symbol is not the size of any value's axis.
         """
         data = value.type.data
         assert data is not None
@@ -71,11 +71,11 @@ class SymbolicConstants:
         return result
 
     def dim(self, dim: Dim) -> str:
-        """Returns a dim as int64[1]."""
+        """Emits a dim; returns the name of an int64[1] value."""
         key = str(dim)
-        if key not in self._made:
-            self._made[key] = self._emit(dim)
-        return self._made[key]
+        if key not in self._emitted:
+            self._emitted[key] = self._emit(dim)
+        return self._emitted[key]
 
     def _emit(self, dim: Dim) -> str:
         if isinstance(dim, int):
@@ -100,24 +100,24 @@ class SymbolicConstants:
             is_one = self._nodes.add("Equal", [left, self.dim(1)], label)
             return self._nodes.add("Where", [is_one, right, left], label)
         if name == "floordiv" and not all(map(_is_natural, args)):
-            # ONNX's Div truncates; what the divisor divides has no remainder to truncate.
+            # ONNX's Div truncates, so the remainder is subtracted first.
             rest = self._nodes.add("Mod", [left, right], label)
             left = self._nodes.add("Sub", [left, rest], label)
         return self._nodes.add(_BINARY[name], [left, right], label)
 
     def _symbol(self, name: str) -> str:
-        if name not in self._made:
-            found = self._source(name)
-            if found is None:
+        if name not in self._emitted:
+            location = self._source(name)
+            if location is None:
                 raise UnsupportedError(
                     f"The dim '{name}' is the size of no value in the graph, so that ONNX has no "
                     "node to compute it; give the model's inputs the dims it is made of."
                 )
-            value, axis = found
-            self._made[name] = self._nodes.add(
+            value, axis = location
+            self._emitted[name] = self._nodes.add(
                 "Shape", [value], f"dim/{name}", start=axis, end=axis + 1
             )
-        return self._made[name]
+        return self._emitted[name]
 
 
 def _is_natural(dim: Dim) -> bool:
@@ -128,9 +128,10 @@ def _is_natural(dim: Dim) -> bool:
 
 
 def reshape_numbers(node: Node) -> Array | None:
-    """Returns the target of a Reshape as numbers, without `allowzero`; None if these cannot say it.
+    """Returns the target of a Reshape as numbers, without `allowzero`; None if that is impossible.
 
-    What is symbolic becomes 0, where the input has the same dim there, or else the one -1.
+    Symbolic dims become 0 if the input has the same dim on this axis, else -1, which may occur
+    once.
     """
     x, target = node.arg(0), node.arg(1)
     data = target.type.data
@@ -138,10 +139,10 @@ def reshape_numbers(node: Node) -> Array | None:
         return None
     if getattr(node.op, "allowzero", False) and any(provably_equal(dim, 0) for dim in data):
         return None
-    wanted: list[int] = []
+    sizes: list[int] = []
     for index, dim in enumerate(data.tolist()):
         if isinstance(dim, int):
-            wanted.append(dim)
+            sizes.append(dim)
         else:
-            wanted.append(0 if index < len(x.shape) and provably_equal(dim, x.shape[index]) else -1)
-    return np.array(wanted, np.int64) if wanted.count(-1) <= 1 else None
+            sizes.append(0 if index < len(x.shape) and provably_equal(dim, x.shape[index]) else -1)
+    return np.array(sizes, np.int64) if sizes.count(-1) <= 1 else None

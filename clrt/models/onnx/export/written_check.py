@@ -1,4 +1,4 @@
-"""Reads written ONNX files back by ONNX's checker and by ONNX Runtime, where that is installed."""
+"""Checks written ONNX files with ONNX's checker and, if installed, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from clrt.errors import UnsupportedError
 
 
 def check_written(path: Path, name: Path) -> None:
-    """Checks that other runtimes take an ONNX file that clrt wrote.
+    """Checks that other runtimes load an ONNX file that clrt wrote.
 
-    Kernels that ONNX Runtime lacks are no fault of the file, which is valid ONNX.
+    Kernels that ONNX Runtime lacks are ignored: the file is still valid ONNX.
 
     Args:
         path: The file, with its external data beside it.
-        name: What messages call it.
+        name: Name of the file in messages.
 
     Raises:
         UnsupportedError: It is not valid, or ONNX Runtime does not load it.
