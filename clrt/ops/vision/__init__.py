@@ -1,1 +1,1 @@
-"""Pooling, resizing and sampling of images, and boxes in them."""
+"""Image ops: pooling, resizing, sampling, regions and boxes."""

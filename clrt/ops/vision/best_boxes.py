@@ -1,4 +1,4 @@
-"""BestBoxes and ListBoxes: NonMaxSuppression on the device, and its results as a list."""
+"""BestBoxes and ListBoxes: non-maximum suppression on the device, and its result as a list."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clrt.ops.vision.non_max_suppression import (
     keep_best,
 )
 
-# Of a class: boxes times those that may be kept. One work-item compares as many pairs at worst,
-# which takes a tenth of a second on a CPU; more are the host's, which can be interrupted.
-_MOST_PAIRS = 1 << 27
+# Maximum pairs per class (boxes times maximum kept boxes), which one work-item compares at worst:
+# 0.1 s on a CPU. Larger problems run on the host, where they can be interrupted.
+_MAX_PAIRS = 1 << 27
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -47,15 +47,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class BestBoxes(Op):
-    """int32 `[B, C, most]`: the boxes of each class that are kept, best first, then -1.
+    """Selects boxes per class by non-maximum suppression: int32 `[B, C, most]`, best first, padded
+    with -1.
 
-    Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as NonMaxSuppression's. Planning makes it of
-    NonMaxSuppression, whose results have a size that depends on them.
+    Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as in NonMaxSuppression. Lowering replaces
+    NonMaxSuppression, whose output size depends on data, by BestBoxes and ListBoxes.
 
     Attributes:
-        most: How many a class may keep.
-        overlap: Intersection over union above which the worse box goes.
-        least: What a score must exceed; None for any.
+        center_point_box: Whether boxes are (x, y, width, height) instead of corners.
+        most: Maximum number of boxes per class.
+        overlap: Maximum intersection over union; of two boxes above it, the worse one is
+            dropped.
+        least: Score that a box must exceed; None for no limit.
 
     Source: clrt.
     """
@@ -88,15 +91,17 @@ class BestBoxes(Op):
         boxes, scores = inputs
         assert boxes is not None and scores is not None
         result = np.full((*scores.shape[:2], self.most), -1, np.int32)
-        kept = keep_best(boxes, scores, self.center_point_box, self.most, self.overlap, self.least)
-        for batch, label, found in kept:
-            result[batch, label, : len(found)] = found
+        selections = keep_best(
+            boxes, scores, self.center_point_box, self.most, self.overlap, self.least
+        )
+        for batch, label, indices in selections:
+            result[batch, label, : len(indices)] = indices
         return (result,)
 
 
 @register
 class ListBoxes(Op):
-    """int64 `[K, 3]`: batch, class and box of what BestBoxes keeps. Runs on the host.
+    """Lists the result of BestBoxes as int64 `[K, 3]`: batch, class, box. Runs on the host.
 
     Source: clrt.
     """
@@ -113,13 +118,13 @@ class ListBoxes(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (kept,) = inputs
         assert kept is not None
-        batch, label, place = np.nonzero(kept >= 0)
-        return (np.stack([batch, label, kept[batch, label, place]], axis=1).astype(np.int64),)
+        batch, label, rank = np.nonzero(kept >= 0)
+        return (np.stack([batch, label, kept[batch, label, rank]], axis=1).astype(np.int64),)
 
 
 @register_decomposition(NonMaxSuppression, audience=DecompositionStage.LOWERING)
-def _on_device(node: Node, make: Builder) -> list[Value] | None:
-    """What is kept is found on the device, where its limits are known; the host lists it."""
+def _on_device(node: Node, builder: Builder) -> list[Value] | None:
+    """Selects boxes on the device, if limits and shapes are known; the host lists them."""
     op, boxes, scores = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, NonMaxSuppression)
     limits = [node.input(i) for i in range(2, 5)]
@@ -129,10 +134,10 @@ def _on_device(node: Node, make: Builder) -> list[Value] | None:
         return None
     if not boxes.dtype is scores.dtype is DType.FLOAT32:
         return None
-    most, overlap, least = op.limits(*(None if v is None else v.numbers for v in limits))
+    max_boxes, overlap, min_score = op.limits(*(None if v is None else v.numbers for v in limits))
     count = scores.dims[2]
-    most = min(most, count)
-    if most * count > _MOST_PAIRS:
+    max_boxes = min(max_boxes, count)
+    if max_boxes * count > _MAX_PAIRS:
         return None
-    best = make.add(BestBoxes(op.center_point_box, most, overlap, least), boxes, scores)
-    return [make.add(ListBoxes(), best)]
+    best = builder.add(BestBoxes(op.center_point_box, max_boxes, overlap, min_score), boxes, scores)
+    return [builder.add(ListBoxes(), best)]

@@ -1,4 +1,4 @@
-"""GridSample: images sampled at given places."""
+"""GridSample: samples images at given coordinates."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     return None if rank in (2, 3) else f"{rank} spatial axes; the kernel has 2 or 3"
 
 
-# Of the positions that a work-item of a CPU has in hand.
-_MOST_TAPS = 256
+# Maximum taps of the positions that a CPU work-item processes together.
+_MAX_TAPS = 256
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -46,7 +46,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in y.dims:
         return []
     rank, positions = len(x.dims) - 2, prod(y.dims[2:])
-    block = _MOST_TAPS // TAPS_OF[op.mode] ** rank if ctx.caps.is_cpu else 1
+    block = _MAX_TAPS // TAPS_OF[op.mode] ** rank if ctx.caps.is_cpu else 1
     kernel = KernelSpec.of(
         "vision/grid_sample.cl",
         "grid_sample_blocks" if ctx.caps.is_cpu else "grid_sample",
@@ -72,10 +72,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class GridSample(Op):
-    """x `[N, C, spatial axes …]` at the places in grid `[N, output axes …, rank]`.
+    """Samples x `[N, C, spatial axes …]` at coordinates in grid `[N, output axes …, rank]`.
 
-    A place has a coordinate in [-1, 1] per spatial axis, the last axis first. Numerics: float32.
-    Source: ONNX GridSample, opset 16 to 22.
+    Coordinates are in [-1, 1], one per spatial axis, last axis first. Numerics: float32. Source:
+    ONNX GridSample, opset 16 to 22.
     """
 
     align_corners: bool = False
@@ -108,29 +108,33 @@ class GridSample(Op):
         x, grid = inputs
         assert x is not None and grid is not None
         sizes = x.shape[2:]
-        places = grid.astype(np.float32).reshape(grid.shape[0], -1, len(sizes))[..., ::-1]
-        axes = [self._taps(places[..., a], n) for a, n in enumerate(sizes)]
-        result = np.zeros((*x.shape[:2], places.shape[1]))
+        coordinates = grid.astype(np.float32).reshape(grid.shape[0], -1, len(sizes))[..., ::-1]
+        axes = [self._taps(coordinates[..., a], n) for a, n in enumerate(sizes)]
+        result = np.zeros((*x.shape[:2], coordinates.shape[1]))
         batch = np.arange(x.shape[0])[:, None]
         for choice in itertools.product(range(TAPS_OF[self.mode]), repeat=len(sizes)):
             picks = [(i[k], w[k]) for (i, w), k in zip(axes, choice, strict=True)]
             inside = np.all([i >= 0 for i, _ in picks], axis=0)
             weight = np.prod([w for _, w in picks], axis=0) * inside
             index = tuple(np.maximum(i, 0) for i, _ in picks)
-            found = x[(batch, slice(None), *index)].astype(np.float64)  # [N, P, C]
-            result += np.moveaxis(np.where(inside[..., None], found, 0) * weight[..., None], -1, 1)
+            elements = x[(batch, slice(None), *index)].astype(np.float64)  # [N, P, C]
+            result += np.moveaxis(
+                np.where(inside[..., None], elements, 0) * weight[..., None], -1, 1
+            )
         return (result.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype),)
 
-    def _taps(self, where: Array, size: int) -> tuple[Array, Array]:
-        """Elements (-1: none) and weights at places along an axis, `[taps, N, P]` each."""
+    def _taps(self, coordinates: Array, size: int) -> tuple[Array, Array]:
+        """Returns element indices (-1: outside) and weights for coordinates along an axis, `[taps,
+        N, P]` each.
+        """
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
-        unit = (where + 1) / 2
+        unit = (coordinates + 1) / 2
         x = unit * (size - 1) if self.align_corners else unit * size - 0.5
         taps = TAPS_OF[self.mode]
         x = np.rint(x) if taps == 1 else x
         if self.padding_mode == "border":
-            # As in PyTorch and ONNX Runtime, not in onnx.reference: cubic places outside keep their
-            # own weights.
+            # As in PyTorch and ONNX Runtime, but not in onnx.reference: cubic weights are those of
+            # the unclamped coordinate.
             reach = 4 if taps == 4 else 0
             x = np.where((x < low) | (x > high), np.clip(x, -reach, size - 1 + reach), x)
         elif self.padding_mode == "reflection":
@@ -152,12 +156,12 @@ class GridSample(Op):
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:
-    """Places outside, mirrored at the borders until they are inside."""
+    """Reflects coordinates outside at the borders until they are inside."""
     span = high - low
     if span <= 0:
         return np.full(np.shape(x), low)
     out = np.where(x < low, low - x, x - high)
-    turns = np.floor(out / span)
-    rest = out - turns * span
-    even = turns % 2 == 0
+    reflections = np.floor(out / span)
+    rest = out - reflections * span
+    even = reflections % 2 == 0
     return np.asarray(np.where(out <= 0, x, np.where((x < low) == even, low + rest, high - rest)))

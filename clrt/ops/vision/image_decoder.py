@@ -1,4 +1,4 @@
-"""ImageDecoder: the pixels of a file in memory."""
+"""ImageDecoder: decodes an image file in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clrt.ops.movement.common import fresh_dims
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_host_bytes
 
-# Those of the op. Pillow knows others, of which some run programs.
+# Formats that ONNX lists. Pillow supports more, some of which run external programs.
 _FILES = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _FORMATS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
 
@@ -26,7 +26,7 @@ _FORMATS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
 @register
 @dataclass(frozen=True)
 class ImageDecoder(Op):
-    """`[height, width, channels]` bytes of an image file, given as `[length]` bytes.
+    """Decodes an image file, uint8 `[length]`, to pixels, uint8 `[height, width, channels]`.
 
     Runs on the host, with Pillow (the extra `image`). Source: ONNX ImageDecoder, opset 20.
     """
@@ -63,7 +63,7 @@ class ImageDecoder(Op):
             ) from error
         except ClrtError:
             raise
-        except Exception as error:  # of any kind: Pillow's decoders raise what they like
+        except Exception as error:  # Pillow's decoders raise exceptions of any class
             reason = str(error) or type(error).__name__
             raise InputError(
                 f"ImageDecoder: Pillow cannot read its input: {reason.rstrip('.')}."

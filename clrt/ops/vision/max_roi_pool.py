@@ -1,4 +1,4 @@
-"""MaxRoiPool: the largest pixels of regions of images."""
+"""MaxRoiPool: max pooling over regions of images."""
 
 from __future__ import annotations
 
@@ -30,24 +30,27 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def region_grid(y: Value) -> tuple[int, int, int]:
-    """Work-items of kernels that pool regions: column, row, region and channel."""
+    """Returns the global size of kernels that pool regions: columns, rows, regions times
+    channels.
+    """
     return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
 
 
 def region_sizes(x: Value, y: Value) -> dict[str, int]:
-    """What such kernels declare of the image [N, C, H, W] and the result."""
+    """Returns the size arguments of such kernels, for images [N, C, H, W] and the output."""
     names = ("images", "channels", "height", "width", "rows", "columns")
     return dict(zip(names, (*x.dims, *y.dims[2:]), strict=True))
 
 
-# Of regions, as in the kernel: pixels further off are taken to be here.
+# Coordinates of regions are clamped to this magnitude, as in the kernel.
 _FAR = 2.0**28
 
 
 @register
 @dataclass(frozen=True)
 class MaxRoiPool(Op):
-    """`[regions, C, *pooled_shape]`: the largest pixel of each bin of regions of x `[N, C, H, W]`.
+    """Returns the maximum in each bin of regions of x `[N, C, H, W]`: `[regions, C,
+    *pooled_shape]`.
 
     A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Source: ONNX MaxRoiPool,
     opset 1 to 22.
@@ -99,7 +102,7 @@ class MaxRoiPool(Op):
 
 
 def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:
-    """Where each bin starts and ends along an axis."""
+    """Returns start and end of each bin along an axis, clamped to the image."""
     step = np.float32(max(end - start + 1, 1)) / np.float32(count)
     edges = [(int(np.floor(k * step)), int(np.ceil((k + 1) * step))) for k in range(count)]
     return [(min(max(a + start, 0), size), min(max(b + start, 0), size)) for a, b in edges]

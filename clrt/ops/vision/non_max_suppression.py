@@ -1,4 +1,4 @@
-"""NonMaxSuppression: the boxes that remain where others overlap them too much."""
+"""NonMaxSuppression: drops boxes that overlap better ones."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _TILE = 128
 @register
 @dataclass(frozen=True)
 class NonMaxSuppression(Op):
-    """(batch, class, box) of the boxes that are kept, best first within a class.
+    """Selects boxes by non-maximum suppression: int64 `[K, 3]` (batch, class, box), best first per
+    class.
 
-    Inputs: boxes `[B, N, 4]`, scores `[B, C, N]`, and optionally how many boxes a class may keep
-    (none by default), the overlap (intersection over union) above which the worse box goes, and
-    the score that a box must exceed. Boxes are corners (y1, x1, y2, x2) in any order, or with
-    `center_point_box` (x, y, width, height). How much comes out depends on the data: where its
-    limits are known the device finds it (BestBoxes) and the host lists it, else the host does all.
+    Inputs: boxes `[B, N, 4]`; scores `[B, C, N]`; optional: maximum number of boxes per class
+    (default 0), maximum overlap (intersection over union; of two boxes above it, the worse one is
+    dropped), score that a box must exceed. Boxes are corners (y1, x1, y2, x2) in any order, or with
+    `center_point_box` (x, y, width, height). The output size depends on data: if the limits are
+    known, the device selects (BestBoxes) and the host lists; else all runs on the host.
 
     Source: ONNX NonMaxSuppression, opset 10 to 11.
     """
@@ -46,19 +47,21 @@ class NonMaxSuppression(Op):
         boxes, scores, *limits = inputs
         assert boxes is not None and scores is not None
         most, overlap, least = self.limits(*limits)
-        kept: list[Array] = []
-        for batch, label, found in keep_best(
+        selections: list[Array] = []
+        for batch, label, indices in keep_best(
             boxes, scores, self.center_point_box, most, overlap, least
         ):
-            rows = np.empty((len(found), 3), np.int64)
-            rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, found
-            kept.append(rows)
-        return (np.concatenate([np.empty((0, 3), np.int64), *kept]),)
+            rows = np.empty((len(indices), 3), np.int64)
+            rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, indices
+            selections.append(rows)
+        return (np.concatenate([np.empty((0, 3), np.int64), *selections]),)
 
     def limits(
         self, most: Array | None = None, overlap: Array | None = None, least: Array | None = None
     ) -> tuple[int, float, float | None]:
-        """The inputs behind the scores as numbers: how many, the overlap, the least score."""
+        """Returns the optional inputs as numbers: maximum number, maximum overlap, minimum score or
+        None.
+        """
         return (
             0 if most is None else max(int(most.reshape(-1)[0]), 0),
             0.0 if overlap is None else float(overlap.reshape(-1)[0]),
@@ -67,10 +70,10 @@ class NonMaxSuppression(Op):
 
 
 def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
-    """Refuses shapes that are not [B, N, 4] and [B, C, N].
+    """Checks that shapes are [B, N, 4] and [B, C, N].
 
     Raises:
-        ShapeError: One is not, or B or N are two numbers.
+        ShapeError: A shape is different, or B or N differ between the two.
     """
     for name, t in (("boxes", boxes), ("scores", scores)):
         if t.shape is not None and len(t.shape) != 3:
@@ -92,25 +95,28 @@ def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
 def keep_best(
     boxes: Array, scores: Array, centres: bool, most: int, overlap: float, least: float | None
 ) -> Iterator[tuple[int, int, Array]]:
-    """Batch, class, and the boxes that it keeps, best first.
+    """Yields batch, class, and the indices of the boxes kept, best first.
 
     Args:
-        centres: Whether boxes are centre and size.
-        most: How many a class may keep.
-        overlap: Intersection over union above which the worse box goes.
-        least: What a score must exceed; None for any.
+        boxes: `[B, N, 4]`.
+        scores: `[B, C, N]`.
+        centres: Whether boxes are (x, y, width, height) instead of corners.
+        most: Maximum number of boxes per class.
+        overlap: Maximum intersection over union; of two boxes above it, the worse one is
+            dropped.
+        least: Score that a box must exceed; None for no limit.
     """
     for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
         corners = _corners(rectangles.astype(np.float32), centres)
         for label, row in enumerate(classes):
-            places = np.arange(len(row)) if least is None else np.flatnonzero(row > least)
-            order = places[np.argsort(-row[places], kind="stable")]
+            candidates = np.arange(len(row)) if least is None else np.flatnonzero(row > least)
+            order = candidates[np.argsort(-row[candidates], kind="stable")]
             yield batch, label, _select(corners, order, most, overlap)
 
 
 @np.errstate(all="ignore")
 def _corners(boxes: Array, centres: bool) -> Array:
-    """Boxes as lower and upper corner."""
+    """Converts boxes to lower and upper corners."""
     if centres:
         half = boxes[:, 2:] / 2
         return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
@@ -120,17 +126,18 @@ def _corners(boxes: Array, centres: bool) -> Array:
 
 @np.errstate(all="ignore")
 def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
-    """The boxes kept, in order; each takes out those behind that overlap it by over `worst`."""
+    """Returns the boxes kept, in order; each drops later boxes whose overlap exceeds `worst`."""
     boxes = corners[order]
-    kept = [_keep(boxes, group, most, worst) for group in _groups(boxes)]
-    places = np.sort(np.concatenate(kept)) if kept else np.empty(0, np.int64)
-    return np.asarray(order[places[:most]])
+    kept_by_group = [_keep(boxes, group, most, worst) for group in _disjoint_groups(boxes)]
+    kept = np.sort(np.concatenate(kept_by_group)) if kept_by_group else np.empty(0, np.int64)
+    return np.asarray(order[kept[:most]])
 
 
-def _groups(boxes: Array) -> list[Array]:
-    """The places of boxes, in order, in groups that have no overlap along axis 0.
+def _disjoint_groups(boxes: Array) -> list[Array]:
+    """Splits boxes into groups that do not overlap along axis 0; returns sorted positions per
+    group.
 
-    Models that suppress by class give each class a range of coordinates of its own.
+    Models that suppress per class give each class its own range of coordinates.
     """
     by_start = np.argsort(boxes[:, 0], kind="stable")
     reach = np.maximum.accumulate(boxes[by_start, 2])
@@ -139,9 +146,9 @@ def _groups(boxes: Array) -> list[Array]:
 
 
 def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
-    """Those of a group that are kept.
+    """Returns the boxes of a group that are kept.
 
-    A tile of candidates at a time: matrices of overlaps are few calls of NumPy.
+    It processes tiles of candidates, so that overlap matrices need few NumPy calls.
     """
     if len(order) == 1:
         return order
@@ -161,7 +168,7 @@ def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
 
 
 def _overlap(left: Array, right: Array, worst: float) -> Array:
-    """Whether each box of one list overlaps each of another by more than `worst`."""
+    """Returns whether the overlap of each pair of boxes exceeds `worst`, bool [left, right]."""
     common, height = (
         np.minimum.outer(left[:, axis + 2], right[:, axis + 2])
         - np.maximum.outer(left[:, axis], right[:, axis])
@@ -172,5 +179,5 @@ def _overlap(left: Array, right: Array, worst: float) -> Array:
     least = np.add.outer(*((x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (left, right)))
     least -= common
     least *= worst
-    # Boxes without an area have nothing in common; where infinite ones do, it has no share.
+    # Boxes of area 0 overlap nothing; neither do infinite boxes.
     return np.asarray(common > np.maximum(least, 0, out=least))

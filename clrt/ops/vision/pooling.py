@@ -1,4 +1,4 @@
-"""MaxPool and AveragePool over windows, and the global pools."""
+"""Pooling over windows (MaxPool, AveragePool, LpPool) and global pooling."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
 _AXES = 3
-# On CPUs: elements of a row that are in hand together, and steps that a work-item goes.
-_SPAN = 512
-_STEPS = 65536
+# On CPUs: elements of a row that are processed together, and steps per work-item.
+_SPAN_ELEMS = 512
+_ITEM_STEPS = 65536
 POOL_PLANAR = tuned("pool_planar", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Kernels count places in 32 bits, and add two of them.
-_MOST_PLACES = 1 << 30
+# Maximum position along an axis: kernels add two positions in 32 bits.
+_MAX_POSITION = 1 << 30
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -53,14 +53,14 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
     op = node.op
     assert isinstance(op, WindowPool)
     if len(node.outputs) > 1:
-        return "it does not say where the largest elements are"
-    if max(op.spans()[-1:], default=1) > _SPAN:
-        return f"a window spans more than {_SPAN} elements of a row"
+        return "it does not compute indices"
+    if max(op.spans()[-1:], default=1) > _SPAN_ELEMS:
+        return f"a window spans more than {_SPAN_ELEMS} elements of a row"
     return _reject(node, caps)
 
 
 def _kernel(node: Node, entry: str, **defines: Define) -> tuple[KernelSpec, int, dict[str, Any]]:
-    """A kernel, its operations, and the arguments that all have."""
+    """Returns a kernel, its operation count, and the arguments that all pooling kernels share."""
     x, op = node.arg(0), node.op
     assert isinstance(op, WindowPool)
     lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
@@ -92,11 +92,11 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in y.dims:
         return []
     same = int(y.dtype.cl == y.dtype.compute)
-    defines = {"CPU": 1, "SPAN": _SPAN, "SAME_T": same, **ctx.tunables(POOL_PLANAR)}
+    defines = {"CPU": 1, "SPAN": _SPAN_ELEMS, "SAME_T": same, **ctx.tunables(POOL_PLANAR)}
     kernel, work, args = _kernel(node, "pool_planar", **defines)
     rows = prod(y.dims[:2]) * prod(y.dims[2:-1])
     steps = y.dims[-1] * (prod(op.kernel_shape[:-1]) + prod(op.kernel_shape[-1:]))
-    height = chunks_per_group(rows, clamp(_STEPS // steps, 1, rows), ctx.caps)
+    height = chunks_per_group(rows, clamp(_ITEM_STEPS // steps, 1, rows), ctx.caps)
     size = (ceil_div(rows, height),)
     return [launch(kernel, size, (1,), work, rows=rows, height=height, **args)]
 
@@ -122,45 +122,50 @@ def check_windows(
     dilations: Sequence[int],
     pads: Sequence[int],
 ) -> None:
-    """Refuses windows that kernels cannot walk, with attributes as they are given.
+    """Checks that kernels support the attributes of a windowed op.
 
     Args:
-        size: Of the axes that windows walk.
-        kernel: Of a window.
+        op: Op, for messages.
+        size: Sizes of the spatial axes.
+        kernel: Window shape.
+        strides: Strides; empty for ones.
+        dilations: Dilations; empty for ones.
+        pads: Pads before, then after each axis; empty for zeros.
 
     Raises:
-        ShapeError: A number is missing, below its least value, or so large that places overflow.
+        ShapeError: A list has the wrong length, a number is out of range, or positions would
+            overflow.
     """
     rank = len(size)
     lists = (
         ("kernel_shape", kernel, rank, 0),
         ("strides", strides, rank, 1),
         ("dilations", dilations, rank, 1),
-        ("pads", pads, 2 * rank, -_MOST_PLACES),
+        ("pads", pads, 2 * rank, -_MAX_POSITION),
     )
     for name, values, count, least in lists:
-        wrong = [v for v in values if isinstance(v, int) and not least <= v <= _MOST_PLACES]
+        wrong = [v for v in values if isinstance(v, int) and not least <= v <= _MAX_POSITION]
         if wrong or (values and len(values) != count):
             raise ShapeError(
                 f"{op.name}: {name} {list(values)} do not fit {rank} axes; expected {count} numbers"
-                f"{f' from {least} on' if least >= 0 else ''}, at most {_MOST_PLACES}."
+                f"{f' from {least} on' if least >= 0 else ''}, at most {_MAX_POSITION}."
             )
     for axis, (extent, window) in enumerate(zip(size, kernel, strict=True)):
         step = dilations[axis] if dilations else 1
         around = abs(pads[axis]) + abs(pads[rank + axis]) if pads else 0
         known = extent if isinstance(extent, int) else 0
-        if isinstance(window, int) and known + around + window * step > _MOST_PLACES:
+        if isinstance(window, int) and known + around + window * step > _MAX_POSITION:
             raise ShapeError(
                 f"{op.name}: with a window of {window}, dilations {list(dilations)} and pads "
-                f"{list(pads)} axis {axis} has places past {_MOST_PLACES}."
+                f"{list(pads)} axis {axis} has places past {_MAX_POSITION}."
             )
 
 
 @dataclass(frozen=True)
 class WindowPool(Op):
-    """Base of MaxPool and AveragePool over [N, C, spatial axes …].
+    """Base of pooling ops over [N, C, spatial axes …].
 
-    An empty tuple stands for ones (strides, dilations) or zeros (pads).
+    Empty tuples are ones (strides, dilations) or zeros (pads).
     """
 
     kernel_shape: tuple[int, ...] = ()
@@ -176,10 +181,10 @@ class WindowPool(Op):
     )
 
     def check(self, size: Sequence[Dim], op: IrOp) -> None:
-        """Refuses attributes that do not fit axes of that size.
+        """Checks that the attributes fit spatial axes of the given sizes.
 
         Raises:
-            ShapeError: As `check_windows`, or there is no such auto_pad.
+            ShapeError: As `check_windows`, or `auto_pad` is unknown.
         """
         if self.auto_pad not in _PADDING:
             raise ShapeError(
@@ -188,29 +193,29 @@ class WindowPool(Op):
         check_windows(op, size, self.kernel_shape, self.strides, self.dilations, self.pads)
 
     def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Strides or dilations, ones by default."""
+        """Returns strides or dilations; ones if empty."""
         return values or (1,) * len(self.kernel_shape)
 
     def spans(self) -> list[int]:
-        """The extent of the window along each axis."""
+        """Returns the extent of the window along each axis, including dilation."""
         pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
         return [(size - 1) * dilation + 1 for size, dilation in pairs]
 
     @property
     def is_padded(self) -> bool:
-        """Whether there is padding, at some size at least."""
+        """Whether there may be padding, depending on the size."""
         if self.auto_pad.startswith("SAME"):
             return any(span > 1 for span in self.spans())
         return self.auto_pad == "NOTSET" and any(self.pads)
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each window is the one element at its place, whatever the size."""
+        """Whether each window is the element at its position, for any size."""
         steps = (*self.kernel_shape, *self.steps(self.strides))
         return all(v == 1 for v in steps) and not self.is_padded
 
     def padding(self, size: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Padding before and after each axis of a number of elements."""
+        """Returns the padding before and after each axis, for the given sizes."""
         rank = len(self.kernel_shape)
         if not self.auto_pad.startswith("SAME"):
             pads = self.pads if self.auto_pad == "NOTSET" and self.pads else (0,) * (2 * rank)
@@ -224,8 +229,8 @@ class WindowPool(Op):
         return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
 
     def geometry(self, size: Sequence[int], out: Sequence[int]) -> dict[str, int]:
-        """Arguments of kernels, along three axes each: sizes of x and y, the window, strides,
-        dilations and padding before.
+        """Returns kernel arguments for three axes: sizes of x and y, window, strides, dilations,
+        padding before.
         """
         return {
             **axes("in", size, 1, _AXES),
@@ -237,17 +242,17 @@ class WindowPool(Op):
         }
 
     def out_dim(self, axis: int, size: Dim) -> Dim:
-        """How many windows there are along an axis."""
+        """Returns the number of windows along an axis."""
         step, span = self.steps(self.strides)[axis], self.spans()[axis]
         if self.auto_pad.startswith("SAME"):
             return floordiv(size + (step - 1), step)
         rank = len(self.kernel_shape)
         padded = self.auto_pad == "NOTSET" and self.pads
         before, after = (self.pads[axis], self.pads[rank + axis]) if padded else (0, 0)
-        room = size + (before + after - span)
+        free = size + (before + after - span)
         if not self.ceil_mode:
-            return floordiv(room, step) + 1
-        windows = floordiv(room + (step - 1), step) + 1
+            return floordiv(free, step) + 1
+        windows = floordiv(free + (step - 1), step) + 1
         try:
             # The last window must start inside the input or the padding before it.
             return windows - 1 if (windows - 1) * step >= size + before else windows
@@ -273,11 +278,15 @@ class WindowPool(Op):
         return [TensorType(x.dtype, (*x.shape[:2], *dims))]
 
     def defines(self) -> dict[str, Define]:
-        """The macros of the kernel."""
+        """Returns the macros that select the kernel's operation."""
         raise NotImplementedError(self.name)
 
     def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
-        """The elements of every window [N, C, out …, window], and their index along each axis."""
+        """Returns the elements of every window [N, C, out …, window], and their index along each
+        axis.
+
+        Elements outside x are `fill`.
+        """
         size = x.shape[2:]
         out = [int(self.out_dim(axis, n)) for axis, n in enumerate(size)]
         before, _ = self.padding(size)
@@ -302,12 +311,14 @@ class WindowPool(Op):
 @register
 @dataclass(frozen=True)
 class MaxPool(WindowPool):
-    """The largest element of each window, NaN if any is.
+    """Returns the maximum of each window; NaN if any element is NaN.
 
-    What ONNX Runtime gives for NaN depends on the order, and ONNX's reference takes it for padding.
+    ONNX Runtime's result for NaN depends on the order of elements; ONNX's reference implementation
+    treats NaN as padding.
 
     Attributes:
-        indices: The node has the output Indices, too: the first such of each.
+        storage_order: Order of flattened indices: 0 row-major, 1 column-major.
+        indices: Whether the node has the output Indices: of the first maximum of each window.
 
     Source: ONNX MaxPool, opset 1 to 22.
     """
@@ -348,15 +359,15 @@ class MaxPool(WindowPool):
         flat = np.zeros(index[0].shape, np.int64)
         for positions, n in zip(order, extent, strict=True):
             flat = flat * n + positions
-        found = np.take_along_axis(np.broadcast_to(flat, values.shape), best, axis=-1)[..., 0]
+        indices = np.take_along_axis(np.broadcast_to(flat, values.shape), best, axis=-1)[..., 0]
         planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(size))
-        return y, found + planes * prod(size)
+        return y, indices + planes * prod(size)
 
 
 @register
 @dataclass(frozen=True)
 class AveragePool(WindowPool):
-    """The mean of each window. Source: ONNX AveragePool, opset 1 to 22."""
+    """Returns the mean of each window. Source: ONNX AveragePool, opset 1 to 22."""
 
     count_include_pad: bool = False
 
@@ -397,7 +408,7 @@ _ANY_NORM = (
 @register
 @dataclass(frozen=True)
 class LpPool(WindowPool):
-    """The p-norm of each window. Source: ONNX LpPool, opset 2 to 22."""
+    """Returns the p-norm of each window. Source: ONNX LpPool, opset 2 to 22."""
 
     p: int = 2
 
@@ -422,7 +433,7 @@ class LpPool(WindowPool):
 
 
 class GlobalPool:
-    """Makes a reduction one over the spatial axes, which are kept."""
+    """Mixin that makes a reduction reduce the spatial axes and keep them as size 1."""
 
     keepdims: bool
     integers: ClassVar[bool] = False
@@ -434,13 +445,13 @@ class GlobalPool:
 
 @register
 class GlobalAveragePool(GlobalPool, ReduceMean):
-    """The mean over the spatial axes. Source: ONNX GlobalAveragePool, opset 1 to 22."""
+    """Returns the mean over the spatial axes. Source: ONNX GlobalAveragePool, opset 1 to 22."""
 
     name = "GlobalAveragePool"
 
 
 @register
 class GlobalMaxPool(GlobalPool, ReduceMax):
-    """The largest element over the spatial axes. Source: ONNX GlobalMaxPool, opset 1 to 22."""
+    """Returns the maximum over the spatial axes. Source: ONNX GlobalMaxPool, opset 1 to 22."""
 
     name = "GlobalMaxPool"

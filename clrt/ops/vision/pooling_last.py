@@ -1,4 +1,4 @@
-"""MaxPool and AveragePool over channels that lie last."""
+"""MaxPool and AveragePool with channels last."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _VARIANTS = (
 
 
 class _ChannelsLast(WindowPool):
-    """The pools below over `[N, spatial axes …, C]`."""
+    """Base of pooling over `[N, spatial axes …, C]`."""
 
     variants: ClassVar[tuple[Variant, ...]] = _VARIANTS
 

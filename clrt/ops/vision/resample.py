@@ -1,4 +1,6 @@
-"""Axes sampled by tables: those of Resize, and what runs them where they are made between plans."""
+"""Separable resampling by index and weight tables, as used by Resize, and a host-driven
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 @dataclass(frozen=True)
 class SamplingTables:
-    """What the outputs along an axis are made of.
+    """Source elements and weights of the outputs along an axis.
 
     Attributes:
-        indices: `[outputs, taps]`, the elements that each output is made of.
-        weights: `[outputs, taps]`, their shares.
-        values: `[outputs]`, what is added where an output lies outside; None where none does.
+        indices: `[outputs, taps]`, source elements of each output.
+        weights: `[outputs, taps]`, their weights.
+        values: `[outputs]`, values added to extrapolated outputs; None if no output is outside.
     """
 
     indices: Array
@@ -39,14 +41,15 @@ class SamplingTables:
 
 @dataclass(frozen=True)
 class AxisSampling:
-    """How one axis is sampled.
+    """Resampling of one axis.
 
     Attributes:
-        size: Of the axis.
-        outputs: How many elements it has then.
-        taps: How many elements each of these is made of.
-        extrapolates: Whether some lie outside.
-        make: The tables of a size and a number of outputs.
+        axis: Resampled axis.
+        size: Number of elements before.
+        outputs: Number of elements after.
+        taps: Number of source elements per output.
+        extrapolates: Whether some outputs are outside the source.
+        make: Returns the tables for a size and a number of outputs.
     """
 
     axis: int
@@ -58,42 +61,43 @@ class AxisSampling:
 
     @property
     def is_copy(self) -> bool:
-        """Whether each output is one element."""
+        """Whether each output is a copy of one element."""
         return self.taps == 1 and not self.extrapolates
 
     @property
     def tables(self) -> SamplingTables:
-        """The tables, where sizes are not traced."""
+        """Tables of this axis; sizes must not be traced."""
         return self.make(self.size, self.outputs)
 
 
 def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> RuntimeValue:
-    """x sampled along axes, one after the other.
+    """Resamples x along axes, one after another, on the device.
 
-    The tables are no part of the plan, which so serves others as well.
+    The tables are inputs of the plan, so one plan serves all tables.
     """
     dtype, rank, axes = dtype_of(x), len(x.shape), tuple(s.axis for s in samplings)
     copies = all(s.is_copy for s in samplings)
     if copies:
         rows = [s.tables.indices[:, 0] for s in samplings]
-        return host.run(_sampled(dtype, rank, axes, copies), [x, *rows])[0]
-    wide = _wide(dtype).numpy
+        return host.run(_sample_graph(dtype, rank, axes, copies), [x, *rows])[0]
+    wide = _compute_dtype(dtype).numpy
     tables: list[Array] = []
     for s in samplings:
-        made, after = s.tables, (1,) * (rank - s.axis - 1)
-        values = np.zeros(s.outputs) if made.values is None else made.values
-        weights = made.weights.reshape(*made.weights.shape, *after).astype(wide)
-        tables += [made.indices, weights, values.reshape(-1, *after).astype(wide)]
-    return host.run(_sampled(dtype, rank, axes, copies), [x, *tables])[0]
+        tables_of_axis, after = s.tables, (1,) * (rank - s.axis - 1)
+        values = np.zeros(s.outputs) if tables_of_axis.values is None else tables_of_axis.values
+        weights = tables_of_axis.weights.reshape(*tables_of_axis.weights.shape, *after).astype(wide)
+        tables += [tables_of_axis.indices, weights, values.reshape(-1, *after).astype(wide)]
+    return host.run(_sample_graph(dtype, rank, axes, copies), [x, *tables])[0]
 
 
-def _wide(dtype: DType) -> DType:
+def _compute_dtype(dtype: DType) -> DType:
+    """Returns the compute dtype: float64 for float64, else float32."""
     return dtype if dtype is DType.FLOAT64 else DType.FLOAT32
 
 
 @lru_cache(maxsize=256)
-def _sampled(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Graph:
-    """The graph of `sample`, kept so that its plans are."""
+def _sample_graph(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Graph:
+    """Returns the graph of `sample`, cached so that its plans are reused."""
     build = Builder()
     add = build.add
 
@@ -102,7 +106,7 @@ def _sampled(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Gr
         return inputs[-1]
 
     inputs = [build.input("x", dtype, fresh_dims(rank))]
-    wide, y = _wide(dtype), inputs[0]
+    wide, y = _compute_dtype(dtype), inputs[0]
     if not copies and dtype is not wide:
         y = add(Cast(wide), y)
     for axis in axes:
@@ -121,7 +125,7 @@ def _sampled(dtype: DType, rank: int, axes: tuple[int, ...], copies: bool) -> Gr
 
 
 def _bounds(dtype: DType) -> list[Array]:
-    """The least and the largest float32 that the integers have."""
+    """Returns the smallest and largest float32 within the range of an integer dtype."""
     info = np.iinfo(dtype.value)
     bounds = []
     for end in (info.min, info.max):

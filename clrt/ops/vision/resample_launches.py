@@ -1,4 +1,4 @@
-"""Launches that sample axes of a tensor by tables: those of Resize."""
+"""Launches that resample axes of a tensor by tables, as used by Resize."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from clrt.kernels.variant import Lowering
 from clrt.ops.vision.resample import AxisSampling, SamplingTables
 from clrt.util.math import ceil_div
 
-# Elements to a work-item of a CPU, and, where each has memory of its own, work-items to a core.
-_SHARE = 16384
-_ITEMS = 8
+# Elements per CPU work-item; and work-items per core if each needs its own scratch memory.
+_ITEM_ELEMS = 16384
+_ITEMS_PER_CORE = 8
 
 
 def sample_launches(
     x: Value, y: Value, samplings: Sequence[AxisSampling], ctx: Lowering
 ) -> list[Launch]:
-    """One launch for each axis; on CPUs one for the last two, where the last is one of them.
+    """Returns one launch per axis; on CPUs one for the last two axes, if the last is resampled.
 
     Args:
-        samplings: In the best order; none where y is x.
+        x: Input.
+        y: Output.
+        samplings: Axes in processing order; empty if y is a copy of x.
+        ctx: Lowering context.
     """
     rank, dims = len(x.dims), list(x.dims)
     samplings = samplings or [same_axis(0, *x.dims[:1])]
@@ -46,34 +49,45 @@ def sample_launches(
         for sampling in step:
             dims[sampling.axis] = sampling.outputs
         last = step is steps[-1]
-        kept = y.dtype if last or copies else DType.FLOAT32
-        target = y if last else ctx.scratch(prod(dims), kept)
-        rounded = (
-            Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").substitute(kept.cl)
+        out_dtype = y.dtype if last or copies else DType.FLOAT32
+        target = y if last else ctx.scratch(prod(dims), out_dtype)
+        rounding = (
+            Code("(v)")
+            if out_dtype.is_float
+            else Code("convert_{}_sat_rte(v)").substitute(out_dtype.cl)
         )
         macros: dict[str, Define] = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
-        macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
+        macros |= {"OUT_T": out_dtype.cl, "OUT_STORAGE": out_dtype.storage, "ROUND(v)": rounding}
         if copies:
             macros = dict(DATA_T=dtype.cl_bits)
         macros |= dict(COPY=int(copies), CPU=int(ctx.caps.is_cpu))
         sample = _sample_planes if step is planes else _sample_axis
         launches.append(sample(_Resampled(source, target, before, step, macros), ctx))
-        source, dtype = target, kept
+        source, dtype = target, out_dtype
     return launches
 
 
 def same_axis(axis: int, size: int = 1) -> AxisSampling:
-    """What copies an axis as it is."""
+    """Returns a resampling that copies an axis unchanged."""
     return AxisSampling(axis, size, size, 1, False, _all_rows)
 
 
 def _all_rows(size: int, outputs: int) -> SamplingTables:
+    """Returns the tables of an unchanged axis."""
     return SamplingTables(np.arange(size)[:, None], np.ones((size, 1)), None)
 
 
 @dataclass(frozen=True)
 class _Resampled:
-    """What a launch makes of x, which has the sizes `dims`."""
+    """Parameters of one launch, which resamples x of shape `dims` to y.
+
+    Attributes:
+        x: Input buffer.
+        y: Output buffer.
+        dims: Shape of x.
+        step: Resampled axes: one, or the last two.
+        macros: Macros of dtypes and rounding.
+    """
 
     x: Buffer
     y: Buffer
@@ -82,9 +96,15 @@ class _Resampled:
     macros: dict[str, Define]
 
 
-def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
-    """One axis of x."""
-    x, y, dims, (sampling,), macros = made.x, made.y, made.dims, made.step, made.macros
+def _sample_axis(resampled: _Resampled, ctx: Lowering) -> Launch:
+    """Returns the launch that resamples one axis."""
+    x, y, dims, (sampling,), macros = (
+        resampled.x,
+        resampled.y,
+        resampled.dims,
+        resampled.step,
+        resampled.macros,
+    )
     outputs, taps = sampling.outputs, sampling.taps
     inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
     args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
@@ -101,21 +121,27 @@ def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
     grid: tuple[int, ...] = (outputs * inner, outer)
     local, args["share"] = None, 1
     if ctx.caps.is_cpu:
-        args["share"] = chunks_per_group(outer * outputs * inner, _SHARE, ctx.caps)
+        args["share"] = chunks_per_group(outer * outputs * inner, _ITEM_ELEMS, ctx.caps)
         grid, local = (ceil_div(outer * outputs * inner, args["share"]),), (1,)
     return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
 
 
-def _sample_planes(made: _Resampled, ctx: Lowering) -> Launch:
-    """The last two axes of x."""
-    x, y, dims, step, macros = made.x, made.y, made.dims, made.step, made.macros
+def _sample_planes(resampled: _Resampled, ctx: Lowering) -> Launch:
+    """Returns the launch that resamples the last two axes."""
+    x, y, dims, step, macros = (
+        resampled.x,
+        resampled.y,
+        resampled.dims,
+        resampled.step,
+        resampled.macros,
+    )
     rank = len(dims)
     axes = {s.axis: s for s in step}
     size, width = dims[-2] if rank > 1 else 1, dims[-1]
     down, across = axes.get(rank - 2, same_axis(rank - 2, size)), axes[rank - 1]
     outputs_down, outputs = down.outputs, across.outputs
     rows = prod(dims[:-2]) * outputs_down
-    height = ceil_div(rows, ctx.caps.compute_units * _ITEMS)
+    height = ceil_div(rows, ctx.caps.compute_units * _ITEMS_PER_CORE)
     args: dict[str, Any] = dict(x=x, y=y, rows=rows, height=height, size=size, width=width)
     args |= dict(outputs_down=outputs_down, outputs=outputs)
     args |= dict(down=_table(down, "indices"), across=_table(across, "indices", by_taps=True))
@@ -134,17 +160,18 @@ def _sample_planes(made: _Resampled, ctx: Lowering) -> Launch:
 
 
 def _table(sampling: AxisSampling, kind: str, by_taps: bool = False) -> Value:
-    """A constant of the plan; outside, zeros are added where no output lies there.
+    """Returns a table as a constant of the plan; missing `values` are zeros.
 
     Args:
-        kind: Which of the tables.
-        by_taps: Whether the first elements of all outputs come first.
+        sampling: Axis.
+        kind: Field of `SamplingTables`.
+        by_taps: Whether to transpose to `[taps, outputs]`.
     """
     dtype = DType.INT32 if kind == "indices" else DType.FLOAT32
 
     def make(size: int, outputs: int) -> Array:
-        found = getattr(sampling.make(size, outputs), kind)
-        array = np.zeros(outputs) if found is None else found
+        table = getattr(sampling.make(size, outputs), kind)
+        array = np.zeros(outputs) if table is None else table
         return np.ascontiguousarray(array.T if by_taps else array, dtype.numpy)
 
     shape = (sampling.outputs,) if kind == "values" else (sampling.outputs, sampling.taps)

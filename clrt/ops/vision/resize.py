@@ -1,4 +1,4 @@
-"""Resize: tensors sampled anew along some of their axes."""
+"""Resize: resamples tensors along some of their axes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Coordinates: TypeAlias = Literal[
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
     "tf_crop_and_resize", "tf_half_pixel_for_nn",
 ]  # fmt: skip
-# "by_scale" is that of opset 10.
+# "by_scale" is the mode of opset 10.
 _Nearest: TypeAlias = Literal[
     "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
 ]
@@ -53,18 +53,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return sample_launches(x, y, op.samplings(x.dims, node.input_types), ctx)
 
 
-# Of a scale: a tensor has fewer elements.
-_MOST = 2.0**31
+# Maximum scale, more than any tensor has elements.
+_MAX_SCALE = 2.0**31
 
 
 @dataclass(frozen=True)
-class _Placing:
-    """What says where the outputs along an axis lie, besides sizes.
+class _CoordinateParams:
+    """Parameters, besides sizes, that determine output coordinates along an axis.
 
     Attributes:
-        scale: None where it follows from the sizes.
-        window: Its start and end, in shares of the axis.
-        dtype: In which positions are computed.
+        scale: Scale of the axis; None to derive it from the sizes.
+        window: Start and end of the roi, as fractions of the axis.
+        dtype: Dtype of the computation of coordinates.
     """
 
     scale: float | None
@@ -75,14 +75,14 @@ class _Placing:
 @register
 @dataclass(frozen=True)
 class Resize(Op):
-    """x sampled at other positions along some axes: nearest, linear or cubic.
+    """Resamples x along some axes: nearest, linear or cubic.
 
     Inputs: x, roi (for tf_crop_and_resize), scales or sizes, for each of `axes` (all by default).
-    Each axis is sampled by itself, by a table of elements and weights made with the plan; where the
-    roi is computed, one plan serves all of them.
+    Each axis is resampled separately, by a table of elements and weights made at plan time. If the
+    roi is computed at run time, one plan serves all rois.
 
-    Numerics: sums in float32, also for integers, which round to even and saturate. Source: ONNX
-    Resize, opset 10 to 19.
+    Numerics: sums in float32, also for integers, which round half to even and saturate. Source:
+    ONNX Resize, opset 10 to 19.
     """
 
     antialias: bool = False
@@ -121,6 +121,11 @@ class Resize(Op):
         return {**super().to_onnx(), **dict(zip(names, modes, strict=True))}
 
     def _axes(self, rank: int) -> tuple[int, ...]:
+        """Returns the resampled axes as non-negative numbers.
+
+        Raises:
+            ShapeError: An axis is repeated.
+        """
         axes = tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
         if len(set(axes)) < len(axes):
             raise ShapeError(f"Resize: axes {list(self.axes)} name an axis twice.")
@@ -141,7 +146,7 @@ class Resize(Op):
                 f"Resize: {counted(len(wanted), 'number')} for "
                 f"{counted(len(axes), 'axis', 'axes')} of {x}."
             )
-        if scales is not None and not (np.abs(scales) < _MOST).all():
+        if scales is not None and not (np.abs(scales) < _MAX_SCALE).all():
             raise ShapeError(f"Resize: the scales {scales} of {x} are not finite, or too large.")
         numbers = all(isinstance(dims[a], int) for a in axes)
         stretch = self.keep_aspect_ratio_policy == "stretch"
@@ -163,13 +168,15 @@ class Resize(Op):
         return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
-        """The one scale of all axes that keeps the aspect ratio."""
+        """Returns the common scale of all axes that keeps the aspect ratio."""
         pick = min if self.keep_aspect_ratio_policy == "not_larger" else max
         pairs = [(int(shape[a]), int(s)) for a, s in zip(axes, sizes, strict=True)]
-        return pick((size / own for own, size in pairs if own), default=1.0)
+        return pick((size / old_size for old_size, size in pairs if old_size), default=1.0)
 
     def samplings(self, dims: Sequence[int], inputs: Types) -> list[AxisSampling]:
-        """The axes that change, and how, in the best order; every input is known."""
+        """Returns the axes that change, in the cheapest processing order; all inputs must be
+        known.
+        """
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
         scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
@@ -177,7 +184,7 @@ class Resize(Op):
             raise ShapeError("Resize: its scales and sizes are empty.")
         roi = _numbers(inputs, 1)
         crops = self.coordinate_transformation_mode == "tf_crop_and_resize"
-        found = []
+        samplings = []
         for place, axis in enumerate(axes):
             assert out.shape is not None
             size, outputs = dims[axis], cast(int, out.shape[axis])
@@ -192,12 +199,12 @@ class Resize(Op):
                 window = (roi[place], roi[place + len(axes)])
             same = size == outputs and (scale is None or math.isclose(scale, 1))
             if not (same and window == (0.0, 1.0)) and size and outputs:
-                # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
+                # In float32, the dtype of a scale, 3 / 0.6 is 5; in float64 it is less.
                 positions = np.dtype(np.float64 if sizes else np.float32)
-                found.append(
-                    self._sampling(axis, size, outputs, _Placing(scale, window, positions))
+                samplings.append(
+                    self._sampling(axis, size, outputs, _CoordinateParams(scale, window, positions))
                 )
-        return sorted(found, key=cmp_to_key(_shrinks_more))
+        return sorted(samplings, key=cmp_to_key(_shrinks_more))
 
     def run_host_driven(
         self, inputs: Sequence[RuntimeValue], host: HostContext
@@ -212,7 +219,9 @@ class Resize(Op):
         samplings = self.samplings(x.shape, types)
         return [sample(x, samplings, host) if samplings else x]
 
-    def _sampling(self, axis: int, size: int, outputs: int, placing: _Placing) -> AxisSampling:
+    def _sampling(
+        self, axis: int, size: int, outputs: int, placing: _CoordinateParams
+    ) -> AxisSampling:
         @lru_cache(maxsize=1)
         def make(size: int, outputs: int) -> SamplingTables:
             return self._tables(size, outputs, placing)
@@ -226,7 +235,7 @@ class Resize(Op):
             extrapolates = bool(pure(lambda *sizes: make(*sizes).values is not None)(size, outputs))
         return AxisSampling(axis, size, outputs, taps, extrapolates, make)
 
-    def _tables(self, size: int, outputs: int, placing: _Placing) -> SamplingTables:
+    def _tables(self, size: int, outputs: int, placing: _CoordinateParams) -> SamplingTables:
         mode, k = self.coordinate_transformation_mode, np.arange(outputs, dtype=placing.dtype)
         scale = outputs / size if placing.scale is None else placing.scale
         x = _COORDINATES[mode](k, size, scale, outputs, placing.window)
@@ -244,7 +253,7 @@ class Resize(Op):
         return SamplingTables(np.clip(indices, 0, size - 1), weights, values)
 
     def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
-        """Indices, perhaps outside, and weights of linear and cubic sampling."""
+        """Returns indices, which may be outside, and weights of linear or cubic sampling."""
         shrink = min(scale, 1.0) if self.antialias else 1.0
         reach = math.ceil((1 if self.mode == "linear" else 2) / shrink)
         indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
@@ -265,15 +274,17 @@ class Resize(Op):
         samplings = self.samplings(x.shape, types)
         result = x if all(s.is_copy for s in samplings) else x.astype(np.float64)
         for s in samplings:
-            made = s.tables
+            tables = s.tables
             if s.is_copy:
-                result = np.take(result, made.indices[:, 0], s.axis)
+                result = np.take(result, tables.indices[:, 0], s.axis)
                 continue
             after = [1] * (result.ndim - s.axis - 1)
-            picked = np.take(result, made.indices, s.axis)
-            result = (picked * made.weights.reshape(*made.weights.shape, *after)).sum(s.axis + 1)
-            if made.values is not None:
-                result = result + made.values.reshape(-1, *after)
+            picked = np.take(result, tables.indices, s.axis)
+            result = (picked * tables.weights.reshape(*tables.weights.shape, *after)).sum(
+                s.axis + 1
+            )
+            if tables.values is not None:
+                result = result + tables.values.reshape(-1, *after)
         if result.dtype != x.dtype and x.dtype.kind in "iu":
             info = np.iinfo(x.dtype)
             result = np.clip(np.rint(result), info.min, info.max)
@@ -283,15 +294,16 @@ class Resize(Op):
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:
-    """The elements of a float input; None where it is left out, empty, or not known."""
+    """Returns the elements of a float input; None if it is omitted, empty or unknown."""
     if not given(inputs, index):
         return None
-    found = inputs[index]
-    numbers = None if found is None else found.numbers
+    type_ = inputs[index]
+    numbers = None if type_ is None else type_.numbers
     return [float(v) for v in numbers.reshape(-1)] if numbers is not None and numbers.size else None
 
 
 def _scaled(dim: Dim, scale: float) -> Dim:
+    """Returns a dim times a scale, rounded down."""
     if isinstance(dim, int):
         return _scaling(scale)(dim)
     return dim * int(scale) if float(scale).is_integer() else fresh_dim()
@@ -299,30 +311,37 @@ def _scaled(dim: Dim, scale: float) -> Dim:
 
 @lru_cache(maxsize=256)
 def _scaling(scale: float) -> Callable[[int], int]:
-    """By a scale that is known: the same function for all axes, so that a trace has it once."""
+    """Returns the function that scales a dim; cached, so that a trace has one function per
+    scale.
+    """
     return pure(lambda size: int(np.float32(size) * np.float32(scale)))
 
 
 def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
-    """Below 0 where a shrinks more: it then comes first, and the other has less to do."""
+    """Comparison function: orders axes by ratio of outputs to size, to leave less work for later
+    axes.
+    """
     return a.outputs * b.size - b.outputs * a.size
 
 
 def cubic_weights(distance: Array, a: float) -> Array:
-    """The cubic convolution kernel of Keys (1981), elementwise over distances >= 0 in elements."""
+    """Returns the cubic convolution kernel of Keys (1981) for distances >= 0, in elements."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
     return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
 
 
 def _old_nearest(scales: Array | None) -> str:
-    """The nearest_mode of opset 10: ceil for axes that shrink, else floor; "by_scale" is both."""
+    """Returns the nearest_mode of opset 10: ceil for axes that shrink, else floor; "by_scale" for
+    both.
+    """
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "by_scale"
     return "ceil" if (scales < 1).any() else "floor"
 
 
 def _nearest(x: Array, mode: str, scale: float) -> Array:
+    """Rounds coordinates by nearest_mode."""
     if mode == "by_scale":
         mode = "ceil" if scale < 1 else "floor"
     rounded = {
@@ -361,15 +380,15 @@ def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) ->
 
 
 def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
-    # In the float32 of the window, in ONNX's order: where exactly an output lies decides which
-    # element is the nearest one, and whether it is outside.
+    # In float32 like the window, and in ONNX's order of operations: the exact coordinate decides
+    # which element is nearest, and whether it is outside.
     start, end, last = (np.float32(v) for v in (*window, size - 1))
     if outputs == 1:
         return np.full_like(k, np.float32(0.5) * (start + end) * last)
     return k.astype(np.float32) * (end - start) * last / np.float32(outputs - 1) + start * last
 
 
-# Where output k lies among the elements, by coordinate_transformation_mode.
+# coordinate_transformation_mode -> function that returns the source coordinates of outputs k.
 _COORDINATES = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
@@ -377,5 +396,5 @@ _COORDINATES = {
     "align_corners": _align_corners,
     "asymmetric": _asymmetric,
     "tf_crop_and_resize": _crop,
-    "tf_half_pixel_for_nn": _tf_half_pixel,  # of opset 11 alone
+    "tf_half_pixel_for_nn": _tf_half_pixel,  # opset 11 only
 }

@@ -1,4 +1,6 @@
-"""ResizeImage: an image resampled as Pillow does, cropped and normalised into a batch."""
+"""ResizeImage: resamples an image as Pillow does, and writes it cropped and normalized into a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ from clrt.util.math import ceil_div
 # Fractional bits of the weights, as in Pillow for 8-bit channels.
 WEIGHT_BITS = 22
 _SOURCE = "vision/resize_image.cl"
-# Rows that a work-group of a CPU resamples: they read its weights four at a time.
-_MOST_ROWS = 64
+# Maximum rows per CPU work-group, which reuses weights for four rows at a time.
+_MAX_ROWS = 64
 _INPUTS = (
     ("batch", DType.FLOAT32, 4),
     ("pixels", DType.UINT8, 3),
@@ -42,16 +44,17 @@ _INPUTS = (
 )
 
 
-# As PART numbers them in the source.
+# Entry points, in the order of the values of PART in the source.
 _PARTS = ("image_columns", "image_lanes", "image_columns_cpu", "image_rows", "image_rows_cpu")
 
 
 def _kernel(entry: str) -> KernelSpec:
+    """Returns the kernel of an entry point."""
     return KernelSpec.of(_SOURCE, entry, PART=_PARTS.index(entry))
 
 
 def _vectors(node: Node) -> int:
-    """How many vectors of four pixels the elements of an output take."""
+    """Returns the number of 4-pixel vectors that hold the taps of an output."""
     return ceil_div(node.arg(3).dims[1], 4)
 
 
@@ -74,7 +77,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         lanes=lanes, firsts=firsts, columns=columns, column_weights=weights, status=status,
         width=width, taps=taps, vectors=vectors,
     )  # fmt: skip
-    block = chunks_per_group(height, _MOST_ROWS, ctx.caps)
+    block = chunks_per_group(height, _MAX_ROWS, ctx.caps)
     across = launch(
         _kernel("image_columns_cpu"), (ceil_div(height, block),), (1,),
         2 * 3 * height * outputs * taps, planes=planes, pixels=pixels, lanes=lanes, firsts=firsts,
@@ -101,16 +104,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def _launches(
     node: Node, ctx: Lowering, across: list[Launch], planes: Buffer, cpu: bool = False
 ) -> list[Launch]:
-    """The copy of the batch where there is one, the first pass, and the second one."""
+    """Returns the launches: copy of the batch if needed, first pass, second pass."""
     op, y, (height, *_) = node.op, node.output, node.arg(1).dims
     assert isinstance(op, ResizeImage)
     images, high, wide = op.sizes(y.dims)
     (outputs, _), (outputs_down, taps) = node.arg(3).dims, node.arg(5).dims
     for dims in (y.dims, node.arg(1).dims):
-        i32(prod(dims))  # kernels count to it
+        i32(prod(dims))  # kernels use 32-bit indices
     if not prod(y.dims):
         return []
-    if not outputs * outputs_down:  # all of it is around the image
+    if not outputs * outputs_down:  # the image is empty: only fill
         across = []
     places = ((0, images - 1), (0, high - outputs_down), (0, wide - outputs))
     args: dict[str, Any] = dict(
@@ -129,28 +132,28 @@ def _launches(
 @register
 @dataclass(frozen=True)
 class ResizeImage(Op):
-    """A batch of images in which one is another image, resampled, cropped and normalised.
+    """Replaces one image of a batch by another image, resampled, cropped and normalized.
 
-    The image is resampled along its rows and rounded to bytes, then down its columns. What of the
-    new image lies around it gets a fill.
+    The image is resampled along its rows and rounded to bytes, then along its columns. Pixels of
+    the new image outside the resampled one are filled.
 
     Inputs:
-        batch: float32 `[N, 3, height, width]`, or with the channels last.
+        batch: float32 `[N, 3, height, width]`, or channels last.
         pixels: uint8 `[H, W, 3]`.
-        columns, column_weights: int32 `[outputs]`, the first column that each is made of, and
-            `[outputs, taps]`, the shares of it and those behind in units of 2^-22.
+        columns, column_weights: int32 `[outputs]`, the first source column of each output, and
+            `[outputs, taps]`, the weights of this and the next columns in units of 2^-22.
         rows, row_weights: The same along the other axis.
-        colours: float32 `[3, 3]`: for each channel a factor, what is added then, and the fill.
-        place: int32 `[3]`: which image of the batch, and where in it the first of `rows` and of
-            `columns` comes.
+        colours: float32 `[3, 3]`, per channel: factor, offset, fill value.
+        place: int32 `[3]`: image index in the batch, and position of the first row and column
+            in it.
 
     Attributes:
         channels_last: Whether the batch is `[N, height, width, 3]`.
-        transposed: Whether `pixels` has the axes of the image exchanged, so that `columns` are
-            along its height, which is resampled first then.
+        transposed: Whether `pixels` is transposed, so that `columns` are along the image's
+            height, which is then resampled first.
 
-    Numerics: sums in int32 and rounded to bytes, as Pillow's. The normalisation is in float32.
-    Source: Pillow's Resample.c.
+    Numerics: sums in int32, rounded to bytes, as in Pillow; normalization in float32. Source:
+    Pillow's Resample.c.
     """
 
     channels_last: bool = False
@@ -164,27 +167,27 @@ class ResizeImage(Op):
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """How many images a batch has, and their sizes along `rows` and `columns`."""
+        """Returns the number of images of a batch, and their sizes along `rows` and `columns`."""
         high, wide = dims[1:3] if self.channels_last else dims[2:4]
         return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
 
     def steps(self, high: int, wide: int) -> dict[str, int]:
-        """From an element of the batch to the next channel, row and column."""
+        """Returns the strides of channel, row and column in the batch, in elements."""
         inner = 3 if self.channels_last else 1
         step_c = 1 if self.channels_last else high * wide
         step_y, step_x = (inner, inner * high) if self.transposed else (inner * wide, inner)
         return {"step_c": step_c, "step_y": step_y, "step_x": step_x}
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        given = [need(inputs, i, self) for i in range(len(_INPUTS))]
-        for found, (name, dtype, rank) in zip(given, _INPUTS, strict=True):
-            if found.dtype is not dtype or (found.shape is not None and len(found.shape) != rank):
+        types = [need(inputs, i, self) for i in range(len(_INPUTS))]
+        for type_, (name, dtype, rank) in zip(types, _INPUTS, strict=True):
+            if type_.dtype is not dtype or (type_.shape is not None and len(type_.shape) != rank):
                 axes = "axis" if rank == 1 else "axes"
                 raise ShapeError(
-                    f"ResizeImage: {name} is {found}; expected {dtype} with {rank} {axes}."
+                    f"ResizeImage: {name} is {type_}; expected {dtype} with {rank} {axes}."
                 )
-        batch, pixels, columns, across, rows, down, colours, place = given
-        if any(t.shape is None for t in given):
+        batch, pixels, columns, across, rows, down, colours, place = types
+        if any(t.shape is None for t in types):
             return [TensorType(batch.dtype, batch.shape)]
         assert batch.shape and pixels.shape and across.shape and down.shape
         images, high, wide = self.sizes(batch.shape)
@@ -198,10 +201,12 @@ class ResizeImage(Op):
             (colours, (3, 3)),
             (place, (3,)),
         ]
-        for (found, shape), name in zip(expected, _CHECKED, strict=True):
-            if not agree(found, shape):
-                raise ShapeError(f"ResizeImage: {name} is {found}; expected {_shown(shape)}.")
-        for size, taps, outputs, room, axis in (
+        for (type_, shape), name in zip(expected, _CHECKED, strict=True):
+            if not agree(type_, shape):
+                raise ShapeError(
+                    f"ResizeImage: {name} is {type_}; expected {_format_shape(shape)}."
+                )
+        for size, taps, outputs, available, axis in (
             (pixels.shape[1], across.shape[1], across.shape[0], wide, "columns"),
             (pixels.shape[0], down.shape[1], down.shape[0], high, "rows"),
         ):
@@ -210,7 +215,7 @@ class ResizeImage(Op):
                     f"ResizeImage: its {axis} are made of {taps} each, of {pixels}; expected "
                     f"1..{size}."
                 )
-            if isinstance(outputs, int) and isinstance(room, int) and outputs > room:
+            if isinstance(outputs, int) and isinstance(available, int) and outputs > available:
                 raise ShapeError(f"ResizeImage: {outputs} {axis} do not fit into {batch}.")
         return [TensorType(batch.dtype, batch.shape)]
 
@@ -226,12 +231,12 @@ class ResizeImage(Op):
             if not 0 <= number <= most:
                 allowed = f"allowed are 0..{most}"
                 raise NumberError(self.name, 7, "a place", number, allowed)
-        planes = _resampled(pixels, columns, across, 1, 2, "a first column")
-        found = _resampled(planes, rows, down, 0, 4, "a first row")
-        scale, more, fill = colours
+        planes = _resample(pixels, columns, across, 1, 2, "a first column")
+        resampled = _resample(planes, rows, down, 0, 4, "a first row")
+        scale, offset, fill = colours
         new = np.broadcast_to(fill, (high, wide, 3)).copy()
         inside = new[top : top + len(rows), left : left + len(columns)]
-        inside[...] = (found * scale.astype(np.float64) + more).astype(np.float32)
+        inside[...] = (resampled * scale.astype(np.float64) + offset).astype(np.float32)
         new = new.swapaxes(0, 1) if self.transposed else new
         result = batch.copy()
         result[image] = new if self.channels_last else new.transpose(2, 0, 1)
@@ -241,20 +246,23 @@ class ResizeImage(Op):
 _CHECKED = ("batch", "pixels", "columns", "rows", "colours", "place")
 
 
-def _shown(shape: Sequence[Dim | None]) -> str:
+def _format_shape(shape: Sequence[Dim | None]) -> str:
+    """Formats a shape; ? for unknown dims."""
     return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
 
 
-def _resampled(
+def _resample(
     pixels: Array, firsts: Array, weights: Array, axis: int, operand: int, what: str
 ) -> Array:
-    """[H, W, 3] with outputs along an axis in the place of pixels.
+    """Resamples [H, W, 3] along an axis, rounding to integers.
 
     Raises:
-        NumberError: An output is made of pixels that are not there.
+        NumberError: An output needs pixels outside the image.
     """
     taps = weights.shape[1]
     check_lengths(firsts, pixels.shape[axis] - taps, ResizeImage.name, operand, what)
-    taken = np.take(pixels.astype(np.int64), firsts[:, None] + np.arange(taps), axis)
-    sums = np.einsum("hoti,ot->hoi" if axis else "otwi,ot->owi", taken, weights.astype(np.int64))
+    tap_values = np.take(pixels.astype(np.int64), firsts[:, None] + np.arange(taps), axis)
+    sums = np.einsum(
+        "hoti,ot->hoi" if axis else "otwi,ot->owi", tap_values, weights.astype(np.int64)
+    )
     return np.asarray(np.clip((sums + (1 << WEIGHT_BITS - 1)) >> WEIGHT_BITS, 0, 255))

@@ -1,4 +1,4 @@
-"""RoiAlign: regions of images as grids of one size."""
+"""RoiAlign: pools regions of images to grids of a fixed size."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, local, **tensors, **region_sizes(x, y), **args)]
 
 
-# Of regions: as far as pixels are looked for, as in the kernel.
+# Regions with coordinates or bin sizes beyond this magnitude have no samples, as in the kernel.
 _FAR = 1e9
-_MOST_SAMPLES = 1024
+_MAX_SAMPLES = 1024  # maximum sampling_ratio
 
 
 @register
 @dataclass(frozen=True)
 class RoiAlign(Op):
-    """`[regions, C, output_height, output_width]`: bins of regions of x `[N, C, H, W]`.
+    """Pools bins of regions of x `[N, C, H, W]`: `[regions, C, output_height, output_width]`.
 
-    Inputs: x, the regions (x1, y1, x2, y2), and the image of each. A bin is the mean or the largest
-    of samples between pixels, `sampling_ratio` along each axis (0: as many as it has pixels).
-    Numerics: float32. Source: ONNX RoiAlign, opset 10 to 22.
+    Inputs: x, regions `[R, 4]` (x1, y1, x2, y2), image index per region `[R]`. A bin is the mean or
+    maximum of interpolated samples, `sampling_ratio` along each axis (0: one per pixel). Numerics:
+    float32. Source: ONNX RoiAlign, opset 10 to 22.
     """
 
     coordinate_transformation_mode: str = "half_pixel"
@@ -82,9 +82,9 @@ class RoiAlign(Op):
                 f"RoiAlign: output_height {self.output_height} and output_width "
                 f"{self.output_width}; expected 1 or more."
             )
-        if not 0 <= self.sampling_ratio <= _MOST_SAMPLES:
+        if not 0 <= self.sampling_ratio <= _MAX_SAMPLES:
             raise ShapeError(
-                f"RoiAlign: sampling_ratio {self.sampling_ratio}; expected 0..{_MOST_SAMPLES}."
+                f"RoiAlign: sampling_ratio {self.sampling_ratio}; expected 0..{_MAX_SAMPLES}."
             )
         if x.shape is None:
             return [TensorType(x.dtype, None)]
@@ -116,6 +116,7 @@ class RoiAlign(Op):
         return (result.astype(x.dtype),)
 
     def _region(self, image: Array, roi: Array) -> Array:
+        """Pools one region of an image."""
         half = self.coordinate_transformation_mode == "half_pixel"
         left, top, right, bottom = roi * self.spatial_scale - (0.5 if half else 0.0)
         wide, high = right - left, bottom - top
@@ -143,19 +144,20 @@ class RoiAlign(Op):
     def _samples(
         self, start: float, extent: float, bins: int, size: int
     ) -> tuple[Array, Array, int]:
-        """Where the samples of each bin lie along an axis, whether on the image, and how many.
+        """Returns sample coordinates per bin along an axis, whether they are inside the image, and
+        their number.
 
-        Of very many those are left out that are far from the image.
+        If there are very many samples, those far outside the image are omitted.
         """
         step = extent / bins
-        # As the kernel has it: a region that is no number, or so large or far off, has no samples.
+        # As in the kernel: a region that is NaN, too large or too far away has no samples.
         near = abs(start) < _FAR and abs(step) < _FAR
         count = self.sampling_ratio or (int(np.ceil(step)) if near else 0)
-        shown = count if self.sampling_ratio else min(count, 2 * size + 8)
+        evaluated = count if self.sampling_ratio else min(count, 2 * size + 8)
         starts = start + np.arange(bins)[:, None] * step
         first = np.zeros_like(starts)
-        if shown < count:
-            first = np.clip(np.floor((-1 - starts) * count / step - 1.5), 0, count - shown)
-        places = starts + (first + np.arange(shown) + 0.5) * step / count
-        inside = (places >= -1) & (places <= size)
-        return np.clip(np.where(inside, places, 0), 0, size - 1), inside.astype(float), count
+        if evaluated < count:
+            first = np.clip(np.floor((-1 - starts) * count / step - 1.5), 0, count - evaluated)
+        coordinates = starts + (first + np.arange(evaluated) + 0.5) * step / count
+        inside = (coordinates >= -1) & (coordinates <= size)
+        return np.clip(np.where(inside, coordinates, 0), 0, size - 1), inside.astype(float), count
