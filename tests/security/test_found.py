@@ -48,7 +48,7 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
                 pool_int64s = [2]>(x)
         }""",
         ModelError,
-        "are no places",
+        "are not valid",
     ),
     "a transposed convolution with a stride of 2^30": (
         """(float[1,1,9] x) => (float[1,1,n] y) <float[1,1,3] w = {1, 1, 1}> {

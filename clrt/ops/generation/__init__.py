@@ -1,1 +1,1 @@
-"""Generation of tokens."""
+"""Ops for token generation."""

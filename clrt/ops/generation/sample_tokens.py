@@ -1,4 +1,4 @@
-"""SampleTokens: the next token of each sequence, drawn from logits on the device."""
+"""SampleTokens: samples the next token of each sequence from logits, on the device."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
-# Buckets of the histogram, which also holds the chunks, and the tokens of a chunk.
+# Histogram buckets. Chunks per row, and tokens per chunk, are limited to the number of buckets too.
 _BUCKETS, _FEW_BUCKETS, _DIGITS = 1024, 512, 256
-_MOST_TOKENS = _BUCKETS**2
+_MAX_TOKENS = _BUCKETS**2
 DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1024, T_ITEMS=128)
 _SOURCE = "generation/sample_tokens.cl"
-_LANES = 16  # chunks are whole vectors of any width
-_MOST_CHUNKS = 8  # of a work-group of a CPU
+_LANES = 16  # chunk sizes are multiples of the widest vector
+_MAX_CHUNKS = 8  # maximum chunks per CPU work-group
 _PARTS = 3
 _FORMS = "F_ALLOWED", "F_BIAS"
 _WHAT = "the row, from 1, that leaves no token"
@@ -53,74 +53,86 @@ _RULE = "each needs one whose logit is above -inf after bias and mask"
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    return f"for at most {_MOST_TOKENS} tokens" if node.arg(0).dims[1] > _MOST_TOKENS else None
+    return f"for at most {_MAX_TOKENS} tokens" if node.arg(0).dims[1] > _MAX_TOKENS else None
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """The scores of all chunks, and a draw for each row, by one work-item each."""
+    """Returns launches for CPUs: scores of chunks, best token per row, draw per row."""
     if not node.arg(0).dims[0]:
         return []
-    of = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
-    rows, per = of.rows, chunks_per_group(of.rows * of.chunks, _MOST_CHUNKS, ctx.caps)
-    found = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
-    counts = ctx.scratch(of.scores.elems, DType.INT32)
-    size, flops = (1, rows), 8 * rows * of.n
+    batch = _TokenRows.of(node, ctx, {**ctx.tunables(DRAW), "T_ITEMS": 1})
+    rows = batch.rows
+    per = chunks_per_group(rows * batch.chunks, _MAX_CHUNKS, ctx.caps)
+    results = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
+    counts = ctx.scratch(batch.scores.elems, DType.INT32)
+    size, flops = (1, rows), 8 * rows * batch.n
     return [
         launch(
-            of.spread("sample_scores"), (ceil_div(of.chunks, per), rows), (1, 1), flops,
-            counts=counts, per=per, **of.given, **of.shared,
+            batch.spread("sample_scores"), (ceil_div(batch.chunks, per), rows), (1, 1), flops,
+            counts=counts, per=per, **batch.given, **batch.shared,
         ),
-        launch(of.kernel("sample_best"), size, (1, 1), status=of.status, **found, **of.shared),
-        launch(of.kernel("sample_draw"), size, (1, 1), flops, **of.drawn, **found, **of.shared),
+        launch(
+            batch.kernel("sample_best"), size, (1, 1),
+            status=batch.status, **results, **batch.shared,
+        ),
+        launch(
+            batch.kernel("sample_draw"), size, (1, 1), flops,
+            **batch.drawn, **results, **batch.shared,
+        ),
     ]  # fmt: skip
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """A work-group for each chunk, whose work-items take a token at a time, and then for each row.
+    """Returns launches for GPUs: a work-group per chunk computes scores, then one per row draws.
 
-    Half the buckets fit in the local memory of any device.
+    With half the buckets, local memory suffices on any device.
     """
-    found, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
+    tunables, tokens = ctx.tunables(DRAW), symbolic_shape(node.arg(0))[1]
     few = isinstance(tokens, int) and tokens <= _FEW_BUCKETS**2
     buckets = _FEW_BUCKETS if few else _BUCKETS
-    chunk = min(found["T_CHUNK"] // 16, buckets)
-    found |= {"T_VW": 1, "T_CHUNK": chunk, "T_LIST": ceil_div(found["T_LIST"], 4)}
-    items, listed = found["T_ITEMS"], found["T_LIST"]
-    room = 16 * items + 12 * (buckets + _DIGITS + listed + 1) + 2 * buckets + 56
-    ctx.require(Requires(work_group_size=items, local_mem_bytes=room))
+    chunk = min(tunables["T_CHUNK"] // 16, buckets)
+    tunables |= {"T_VW": 1, "T_CHUNK": chunk, "T_LIST": ceil_div(tunables["T_LIST"], 4)}
+    items, list_size = tunables["T_ITEMS"], tunables["T_LIST"]
+    local_bytes = 16 * items + 12 * (buckets + _DIGITS + list_size + 1) + 2 * buckets + 56
+    ctx.require(Requires(work_group_size=items, local_mem_bytes=local_bytes))
     if not node.arg(0).dims[0]:
         return []
-    of = _TokenRows.of(node, ctx, {**found, "T_BUCKETS": buckets}, **sub_group_of(ctx.caps))
-    rows, local, flops = of.rows, (items, 1), 8 * of.rows * of.n
-    each = (of.chunks * items, rows)
-    result = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
+    batch = _TokenRows.of(node, ctx, {**tunables, "T_BUCKETS": buckets}, **sub_group_of(ctx.caps))
+    rows, local, flops = batch.rows, (items, 1), 8 * batch.rows * batch.n
+    each = (batch.chunks * items, rows)
+    results = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
     histogram = dict(histogram=ctx.scratch(2 * rows * buckets, DType.UINT32))
-    result |= histogram | dict(weights=ctx.scratch(rows * of.chunks, DType.UINT64))
-    asked = dict(settings=node.arg(1), limits=node.arg(2))
-    # A draw reads one chunk of a row, or those that hold a token which cut-offs leave; and a logit.
-    drawn = of.shared | {"scores": BufferArg(of.scores, elems=rows * of.chunk)}
-    drawn |= of.drawn | {"logits": BufferArg(node.arg(0), elems=rows)}
+    results |= histogram | dict(weights=ctx.scratch(rows * batch.chunks, DType.UINT64))
+    request = dict(settings=node.arg(1), limits=node.arg(2))
+    # A draw reads one chunk per row, or the chunks with tokens that pass the cut-offs; and a logit.
+    draw_args = batch.shared | {"scores": BufferArg(batch.scores, elems=rows * batch.chunk)}
+    draw_args |= batch.drawn | {"logits": BufferArg(node.arg(0), elems=rows)}
     return [
         launch(
-            of.spread("sample_scores_group"), each, local, flops,
-            **histogram, **of.given, **of.shared,
+            batch.spread("sample_scores_group"), each, local, flops,
+            **histogram, **batch.given, **batch.shared,
         ),
         launch(
-            of.kernel("sample_best_group"), each, local, flops,
-            status=of.status, **asked, **result, **of.shared,
+            batch.kernel("sample_best_group"), each, local, flops,
+            status=batch.status, **request, **results, **batch.shared,
         ),
         launch(
-            of.kernel("sample_draw"), (items, rows), local, 8 * rows * of.chunk, **result, **drawn
+            batch.kernel("sample_draw"), (items, rows), local, 8 * rows * batch.chunk,
+            **results, **draw_args,
         ),
     ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _TokenRows:
-    """A node as rows of n tokens, in chunks, with what its kernels take.
+    """A node as rows of n tokens, split into chunks, and the arguments of its kernels.
 
     Attributes:
-        chunk, chunks: Tokens of one, and how many a row has.
+        node: SampleTokens node.
+        rows: Number of rows.
+        n: Number of tokens per row.
+        chunk: Number of tokens per chunk.
+        chunks: Number of chunks per row.
         defines: Macros of all kernels.
         shared: Arguments of all kernels.
     """
@@ -135,10 +147,10 @@ class _TokenRows:
 
     @classmethod
     def of(cls, node: Node, ctx: Lowering, tunables: dict[str, int], **more: Define) -> _TokenRows:
-        """The rows of a node.
+        """Splits the rows of a node into chunks.
 
         Raises:
-            ShapeError: There are no tokens to draw from, or too many.
+            ShapeError: There are no tokens.
         """
         logits = node.arg(0)
         rows, n = logits.dims
@@ -156,28 +168,28 @@ class _TokenRows:
 
     @property
     def scores(self) -> Scratch:
-        """Of all chunks."""
+        """Scratch buffer of the scores of all chunks."""
         scores: Scratch = self.shared["scores"]
         return scores
 
     @property
     def status(self) -> StatusWord:
-        """For a row that leaves no token."""
+        """Status word for a row without allowed tokens."""
         return StatusWord(self.node, 0, _WHAT, (), rule=_RULE)
 
     def kernel(self, entry: str, **more: Define) -> KernelSpec:
-        """One of the kernels."""
+        """Returns a kernel by entry point."""
         return KernelSpec.of(_SOURCE, entry, **self.defines, **more)
 
     def spread(self, entry: str) -> KernelSpec:
-        """The one that makes the scores."""
+        """Returns the kernel that computes scores, with macros for the optional inputs."""
         given = self.node.input(5), self.node.input(6)
         forms = (int(x is not None) for x in given)
         return self.kernel(entry, **dict(zip(_FORMS, forms, strict=True)))
 
     @property
     def given(self) -> dict[str, Any]:
-        """What that one takes besides."""
+        """Further arguments of the kernel that computes scores."""
         allowed, bias_ids, bias_values = (self.node.input(i) for i in range(5, 8))
         logits, settings, limits, history = (self.node.arg(i) for i in range(4))
         return dict(
@@ -189,7 +201,7 @@ class _TokenRows:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """What the one that draws takes besides."""
+        """Further arguments of the kernel that draws."""
         names = "logits", "settings", "limits"
         made = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
         token, logprob = self.node.outputs
@@ -199,31 +211,35 @@ class _TokenRows:
 @register
 @dataclass(frozen=True)
 class SampleTokens(Op):
-    """int32 `[B]`, a token for each row of logits, and float32 `[B]`, its log-probability.
+    """Samples a token for each row of logits: int32 `[B]`, and its log-probability, float32
+    `[B]`.
 
-    The log-probability is that of the logits as they are. NaN counts as -inf, inf as the largest
-    float. What a request chooses is a tensor, so that one plan serves all.
+    The log-probability is that of the unmodified logits. NaN counts as -inf, inf as the largest
+    float. Sampling parameters are tensors, so that one plan serves all requests.
 
     Inputs:
         logits: `[B, V]`, float32, float16 or bfloat16.
-        settings: float32 `[B, 8]`: temperature (0: the best token), top_p, min_p, typical_p,
-            repetition, presence and frequency penalty, and how many tokens the history begins with
-            for which the last two do not count. top_p of 1 and more, min_p of 0 and less, typical_p
-            and a repetition penalty outside (0, 1) and (0, inf) do nothing.
-        limits: int32 `[B, 4]`: top_k (0: all), tokens of the history, seed (low and high bits).
-        history: int32 `[B, H]`: tokens so far; others than 0..V-1 count for nothing.
-        draw: int32 `[B]`: which number of the seed's sequence decides.
-        allowed: uint32 `[B, ceil(V / 32)]`, optional: bit v % 32 of word v // 32 allows token v.
+        settings: float32 `[B, 8]`: temperature (0: greedy), top_p, min_p, typical_p,
+            repetition, presence and frequency penalty, and the number of prompt tokens at the start
+            of the history, which the last two penalties ignore. No effect: top_p >= 1, min_p <= 0,
+            typical_p outside (0, 1), repetition penalty outside (0, inf).
+        limits: int32 `[B, 4]`: top_k (0: all), length of the history, seed (low and high 32
+            bits).
+        history: int32 `[B, H]`: tokens so far; tokens outside 0..V-1 are ignored.
+        draw: int32 `[B]`: index into the random sequence of the seed.
+        allowed: uint32 `[B, ceil(V / 32)]`, optional: bit v % 32 of word v // 32 allows token
+            v.
         bias_ids, bias_values: int32 and float32 `[B, N]`, optional: added to the logits; ids
-            outside 0..V-1 are passed over.
+            outside 0..V-1 are ignored.
 
     Order: bias and mask, repetition penalty, presence and frequency penalties, temperature, top_k,
-    top_p, min_p, typical_p. What is kept is drawn by its running sum, in the order of the tokens.
+    top_p, min_p, typical_p. The draw uses the running sum of the remaining tokens' weights, in
+    token order.
 
-    Numerics: scores are float32, weights 40 bits behind the point; on the edge between two tokens
+    Numerics: scores are float32, weights have 40 fractional bits; at the edge between two tokens
     devices may differ.
 
-    Source: clrt. The order and meaning of transformers' processors, and OpenAI's penalties.
+    Source: clrt. Order and semantics follow transformers' processors, and OpenAI's penalties.
     """
 
     domain = "clrt"
@@ -244,9 +260,14 @@ class SampleTokens(Op):
         return [TensorType(DType.INT32, (batch,)), TensorType(DType.FLOAT32, (batch,))]
 
     def _check(self, inputs: Types, batch: Dim, words: int | None) -> None:
-        given = [*inputs, None, None, None][:8]
-        sized = given[6].shape if given[6] is not None else None
-        biases = sized[1] if sized is not None and len(sized) == 2 else None
+        """Checks dtypes and shapes of the inputs after the logits.
+
+        Raises:
+            ShapeError: One does not fit.
+        """
+        types = [*inputs, None, None, None][:8]
+        bias_shape = types[6].shape if types[6] is not None else None
+        biases = bias_shape[1] if bias_shape is not None and len(bias_shape) == 2 else None
         expected: list[tuple[str, DType, tuple[Dim | None, ...]]] = [
             ("settings", DType.FLOAT32, (batch, 8)),
             ("limits", DType.INT32, (batch, 4)),
@@ -257,20 +278,20 @@ class SampleTokens(Op):
             ("bias_values", DType.FLOAT32, (batch, biases)),
         ]
         for index, (name, dtype, shape) in enumerate(expected, start=1):
-            found = need(inputs, index, self) if index < 5 else given[index]
-            if found is not None and (found.dtype is not dtype or not agree(found, shape)):
+            type_ = need(inputs, index, self) if index < 5 else types[index]
+            if type_ is not None and (type_.dtype is not dtype or not agree(type_, shape)):
                 text = ",".join("?" if d is None else str(d) for d in shape)
-                raise ShapeError(f"SampleTokens: {name} is {found}; expected {dtype}[{text}].")
-        if (given[6] is None) != (given[7] is None):
+                raise ShapeError(f"SampleTokens: {name} is {type_}; expected {dtype}[{text}].")
+        if (types[6] is None) != (types[7] is None):
             raise ShapeError("SampleTokens: bias_ids and bias_values go together.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        given = [*inputs, None, None, None][:8]
-        assert given[0] is not None
-        rows = range(len(given[0]))
-        found = [draw_row(*(None if x is None else x[row] for x in given)) for row in rows]
-        for row, pair in enumerate(found, start=1):
+        arrays = [*inputs, None, None, None][:8]
+        assert arrays[0] is not None
+        rows = range(len(arrays[0]))
+        draws = [draw_row(*(None if x is None else x[row] for x in arrays)) for row in rows]
+        for row, pair in enumerate(draws, start=1):
             if pair is None:
                 raise NumberError(self.name, 0, _WHAT, row, _RULE)
-        tokens, logprobs = zip(*filter(None, found), strict=True) if found else ((), ())
+        tokens, logprobs = zip(*filter(None, draws), strict=True) if draws else ((), ())
         return np.array(tokens, np.int32), np.array(logprobs, np.float32)

@@ -1,4 +1,4 @@
-"""What SampleTokens does with a row, in float64: the oracle of its kernels."""
+"""NumPy reference of SampleTokens for one row, in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def draw_row(
     bias_ids: Array | None,
     bias_values: Array | None,
 ) -> tuple[int, float] | None:
-    """The token of a row of SampleTokens and its log-probability; None where none is left."""
+    """Returns the token of a row of SampleTokens and its log-probability; None if no token is
+    allowed.
+    """
     assert logits is not None and settings is not None and limits is not None
     assert history is not None and draw is not None
     raw = _usable(logits)
@@ -48,7 +50,9 @@ def draw_row(
 
 
 def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
-    """exp((score - top) / temperature) of the tokens that may be drawn, 0 of the others."""
+    """Returns exp((score - top) / temperature) of tokens that pass the cut-offs, 0 for the
+    others.
+    """
     temperature, top_p, min_p, typical_p = (float(x) for x in settings[:4])
     with np.errstate(all="ignore"):
         distances = (scores.max() - scores) / temperature
@@ -74,23 +78,23 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
 
 
 def _usable(values: Array) -> Array:
-    """As float32 that is no NaN and not inf, in float64."""
+    """Rounds values to float32, with NaN as -inf and inf as the largest float; returns float64."""
     with np.errstate(all="ignore"):
         rounded = np.asarray(values, np.float32).astype(np.float64)
-    most = float(np.finfo(np.float32).max)
-    return np.asarray(np.minimum(np.where(np.isnan(rounded), -np.inf, rounded), most))
+    largest = float(np.finfo(np.float32).max)
+    return np.asarray(np.minimum(np.where(np.isnan(rounded), -np.inf, rounded), largest))
 
 
 def _penalised(scores: Array, history: Array, settings: Array) -> Array:
-    """Scores after the penalties for the tokens of a history, which begins with a prompt."""
+    """Applies the penalties for tokens of the history, which begins with the prompt."""
     repetition, presence, frequency, prompt = (float(x) for x in settings[4:8])
     tokens = np.unique(history)
     tokens = tokens[(tokens >= 0) & (tokens < len(scores))]
     answered = history[np.arange(len(history)) >= prompt]
     counts = (answered[:, None] == tokens).sum(axis=0)
-    found = scores[tokens]
+    penalised = scores[tokens]
     if repetition > 0:
-        found = np.where(found > 0, found / repetition, found * repetition)
+        penalised = np.where(penalised > 0, penalised / repetition, penalised * repetition)
     off = np.where(counts > 0, presence + frequency * counts, 0)
-    scores[tokens] = _usable(found - off)
+    scores[tokens] = _usable(penalised - off)
     return scores

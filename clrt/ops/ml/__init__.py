@@ -1,1 +1,1 @@
-"""Classical machine learning."""
+"""Ops of classical machine learning: decision trees, tables, support vector machines."""

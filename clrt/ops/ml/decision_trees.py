@@ -1,4 +1,6 @@
-"""clrt.DecisionTrees: sums over the leaves that trees give; ONNX's tree ensembles expand to it."""
+"""clrt.DecisionTrees: aggregates leaf weights of decision trees; ONNX's tree ensembles expand to
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ AVERAGE: Final = 0
 SUM: Final = 1
 MIN: Final = 2
 MAX: Final = 3
-# ONNX names the same by these, each in the order of the numbers above and of MODES.
+# ONNX's names: AGGREGATES in the order of the numbers above, BRANCHES in that of MODES.
 Aggregate: TypeAlias = Literal[0, 1, 2, 3]
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
@@ -52,13 +54,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def check_forest(tables: Sequence[Array], targets: int) -> None:
-    """Refuses trees that a walk would leave or never end in.
+    """Checks that trees are well-formed, so that a traversal stays in range and ends.
 
     Args:
-        tables: The inputs of `DecisionTrees` behind x.
+        tables: Inputs of `DecisionTrees` after x.
+        targets: Number of targets.
 
     Raises:
-        ModelError: They do not fit together, a child, feature or target is outside, or the nodes
+        ModelError: Shapes do not match, a child, feature or target is out of range, or nodes
             form a cycle.
     """
     nodes, splits, roots, starts, entries, weights = tables
@@ -85,17 +88,16 @@ def check_forest(tables: Sequence[Array], targets: int) -> None:
 @register
 @dataclass(frozen=True)
 class DecisionTrees(Op):
-    """Sum, average, least or largest of the weights that the trees give each target, [N, targets].
+    """Aggregates the weights that trees give each target (sum, mean, min or max): [N, targets].
 
-    Inputs: x [N, F]; nodes int32 [n, 4], of which a row is feature, mode (its place in MODES, and
-    MISSING_IS_TRUE where NaN goes the true way), child where the comparison with the split holds,
-    and other child: the number of a node behind it, or ~ that of a leaf; splits [n]; roots int32
-    [trees], a child each; starts int32 [leaves + 1] into what follows; targets int32 [m];
-    weights [m].
-    Splits and weights are float32, or float64 with x. A target without a weight gets 0.
+    Inputs: x [N, F]; nodes int32 [n, 4]: feature, mode (index into MODES, plus MISSING_IS_TRUE if
+    NaN goes to the true child), true child, false child; splits [n], the thresholds; roots int32
+    [trees]; starts int32 [leaves + 1], offsets into the entries; entries int32 [m], the targets;
+    weights [m]. A child or root is the index of a node, or ~index of a leaf. Splits and weights are
+    float32, or float64 like x. Targets without weights are 0.
 
     Attributes:
-        targets: How many there are.
+        targets: Number of targets.
         aggregate: AVERAGE, SUM, MIN or MAX.
     """
 

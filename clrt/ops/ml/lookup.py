@@ -1,4 +1,4 @@
-"""clrt.Lookup: elements through a table; LabelEncoder and its relatives expand to it."""
+"""clrt.Lookup: maps elements by a table; LabelEncoder and similar ops expand to it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Lookup(Op):
-    """values[k] where x equals keys[k], the default where it equals none.
+    """Returns values[k] where x equals keys[k], else the default.
 
-    Inputs: x, keys [k] in ascending order (NaN last; it equals NaN), values [k], default [1].
+    Inputs: x, keys [k] in ascending order (NaN last; NaN equals NaN), values [k], default [1].
     """
 
     domain = "clrt"
@@ -66,8 +66,8 @@ class Lookup(Op):
         assert x is not None and keys is not None and values is not None and default is not None
         if not len(keys):
             return (np.full(x.shape, default.reshape(-1)[0]),)
-        place = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
-        found = keys[place] == x
+        index = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
+        matches = keys[index] == x
         if x.dtype.kind == "f":
-            found |= np.isnan(keys[place]) & np.isnan(x)
-        return (np.where(found, values[place], default.reshape(-1)[0]),)
+            matches |= np.isnan(keys[index]) & np.isnan(x)
+        return (np.where(matches, values[index], default.reshape(-1)[0]),)

@@ -1,4 +1,4 @@
-"""What support vector machines need besides products: distances, and coupled probabilities."""
+"""Ops for support vector machines besides products: squared distances and coupled probabilities."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def _couple(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class SquaredDistance(Op):
-    """|x[i] - v[j]|^2 as [N, M], of x [N, F] and v [M, F]; no products, which would cancel."""
+    """Returns |x[i] - v[j]|^2, [N, M], for x [N, F] and v [M, F].
+
+    It subtracts before squaring, because expanding the square would suffer cancellation.
+    """
 
     domain = "clrt"
     variants = (Variant("flat", _distances, _no_distance),)
@@ -80,10 +83,11 @@ class SquaredDistance(Op):
 @register
 @dataclass(frozen=True)
 class CouplePairs(Op):
-    """Probabilities [N, k] of classes from those [N, k (k - 1) / 2] that i wins over j, i < j.
+    """Returns class probabilities [N, k] from pairwise ones [N, k (k - 1) / 2]: that i wins over j,
+    i < j.
 
     Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise
-    coupling (2004), method 2, as in libsvm: it ends when the largest error is below 0.005 / k.
+    coupling (2004), method 2, as in libsvm: it stops when the largest error is below 0.005 / k.
     """
 
     classes: int = 2
@@ -107,6 +111,7 @@ class CouplePairs(Op):
         return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
 
     def _row(self, pairs: Array) -> Any:
+        """Couples the pairwise probabilities of one row."""
         k = self.classes
         r = np.zeros((k, k), np.float64)
         r[np.triu_indices(k, 1)] = pairs

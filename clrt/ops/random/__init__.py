@@ -1,1 +1,1 @@
-"""Random numbers."""
+"""Ops that draw random numbers."""

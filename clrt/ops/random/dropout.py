@@ -1,4 +1,4 @@
-"""Dropout: nothing at inference; in training mode random elements become 0."""
+"""Dropout: copies at inference; sets random elements to 0 in training mode."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _copy(node: Node, ctx: Lowering) -> list[Launch]:
     elems = count(y.dims)
     if not elems:
         return []
-    own = contiguous_strides(x.dims)
-    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    strides = contiguous_strides(x.dims)
+    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, strides, strides)
     launches += [
         fill_launch(BufferArg(mask), mask.dtype, elems, 1, ctx.caps) for mask in node.outputs[1:]
     ]
@@ -67,11 +67,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Dropout(RandomOp):
-    """x / (1 - ratio) where a random number in [0, 1) is at least the ratio, else 0.
+    """Returns x / (1 - ratio) where a random number in [0, 1) is at least the ratio, else 0; and
+    the mask.
 
-    Inputs: x, ratio, training_mode; without the third, or where it is false, y is x and the mask is
-    true everywhere, and a node without a mask that never trains imports as Identity.
-    Source: ONNX Dropout, opset 7 to 22. The mask is of x's dtype before opset 10.
+    Inputs: x, ratio, training_mode. If training_mode is omitted or false, y is x and the mask is
+    true. A node without mask that never trains is imported as Identity. Source: ONNX Dropout, opset
+    7 to 22.
+
+    Attributes:
+        key: Random key.
+        mask_like_x: Whether the mask has the dtype of x, as before opset 10, instead of bool.
     """
 
     mask_like_x: bool = False
@@ -117,8 +122,8 @@ class Dropout(RandomOp):
         if training is None or not training.any():
             return x, np.ones(x.shape, x.dtype if self.mask_like_x else np.bool_)
         assert ratio is not None
-        part = float(ratio.reshape(-1)[0])
-        mask = uniforms(self.key, x.size).reshape(x.shape) >= np.float32(part)
+        drop_rate = float(ratio.reshape(-1)[0])
+        mask = uniforms(self.key, x.size).reshape(x.shape) >= np.float32(drop_rate)
         with np.errstate(all="ignore"):
-            kept = x.astype(np.float64) / (1 - part)
+            kept = x.astype(np.float64) / (1 - drop_rate)
         return np.where(mask, kept, 0).astype(x.dtype), mask

@@ -1,4 +1,4 @@
-"""Multinomial: draws from distributions given by unnormalised log-probabilities."""
+"""Multinomial: samples classes from unnormalized log-probabilities."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Multinomial(RandomOp):
-    """Class numbers [rows, sample_size], drawn with the probabilities softmax(x[row]).
+    """Samples class indices [rows, sample_size] with probabilities softmax(x[row]).
 
-    A draw is where a uniform number lies among the running sums of exp(x - max), which are float32:
-    on the edge between two classes devices may differ.
-    Source: ONNX Multinomial, opset 7 to 22.
+    A sample is the position of a uniform number in the running sums of exp(x - max), in float32: at
+    the edge between two classes devices may differ. Source: ONNX Multinomial, opset 7 to 22.
     """
 
     sample_size: int = 1
@@ -77,5 +76,5 @@ class Multinomial(RandomOp):
         u = uniforms(self.key, len(x) * self.sample_size).reshape(len(x), self.sample_size)
         drawn = [np.searchsorted(s, v * s[-1], side="right") for s, v in zip(sums, u, strict=True)]
         last = x.shape[1] - 1
-        found = np.minimum(np.asarray(drawn).reshape(u.shape), last)
-        return (found.astype(self.dtype.numpy),)
+        classes = np.minimum(np.asarray(drawn).reshape(u.shape), last)
+        return (classes.astype(self.dtype.numpy),)

@@ -1,8 +1,8 @@
-"""Random numbers from a counter and a key: Philox4x32-10, as in `common/philox.clh`.
+"""Counter-based random numbers: Philox4x32-10, as in `common/philox.clh`.
 
-An element of a random tensor depends on its place and on the key of its node only. So an op that
-draws is a function of its attributes like any other: it is the same on every device and in every
-run, it may be folded, and two nodes with one seed draw the same numbers.
+An element of a random tensor depends only on its index and on the node's key. So a random op is a
+pure function of its attributes: it gives the same result on every device and in every run, it can
+be folded, and two nodes with equal seeds draw equal numbers.
 
 Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
 """
@@ -28,10 +28,10 @@ _NO_SEED = 1 << 63
 
 @dataclass(frozen=True)
 class RandomOp(Op):
-    """Base of the ops that draw random numbers.
+    """Base of ops that draw random numbers.
 
     Attributes:
-        key: Of the generator: `seed`, or made of the node's name.
+        key: 64-bit key of the generator: from `seed`, or a hash of the node's name.
     """
 
     key: int = 0
@@ -39,7 +39,9 @@ class RandomOp(Op):
     non_attribute_fields = frozenset({"key"})
 
     def to_onnx(self) -> dict[str, Any]:
-        """The seed that the key was made of, and none if it was made of the node's name."""
+        """Returns the attributes, with the seed from which the key was made; none if made from the
+        name.
+        """
         if self.key >= _NO_SEED or not self.key:
             return super().to_onnx()
         (seed,) = struct.unpack("<f", struct.pack("<I", self.key & _MASK))
@@ -50,7 +52,7 @@ class RandomOp(Op):
 
 
 def key_of(node: OnnxNode) -> int:
-    """The 64-bit key of a node: its `seed`, or a hash of its name where it has none."""
+    """Returns the 64-bit key of a node: its `seed`, or a hash of its name if it has none."""
     seed = node.attrs.get("seed")
     if seed is None:
         return _NO_SEED | crc32(node.name.encode())
@@ -60,23 +62,23 @@ def key_of(node: OnnxNode) -> int:
 
 
 def key_args(key: int) -> dict[str, int]:
-    """The key as two kernel arguments."""
+    """Returns the key as two 32-bit kernel arguments."""
     return {"key_low": key & _MASK, "key_high": key >> 32 & _MASK}
 
 
 def words(key: int, count: int) -> Array:
-    """The first `count` words of a key's sequence, uint32."""
+    """Returns the first `count` elements of a key's random sequence, uint32."""
     return _blocks(key, np.arange(-(-count // 4), dtype=np.uint64)).reshape(-1)[:count]
 
 
 def uniform_at(key: int, place: int) -> float:
-    """The number in [0, 1) at a place of a key's sequence."""
+    """Returns the number in [0, 1) at an index of a key's random sequence."""
     word = _blocks(key, np.array([place // 4], np.uint64))[0, place % 4]
     return float(word >> np.uint32(32 - FLOAT_BITS)) * 2.0**-FLOAT_BITS
 
 
 def _blocks(key: int, counters: Array) -> Array:
-    """Four words for each counter, uint32."""
+    """Returns four random numbers per counter, uint32 [counters, 4]."""
     c = [counters, *(np.zeros_like(counters) for _ in range(3))]
     low, high = key & _MASK, key >> 32 & _MASK
     for _ in range(10):
@@ -93,7 +95,7 @@ def _blocks(key: int, counters: Array) -> Array:
 
 
 def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:
-    """Numbers in [0, 1), float64: of one word each, or of two where `bits` is 53."""
+    """Returns numbers in [0, 1), float64, each from one uint32, or from two if `bits` is 53."""
     if bits <= 32:
         return np.asarray((words(key, count) >> np.uint32(32 - bits)) * 2.0**-bits)
     pairs = words(key, 2 * count).astype(np.uint64).reshape(-1, 2)

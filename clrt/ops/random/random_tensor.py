@@ -1,7 +1,7 @@
-"""RandomUniform, RandomNormal and their Like forms: tensors of random numbers.
+"""RandomUniform, RandomNormal and their Like forms.
 
-They are pure functions (see `clrt.ops.random.philox`): `seed` chooses the numbers, and without one
-the name of the node does, so that each run draws the same numbers.
+They are pure functions (see `clrt.ops.random.philox`): `seed`, or else the node's name, determines
+the numbers, so that each run draws the same ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, unifo
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
-# A uniform number has no more bits than its dtype, lest it is rounded to 1.
+# Random bits of a uniform number per dtype: no more than its precision, else it could round to 1.
 _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
 
 
@@ -53,10 +53,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class RandomTensor(RandomOp):
-    """Base of the four.
+    """Base of the four ops.
 
     Class attributes:
-        normal: The distribution.
+        normal: Whether the distribution is normal, not uniform.
     """
 
     normal: ClassVar[bool] = False
@@ -66,11 +66,11 @@ class RandomTensor(RandomOp):
 
     @property
     def line(self) -> tuple[float, float]:
-        """(a, b) of y = a + b v, for v of the distribution's standard form."""
+        """(a, b) of y = a + b v, for v of the standard distribution."""
         raise NotImplementedError(self.name)
 
     def bits(self, dtype: DType) -> int:
-        """Random bits of a number."""
+        """Returns the number of random bits per element."""
         return 53 if dtype is DType.FLOAT64 else FLOAT_BITS
 
     @classmethod
@@ -83,17 +83,17 @@ class RandomTensor(RandomOp):
         return cls(key=key_of(node), **attrs)
 
     def type_of(self, dtype: DType, shape: Shape | None) -> TensorType:
-        """The type of the output.
+        """Returns the type of the output.
 
         Raises:
-            ShapeError: It would hold no floats.
+            ShapeError: The dtype is not a float.
         """
         if not dtype.is_float:
             raise ShapeError(f"{self.name}: it draws {dtype}; expected floats.")
         return TensorType(dtype, shape)
 
     def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        """The numbers."""
+        """Returns the random numbers as an array."""
         elems = count(shape)
         v = uniforms(self.key, elems + elems % 2, self.bits(dtype))
         if self.normal:
@@ -134,7 +134,7 @@ class Normal(RandomTensor):
 
 @dataclass(frozen=True)
 class Shaped(RandomTensor):
-    """Base of the ops that have the shape as an attribute."""
+    """Base of ops whose shape is an attribute."""
 
     shape: tuple[int, ...] = ()
     dtype: DType = DType.FLOAT32
@@ -149,7 +149,7 @@ class Shaped(RandomTensor):
 
 @dataclass(frozen=True)
 class Like(RandomTensor):
-    """Base of the ops that take the shape of an input, and its dtype unless told another."""
+    """Base of ops that use the shape of an input, and its dtype unless `dtype` is set."""
 
     dtype: DType | None = None
 
@@ -166,22 +166,22 @@ class Like(RandomTensor):
 @register
 @dataclass(frozen=True)
 class RandomUniform(Shaped, Uniform):
-    """Numbers in [low, high). Source: ONNX RandomUniform, opset 1 to 22."""
+    """Draws uniform numbers in [low, high). Source: ONNX RandomUniform, opset 1 to 22."""
 
 
 @register
 @dataclass(frozen=True)
 class RandomNormal(Shaped, Normal):
-    """Numbers of a normal distribution. Source: ONNX RandomNormal, opset 1 to 22."""
+    """Draws normally distributed numbers. Source: ONNX RandomNormal, opset 1 to 22."""
 
 
 @register
 @dataclass(frozen=True)
 class RandomUniformLike(Like, Uniform):
-    """Numbers in [low, high), as many as x has. Source: ONNX RandomUniformLike, opset 1 to 22."""
+    """Draws uniform numbers in the shape of x. Source: ONNX RandomUniformLike, opset 1 to 22."""
 
 
 @register
 @dataclass(frozen=True)
 class RandomNormalLike(Like, Normal):
-    """Normal numbers, as many as x has. Source: ONNX RandomNormalLike, opset 1 to 22."""
+    """Draws normal numbers in the shape of x. Source: ONNX RandomNormalLike, opset 1 to 22."""

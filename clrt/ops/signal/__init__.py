@@ -1,1 +1,1 @@
-"""Signal processing."""
+"""Signal processing ops."""

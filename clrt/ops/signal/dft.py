@@ -33,13 +33,17 @@ def _transform(
     inverse: bool = False,
     window: Value | None = None,
 ) -> list[Launch]:
-    """The launches of one kind of transform.
+    """Returns the launches of a transform: one fills the table of roots, one transforms.
 
     Args:
+        node: Node with input x and output y.
+        ctx: Lowering context.
         n: Points of the transform.
-        length: Elements of x that a line has; those up to n are 0.
-        sizes: Outputs to a line, lines to a block, blocks.
-        steps: Of x, then of y: from block to block, line to line, element to element.
+        length: Elements of x per transform; the others up to n count as 0.
+        sizes: Outputs per transform, transforms per block, blocks.
+        steps: Strides of block, transform and element in x, then in y.
+        inverse: Whether the transform is inverse.
+        window: Window function; None for none.
     """
     x, y = node.arg(0), node.output
     if 0 in y.dims:
@@ -75,7 +79,9 @@ def _transform(
 
 
 def _is_complex(dims: Sequence[int], node: Node) -> bool:
-    """Whether the last axis holds both parts; a signal of STFT may lack that axis."""
+    """Returns whether the last axis holds real and imaginary part; signals of STFT may lack this
+    axis.
+    """
     return dims[-1] == 2 and (not isinstance(node.op, STFT) or len(dims) == 3)
 
 
@@ -95,11 +101,11 @@ def _emit_dft(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class DFT(Op):
-    """The discrete Fourier transform along an axis of `[..., 1 or 2]`, real or complex.
+    """Computes the discrete Fourier transform along an axis of `[..., 1 or 2]`, real or complex.
 
-    Inputs: x, and the number of points and the axis (-2), where given. `onesided` gives the first
-    half, which is enough for a real x; with `inverse` it takes that half and gives a real y.
-    Numerics: roots and sums in float32, in float64 for float64. Source: ONNX DFT, opset 17 to 20.
+    Inputs: x; optional number of points and axis (default -2). `onesided` returns the first half,
+    which suffices for real x; with `inverse` it expects this half and returns real y. Numerics:
+    roots and sums in float32, for float64 in float64. Source: ONNX DFT, opset 17 to 20.
     """
 
     inverse: bool = False
@@ -116,13 +122,13 @@ class DFT(Op):
         return super().from_onnx(node)
 
     def geometry(self, dims: Sequence[Dim], inputs: Types) -> tuple[int, Dim]:
-        """The axis, and the number of points.
+        """Returns the axis and the number of points.
 
         Raises:
-            ShapeError: The axis is outside, or that of the parts.
+            ShapeError: The axis is out of range, or the last one.
         """
-        where, points = elements(inputs, 2), elements(inputs, 1)
-        axis = normalize_axis(-2 if where is None else int(where[0]), len(dims), self)
+        axis_input, points = elements(inputs, 2), elements(inputs, 1)
+        axis = normalize_axis(-2 if axis_input is None else int(axis_input[0]), len(dims), self)
         if axis == len(dims) - 1:
             raise ShapeError(f"DFT: axis {axis} is that of the real and imaginary parts.")
         if points is not None:
@@ -174,11 +180,11 @@ def _emit_stft(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class STFT(Op):
-    """The transforms of windows of a signal `[B, length]` or `[B, length, 1 or 2]`.
+    """Computes transforms of windows of a signal `[B, length]` or `[B, length, 1 or 2]`.
 
-    Inputs: the signal, the step from window to window, and a window, or its length. The result is
-    `[B, windows, points, 2]`; `onesided` gives the first half of the points. Numerics: as DFT.
-    Source: ONNX STFT, opset 17.
+    Inputs: signal, stride between windows, window function or its length. Output: `[B, windows,
+    points, 2]`; `onesided` keeps the first half of the points. Numerics: as DFT. Source: ONNX STFT,
+    opset 17.
     """
 
     onesided: bool = True
@@ -188,10 +194,10 @@ class STFT(Op):
     variants = (Variant("direct", _emit_stft, reject_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
-        """The step, and the length of a window.
+        """Returns the stride between windows, and the window length.
 
         Raises:
-            ShapeError: There is neither a window nor a length, or the step is not positive.
+            ShapeError: Neither window nor length is given, or a number is not positive.
         """
         step, length = elements(inputs, 1), elements(inputs, 3)
         window = inputs[2] if len(inputs) > 2 else None

@@ -1,4 +1,4 @@
-"""DynamicTimeWarping: the cheapest path through a matrix, by the host."""
+"""DynamicTimeWarping: finds the cheapest path through a matrix, on the host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from clrt.ops.registry import register
 
 @register
 class DynamicTimeWarping(Op):
-    """Rows and columns `[2, L]` of the path of least cost from the first to the last element.
+    """Returns rows and columns int32 `[2, L]` of the cheapest path from the first to the last
+    element.
 
-    Input: what each element of `[M, N]` or `[1, M, N]` costs. A step goes to the next row, to the
-    next column or to both, which it does only where that is cheaper than either; to the next row
-    where that is cheaper than to the next column. Source: com.microsoft DynamicTimeWarping 1.
+    Input: costs `[M, N]` or `[1, M, N]`. A step advances row, column or both. It advances both only
+    if this is cheaper than either, else the row if this is cheaper than the column. Source:
+    com.microsoft DynamicTimeWarping 1.
     """
 
     domain = "com.microsoft"

@@ -1,4 +1,4 @@
-"""The matrices of discrete Fourier transforms, which are linear."""
+"""Matrices of discrete Fourier transforms, which are linear maps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from clrt.ir.op import Array
 
 @dataclass(frozen=True)
 class Transform:
-    """A discrete Fourier transform of a line.
+    """A discrete Fourier transform of one axis line.
 
     Attributes:
-        points: Of the transform.
-        length: Elements of the line; what lies behind them is 0.
-        parts: Of an element: 1 (real) or 2.
-        outputs: Of a line.
-        real: The result has one part; the line is the first half of what mirrors itself.
+        points: Number of points of the transform.
+        length: Number of input elements; the others count as 0.
+        parts: Numbers per input element: 1 (real) or 2 (complex).
+        outputs: Number of output elements.
+        inverse: Whether the transform is inverse.
+        real: Whether the output is real; the input is then the first half of a Hermitian
+            spectrum.
     """
 
     points: int
@@ -30,29 +32,29 @@ class Transform:
 
     @property
     def rows(self) -> int:
-        """Numbers of a line."""
+        """Input numbers per line; rows of the matrix."""
         return self.length * self.parts
 
     @property
     def columns(self) -> int:
-        """Numbers of its result."""
+        """Output numbers per line; columns of the matrix."""
         return self.outputs * (1 if self.real else 2)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the matrix in float32."""
+        """Size of the matrix in bytes, in float32."""
         return self.rows * self.columns * 4
 
     def matrix(self) -> Array:
-        """What a line is multiplied by: float64 [length, parts, outputs, parts of the result]."""
-        turns = np.outer(np.arange(self.length), np.arange(self.outputs)) % self.points
+        """Returns the matrix, float64 [length, parts, outputs, parts of the output]."""
+        exponents = np.outer(np.arange(self.length), np.arange(self.outputs)) % self.points
         angles = np.arange(self.points) * (2 * np.pi / self.points)
         roots = np.exp(angles * (1j if self.inverse else -1j))
         if self.inverse:
             roots /= self.points
-        found = roots[turns]
-        if self.real:  # All but the first and the middle stand for two.
-            found[[j for j in range(1, self.length) if 2 * j != self.points]] *= 2
-        both = np.stack([found, 1j * found], axis=1)[:, : self.parts]
+        factors = roots[exponents]
+        if self.real:  # All points but the first and the middle represent a conjugate pair.
+            factors[[j for j in range(1, self.length) if 2 * j != self.points]] *= 2
+        both = np.stack([factors, 1j * factors], axis=1)[:, : self.parts]
         parts = (both.real,) if self.real else (both.real, both.imag)
         return np.stack(parts, axis=-1)

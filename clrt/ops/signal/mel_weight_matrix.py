@@ -1,4 +1,4 @@
-"""MelWeightMatrix: what turns a spectrum into mel bands."""
+"""MelWeightMatrix: converts a spectrum to mel bands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class MelWeightMatrix(Op):
-    """`[dft_length / 2 + 1, num_mel_bins]`: a triangle of weights per band.
+    """Returns a triangular filter per mel band: `[dft_length / 2 + 1, num_mel_bins]`.
 
-    Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, numbers that
-    models have as constants: the matrix is made when the plan is, else on the host. Source: ONNX
+    Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz. They are
+    usually constants, and the matrix is computed at plan time; else on the host. Source: ONNX
     MelWeightMatrix, opset 17.
     """
 

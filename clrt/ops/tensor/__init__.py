@@ -1,1 +1,1 @@
-"""Ops that make tensors, or tell of their shape and places."""
+"""Ops that create tensors, or return shapes and positions."""

@@ -1,4 +1,4 @@
-"""ConstantOfShape: one number everywhere."""
+"""ConstantOfShape: fills a tensor with one number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ConstantOfShape(Op):
-    """A tensor of the shape that input 0 holds, filled with `value` (of `dtype`).
+    """Returns a tensor of the shape given by input 0, filled with `value` of `dtype`.
 
     Source: ONNX ConstantOfShape, opset 9 to 25; its attribute is a tensor of one element.
     """

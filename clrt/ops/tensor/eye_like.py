@@ -1,4 +1,4 @@
-"""EyeLike: ones on a diagonal."""
+"""EyeLike: returns a matrix with ones on a diagonal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class EyeLike(Op):
-    """A matrix of the shape of x with ones on the k-th diagonal. Source: ONNX EyeLike, opset 9."""
+    """Returns a matrix of the shape of x with ones on the k-th diagonal. Source: ONNX EyeLike,
+    opset 9.
+    """
 
     dtype: DType | None = None
     k: int = 0

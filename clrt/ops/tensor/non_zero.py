@@ -1,4 +1,4 @@
-"""NonZero and Compress: how much comes out depends on the data."""
+"""NonZero and Compress: ops whose output size depends on data."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from clrt.ops.registry import register
 
 @register
 class NonZero(Op):
-    """The indices of the elements that are not 0, one column each.
+    """Returns the indices of the non-zero elements, int64 `[rank, count]`.
 
-    Runs on the host; where x is not known when the plan is made, the number of columns is an
-    unknown dim. Source: ONNX NonZero, opset 9 to 13.
+    Runs on the host; if x is unknown at plan time, the count is an unknown dim. Source: ONNX
+    NonZero, opset 9 to 13.
     """
 
     evaluates_dims = True
@@ -35,9 +35,9 @@ class NonZero(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        found: Dim = fresh_dim() if x.numbers is None else int(np.count_nonzero(x.numbers))
+        num_columns: Dim = fresh_dim() if x.numbers is None else int(np.count_nonzero(x.numbers))
         rank: Dim = fresh_dim() if x.shape is None else len(x.shape)
-        return [TensorType(DType.INT64, (rank, found))]
+        return [TensorType(DType.INT64, (rank, num_columns))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
@@ -50,11 +50,12 @@ class NonZero(Op):
 @register
 @dataclass(frozen=True)
 class Compress(Op):
-    """The slices of x along `axis` (default: its elements) where the condition is true.
+    """Selects the slices of x along `axis` (default: elements of the flattened x) where the
+    condition is true.
 
-    Of elements the condition may have the axes, too: Paddle's masked_select, and ONNX Runtime.
-    Runs on the host where the condition is not known when the plan is made: the size is then an
-    unknown dim. Source: ONNX Compress, opset 9 to 11.
+    If `axis` is None, the condition may be multi-dimensional, as in Paddle's masked_select and ONNX
+    Runtime. Runs on the host if the condition is unknown at plan time; the size is then an unknown
+    dim. Source: ONNX Compress, opset 9 to 11.
     """
 
     axis: int | None = None
@@ -67,13 +68,13 @@ class Compress(Op):
         if condition.shape is not None and len(condition.shape) != 1 and self.axis is not None:
             raise ShapeError(f"Compress: the condition {condition} has not one axis.")
         numbers = condition.numbers
-        found: Dim = fresh_dim() if numbers is None else int(np.count_nonzero(numbers))
+        num_selected: Dim = fresh_dim() if numbers is None else int(np.count_nonzero(numbers))
         if self.axis is None:
-            return [TensorType(x.dtype, (found,))]
+            return [TensorType(x.dtype, (num_selected,))]
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         axis = normalize_axis(self.axis, len(x.shape), self)
-        return [TensorType(x.dtype, (*x.shape[:axis], found, *x.shape[axis + 1 :]))]
+        return [TensorType(x.dtype, (*x.shape[:axis], num_selected, *x.shape[axis + 1 :]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, condition = inputs
@@ -89,15 +90,15 @@ class Compress(Op):
 
 
 @register_decomposition(Compress, audience=DecompositionStage.PLANNING)
-def _gathered(node: Node, make: Builder) -> list[Value] | None:
-    """The slices by their numbers, where the condition is known."""
+def _as_gather(node: Node, builder: Builder) -> list[Value] | None:
+    """Replaces Compress with a known condition by Gather."""
     op, x, condition = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Compress)
     if condition.numbers is None or not x.type.is_static:
         return None
     axis = 0 if op.axis is None else normalize_axis(op.axis, len(x.dims), op)
-    places = np.flatnonzero(condition.numbers)
-    if places.size and places[-1] >= (prod(x.dims) if op.axis is None else x.dims[axis]):
-        return None  # which the reference says
-    source = make.add(Reshape(), x, make.ints(-1)) if op.axis is None else x
-    return [make.add(Gather(axis), source, make.constant(places.astype(np.int64)))]
+    indices = np.flatnonzero(condition.numbers)
+    if indices.size and indices[-1] >= (prod(x.dims) if op.axis is None else x.dims[axis]):
+        return None  # out of range: the reference raises
+    source = builder.add(Reshape(), x, builder.ints(-1)) if op.axis is None else x
+    return [builder.add(Gather(axis), source, builder.constant(indices.astype(np.int64)))]

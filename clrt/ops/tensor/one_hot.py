@@ -1,4 +1,4 @@
-"""OneHot: indices as rows that are on at one place."""
+"""OneHot: converts indices to one-hot vectors."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class OneHot(Op):
-    """values[1] where the new axis meets the index, values[0] elsewhere.
+    """Returns values[1] where the position along the new axis equals the index, else values[0].
 
-    Inputs: indices, depth, values. Negative indices count from the end; an index outside
-    -depth..depth-1 is nowhere on. Source: ONNX OneHot, opset 9 to 11.
+    Inputs: indices, depth, values [2]. Negative indices count from the end; an index outside
+    -depth..depth-1 gives values[0] everywhere. Source: ONNX OneHot, opset 9 to 11.
     """
 
     axis: int = -1

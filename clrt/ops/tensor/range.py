@@ -1,4 +1,4 @@
-"""Range: an arithmetic progression."""
+"""Range: returns an arithmetic progression."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from clrt.ops.movement.common import count, data_of, fresh_dim
 from clrt.ops.registry import register
 from clrt.util.host_limits import check_host_bytes
 
-# Beyond any tensor; floats give more than that.
-_MOST = 2.0**62
+# Maximum element count, which quotients of floats may exceed; larger than any tensor.
+_MAX_COUNT = 2.0**62
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -42,7 +42,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Range(Op):
-    """start, start + delta, … up to before limit. Source: ONNX Range, opset 11."""
+    """Returns start, start + delta, … below limit (above, if delta < 0). Source: ONNX Range, opset
+    11.
+    """
 
     plan_time_inputs = (0, 1, 2)
     evaluates_dims = True
@@ -71,7 +73,11 @@ class Range(Op):
 
 
 def _count(start: object, limit: object, delta: object) -> Dim:
-    """max(ceil((limit - start) / delta), 0)."""
+    """Returns max(ceil((limit - start) / delta), 0).
+
+    Raises:
+        ShapeError: delta is 0, or a number is not finite.
+    """
     if isinstance(delta, Expr):
         return fresh_dim()
     if all(isinstance(n, (int, np.integer)) for n in (start, limit, delta)) and delta:
@@ -91,7 +97,7 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         size = abs(step)
         return floordiv(maximum(span, 0) + (size - 1), size)
     quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
-    return math.ceil(max(min(quotient, _MOST), 0))
+    return math.ceil(max(min(quotient, _MAX_COUNT), 0))
 
 
 def _integer(number: object) -> int:

@@ -1,4 +1,4 @@
-"""Shape and Size: what the planner knows, as tensors."""
+"""Shape and Size: return shapes, which the planner knows, as tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Shape_(Op):
-    """The dims of x from `start` to before `end`. Source: ONNX Shape, opset 1 to 25."""
+    """Returns the dims of x from `start` to before `end`, int64. Source: ONNX Shape, opset 1 to
+    25.
+    """
 
     start: int = 0
     end: int | None = None
@@ -27,7 +29,7 @@ class Shape_(Op):
     accuracy = Accuracy.EXACT
 
     def part(self, shape: Shape) -> list[Dim]:
-        """The dims asked for; start and end are clamped to the rank."""
+        """Returns the selected dims; start and end are clamped to the rank."""
         return list(shape[self.start : self.end])
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -44,7 +46,7 @@ class Shape_(Op):
 
 @register
 class Size(Op):
-    """The number of elements of x. Source: ONNX Size, opset 1 to 25."""
+    """Returns the number of elements of x, int64. Source: ONNX Size, opset 1 to 25."""
 
     accuracy = Accuracy.EXACT
 

@@ -1,1 +1,1 @@
-"""Ops on texts."""
+"""Ops on strings and tokens."""

@@ -1,4 +1,4 @@
-"""BifurcationDetector: how far predicted tokens can be taken over, by the host."""
+"""BifurcationDetector: accepts predicted tokens as far as they match the source, on the host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class BifurcationDetector(Op):
-    """The tokens so far with those predicted up to the first that the source does not have, too.
+    """Appends predicted tokens up to the first one that differs from the source, which is
+    included.
 
-    Inputs: the source `[S]`, the tokens `[T]`, where in the source the last ones ended, P, and
-    optionally what is predicted behind them, `[S + 1 - P]`. Outputs: the tokens, and where in the
-    source an n-gram ends that is the last of them and that it has once only; else -1. Longer
-    n-grams count more. Source: com.microsoft BifurcationDetector 1.
+    Inputs: source `[S]`, tokens `[T]`, position P in the source where the last match ended, and
+    optionally the predicted tokens `[S + 1 - P]`. Outputs: tokens; position in the source after the
+    unique occurrence of the tokens' last n-gram, -1 if there is none. Longer n-grams take
+    precedence. Source: com.microsoft BifurcationDetector 1.
     """
 
     max_ngram_size: int = 3
@@ -48,26 +49,26 @@ class BifurcationDetector(Op):
         predicted = rest[0] if rest else None
         if predicted is not None:
             at = int(place.reshape(-1)[0])
-            left = source[max(at, 0) :]
-            if not 0 <= at <= len(source) or len(predicted) != len(left) + 1:
+            remaining = source[max(at, 0) :]
+            if not 0 <= at <= len(source) or len(predicted) != len(remaining) + 1:
                 raise InputError(
                     f"BifurcationDetector: {len(predicted)} predicted tokens and place {at} do not "
                     f"fit a source of {len(source)}; give one more than it has from there on."
                 )
-            other = np.flatnonzero(predicted[:-1] != left)
-            taken = int(other[0]) if len(other) else len(left)
-            tokens = np.concatenate([tokens, predicted[: taken + 1]])
+            mismatches = np.flatnonzero(predicted[:-1] != remaining)
+            num_matching = int(mismatches[0]) if len(mismatches) else len(remaining)
+            tokens = np.concatenate([tokens, predicted[: num_matching + 1]])
         return tokens, np.full(place.shape, self._match(source.tolist(), tokens.tolist()), np.int64)
 
     def _match(self, source: list[int], tokens: list[int]) -> int:
-        """Where the last n-gram of the tokens ends in the source."""
-        found = -1
+        """Returns the end position in the source of the tokens' last n-gram; -1 if not unique."""
+        position = -1
         for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):
             gram = tokens[len(tokens) - size :]
             ends = [e for e in range(size, len(source) + 1) if source[e - size : e] == gram]
             if not ends:
                 break
-            found = ends[0] if len(ends) == 1 else -1
+            position = ends[0] if len(ends) == 1 else -1
             if ends[0] == len(source):
                 break
-        return found
+        return position

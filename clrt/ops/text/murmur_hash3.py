@@ -1,4 +1,4 @@
-"""MurmurHash3: hashes of 32 bits, by the host."""
+"""MurmurHash3: 32-bit hashes, on the host."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from clrt.ops.registry import register
 _BITS = 0xFFFFFFFF
 
 
-def _turned(word: int, bits: int) -> int:
-    """A word of 32 bits turned left."""
+def _rotate_left(word: int, bits: int) -> int:
+    """Rotates a 32-bit number left."""
     return (word << bits | word >> (32 - bits)) & _BITS
 
 
-def _mixed(word: int) -> int:
-    return _turned(word * 0xCC9E2D51 & _BITS, 15) * 0x1B873593 & _BITS
+def _scramble(word: int) -> int:
+    """Scrambles a 32-bit block of the key."""
+    return _rotate_left(word * 0xCC9E2D51 & _BITS, 15) * 0x1B873593 & _BITS
 
 
-def _hashed(data: bytes, seed: int) -> int:
-    """MurmurHash3_x86_32: words of four bytes, the low one first, then what is left of them."""
+def _hash(data: bytes, seed: int) -> int:
+    """Computes MurmurHash3_x86_32: little-endian blocks of four bytes, then the remaining bytes."""
     whole = len(data) // 4 * 4
     state = seed & _BITS
     for word in np.frombuffer(data[:whole], "<u4").tolist():
-        state = _turned(state ^ _mixed(word), 13) * 5 + 0xE6546B64 & _BITS
-    state ^= _mixed(int.from_bytes(data[whole:], "little")) ^ len(data)
+        state = _rotate_left(state ^ _scramble(word), 13) * 5 + 0xE6546B64 & _BITS
+    state ^= _scramble(int.from_bytes(data[whole:], "little")) ^ len(data)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         state = (state ^ state >> shift) * factor & _BITS
     return state ^ state >> 16
@@ -39,7 +40,7 @@ def _hashed(data: bytes, seed: int) -> int:
 @register
 @dataclass(frozen=True)
 class MurmurHash3(Op):
-    """A hash of the bytes of each element, of a text those of UTF-8; uint32 or int32.
+    """Hashes the bytes of each element (strings: UTF-8); uint32, or int32 if `positive` is 0.
 
     Source: com.microsoft MurmurHash3 1; MurmurHash3_x86_32 of Austin Appleby.
     """
@@ -59,5 +60,5 @@ class MurmurHash3(Op):
         (x,) = inputs
         assert x is not None
         keys = [str(v).encode() if x.dtype.kind == "U" else v.tobytes() for v in x.flat]
-        found = np.array([_hashed(key, self.seed) for key in keys], np.uint32).reshape(x.shape)
-        return (found if self.positive else found.view(np.int32),)
+        hashes = np.array([_hash(key, self.seed) for key in keys], np.uint32).reshape(x.shape)
+        return (hashes if self.positive else hashes.view(np.int32),)

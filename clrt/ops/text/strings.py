@@ -1,4 +1,4 @@
-"""Ops on text; they run on the host."""
+"""String ops, which run on the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from clrt.util.host_limits import check_texts, text_array
 
 
 def text_input(inputs: Types, index: int, op: Op) -> TensorType:
-    """The type of an input that must be text."""
+    """Returns the type of an input.
+
+    Raises:
+        ShapeError: The input is not a string tensor.
+    """
     found = need(inputs, index, op)
     if found.dtype is not DType.STRING:
         raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
@@ -31,32 +35,35 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
 
 
 def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
-    """Rows of texts, made as long as the longest of them: `[rows, length]`.
+    """Returns lists of strings as an array `[rows, length]`, padded with `filler` to the longest
+    list.
 
     Raises:
-        OutOfMemoryError: They take more than CLRT_HOST_LIMIT.
+        OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.
     """
     length = max(map(len, rows), default=0)
     longest = max((len(text) for row in rows for text in row), default=0)
     check_texts(len(rows) * length, max(longest, len(filler)))
     filled = np.full((len(rows), length), filler, f"U{max(longest, len(filler), 1)}")
-    for made, row in zip(filled, rows, strict=True):
-        made[: len(row)] = row
+    for target, row in zip(filled, rows, strict=True):
+        target[: len(row)] = row
     return filled
 
 
-_MAX_PATTERN = 1 << 16
+_MAX_PATTERN = 1 << 16  # characters
 
 
 @lru_cache(maxsize=64)
 def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
-    """A pattern of RE2, which takes a time linear in the text, for bytes in UTF-8.
+    """Compiles an RE2 pattern, which matches UTF-8 bytes in time linear in their number.
 
     Args:
-        longest: Whether the longest of alternatives wins, and not the first.
+        pattern: Pattern.
+        op: Op name, for messages.
+        longest: Whether the longest match wins instead of the first alternative.
 
     Raises:
-        UnsupportedError: RE2 is not installed, or does not take the pattern.
+        UnsupportedError: RE2 is not installed, or the pattern is invalid or too long.
     """
     if importlib.util.find_spec("re2") is None:
         raise UnsupportedError(f"{op} needs RE2: {install_command('re2')}.")
@@ -73,13 +80,14 @@ def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
         raise UnsupportedError(f"{op}: pattern '{pattern}': {reason}") from error
 
 
-# Of the host's limit: NumPy makes 100 MB of text a second, and a few nodes ask for any length.
+# StringConcat may use 1/16 of the host's limit: NumPy concatenates only 100 MB/s, and a few nodes
+# can request any length.
 _CONCAT_SHARE = 16
 
 
 @register
 class StringConcat(Op):
-    """Texts one behind the other, broadcast. Source: ONNX StringConcat, opset 20."""
+    """Concatenates strings elementwise, with broadcasting. Source: ONNX StringConcat, opset 20."""
 
     accuracy = Accuracy.EXACT
 
@@ -98,9 +106,9 @@ class StringConcat(Op):
 @register
 @dataclass(frozen=True)
 class StringSplit(Op):
-    """The parts of each text between delimiters, filled up with "", and how many they are.
+    """Splits each string at a delimiter; returns the parts, padded with "", and their number.
 
-    Without a delimiter any white space separates. Source: ONNX StringSplit, opset 20.
+    Without a delimiter, it splits at whitespace. Source: ONNX StringSplit, opset 20.
     """
 
     delimiter: str | None = None
@@ -126,7 +134,7 @@ class StringSplit(Op):
 @register
 @dataclass(frozen=True)
 class RegexFullMatch(Op):
-    """Whether all of each text fits a pattern of RE2.
+    """Returns whether each whole string matches an RE2 pattern.
 
     Runs on the host, with RE2 (the extra `regex`). Source: ONNX RegexFullMatch, opset 20.
     """
@@ -148,8 +156,8 @@ class RegexFullMatch(Op):
         (x,) = inputs
         assert x is not None
         pattern = compile_pattern(self.pattern, self.name)
-        found = [pattern.fullmatch(str(text).encode()) is not None for text in x.flat]
-        return (np.array(found, bool).reshape(x.shape),)
+        matches = [pattern.fullmatch(str(text).encode()) is not None for text in x.flat]
+        return (np.array(matches, bool).reshape(x.shape),)
 
 
 def _lower(text: str) -> str:
@@ -163,10 +171,10 @@ def _upper(text: str) -> str:
 @register
 @dataclass(frozen=True)
 class StringNormalizer(Op):
-    """Texts without the stop words, in lower or upper case; [C] or [1, C].
+    """Removes stop words and changes the case of strings; [C] or [1, C].
 
-    One empty text is left where no other is. Upper and lower case are Unicode's, whatever `locale`
-    says, a letter for a letter. Source: ONNX StringNormalizer, opset 10.
+    If no string remains, the output is one empty string. Case conversion follows Unicode, character
+    by character, and ignores `locale`. Source: ONNX StringNormalizer, opset 10.
     """
 
     case_change_action: Literal["NONE", "LOWER", "UPPER"] = "NONE"
@@ -198,9 +206,9 @@ class StringNormalizer(Op):
 @register
 @dataclass(frozen=True)
 class TfIdfVectorizer(Op):
-    """How often each n-gram of a pool occurs in each row of [C] or [N, C], weighted.
+    """Counts how often each n-gram of a pool occurs in each row of [C] or [N, C], weighted.
 
-    The items of an n-gram may lie up to `max_skip_count` + 1 apart, all equally far. Source: ONNX
+    The items of an n-gram may be up to `max_skip_count` + 1 apart, with equal gaps. Source: ONNX
     TfIdfVectorizer, opset 9.
     """
 
@@ -225,11 +233,11 @@ class TfIdfVectorizer(Op):
             raise ShapeError(f"TfIdfVectorizer: its input is {x}; expected [C] or [N,C].")
         starts = (0, *self.ngram_counts, len(self.pool_int64s or self.pool_strings))
         if sorted(starts) != list(starts) or min(self.ngram_indexes) < 0:
-            raise ModelError("TfIdfVectorizer: its ngram_counts and ngram_indexes are no places.")
+            raise ModelError("TfIdfVectorizer: its ngram_counts or ngram_indexes are not valid.")
         return [TensorType(DType.FLOAT32, (*x.shape[:-1], max(self.ngram_indexes) + 1))]
 
     def _pool(self) -> dict[tuple[object, ...], int]:
-        """The place in the output of each n-gram."""
+        """Returns the output index of each n-gram."""
         items: Sequence[object] = self.pool_int64s or self.pool_strings
         ends = [*self.ngram_counts[1:], len(items)]
         grams = [
@@ -247,19 +255,19 @@ class TfIdfVectorizer(Op):
         lengths = set(map(len, pool))
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
-            # None is longer than the row, in which its items lie at most so far apart.
+            # N-grams longer than the row, and steps that leave it, cannot match.
             for n in range(max(self.min_gram_length, 1), min(self.max_gram_length, len(items)) + 1):
                 if n not in lengths:
                     continue
                 furthest = (len(items) - 1) // (n - 1) if n > 1 else 1
                 for step in range(1, min(self.max_skip_count + 1, furthest) + 1):
                     for start in range(len(items) - (n - 1) * step):
-                        place = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
-                        if place is not None:
-                            row[place] += 1
+                        index = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
+                        if index is not None:
+                            row[index] += 1
         weights = np.ones(counts.shape[1], np.float32)
-        for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
-            weights[place] = weight
+        for index, weight in zip(self.ngram_indexes, self.weights, strict=False):
+            weights[index] = weight
         if self.mode == "IDF":
             counts = np.minimum(counts, 1)
         result = counts if self.mode == "TF" else counts * weights

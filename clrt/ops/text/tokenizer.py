@@ -1,4 +1,4 @@
-"""Tokenizer: parts of texts, by regular expressions on the host."""
+"""Tokenizer: splits strings by regular expressions, on the host."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clrt.ops.registry import register
 from clrt.ops.text.strings import compile_pattern, filled_rows, text_input
 
 
-def _next(data: bytes, at: int) -> int:
-    """Where the character behind the one at a place starts, in UTF-8."""
+def _next_character(data: bytes, at: int) -> int:
+    """Returns the start of the UTF-8 character after the one at `at`."""
     at += 1
     while at < len(data) and data[at] & 0xC0 == 0x80:
         at += 1
@@ -26,11 +26,12 @@ def _next(data: bytes, at: int) -> int:
 @register
 @dataclass(frozen=True)
 class Tokenizer(Op):
-    """The tokens of each text of [C] or [N, C], filled up with `pad_value`, along a new axis.
+    """Splits each string of [C] or [N, C] into tokens along a new axis, padded with `pad_value`.
 
-    They are what matches `tokenexp`, or what lies between `separators`, of which "" stands between
-    all characters; those of less than `mincharnum` characters are left out. With `mark` they stand
-    between the characters 2 and 3. Source: ONNX Runtime com.microsoft Tokenizer, opset 1.
+    Tokens are the matches of `tokenexp`, or the text between `separators`; the separator "" splits
+    into characters. Tokens of less than `mincharnum` characters are dropped. `mark` adds the
+    characters 2 and 3 as first and last token. Source: ONNX Runtime com.microsoft Tokenizer, opset
+    1.
     """
 
     mark: bool = False
@@ -45,15 +46,15 @@ class Tokenizer(Op):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.separators) == bool(self.tokenexp):
-            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
-        if not 1 <= self.mincharnum <= (1 if self._takes_characters else math.inf):
+            raise ModelError("Tokenizer: expected exactly one of separators and tokenexp.")
+        if not 1 <= self.mincharnum <= (1 if self._splits_characters else math.inf):
             raise ModelError(f"Tokenizer: mincharnum {self.mincharnum} does not suit its tokens.")
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         op = super().from_onnx(node)
         assert isinstance(op, cls)
-        if not op._takes_characters:
+        if not op._splits_characters:
             for pattern in op.separators or (op.tokenexp,):
                 compile_pattern(pattern, cls.name, longest=True)
         return op
@@ -76,15 +77,17 @@ class Tokenizer(Op):
         return (filled.reshape(*x.shape, filled.shape[1]),)
 
     @property
-    def _takes_characters(self) -> bool:
+    def _splits_characters(self) -> bool:
+        """Whether each character is a token."""
         return self.separators == ("",) or self.tokenexp == "."
 
     def _tokens(self, text: str) -> list[str]:
-        if self._takes_characters:
+        """Returns the tokens of a string."""
+        if self._splits_characters:
             return list(text)
-        least, data = self.mincharnum, text.encode()
+        min_chars, data = self.mincharnum, text.encode()
         if self.tokenexp:
-            return [data[a:b].decode() for a, b in self._matches(self.tokenexp, data, least)]
+            return [data[a:b].decode() for a, b in self._matches(self.tokenexp, data, min_chars)]
         pieces = [data]
         for separator in self.separators:
             parts = []
@@ -92,18 +95,18 @@ class Tokenizer(Op):
                 start = 0
                 for a, b in self._matches(separator, piece, 0):
                     parts.append(piece[start:a])
-                    start = b if b > a else _next(piece, a)
+                    start = b if b > a else _next_character(piece, a)
                 parts.append(piece[start:])
-            pieces = [part for part in parts if len(part.decode()) >= least]
+            pieces = [part for part in parts if len(part.decode()) >= min_chars]
         return [piece.decode() for piece in pieces]
 
     def _matches(self, pattern: str, data: bytes, least: int) -> Iterator[tuple[int, int]]:
-        """Where matches of at least so many characters start and end; each is as long as can be."""
+        """Yields start and end of the longest matches with at least `least` characters."""
         compiled = compile_pattern(pattern, self.name, longest=True)
         at = 0
         while at <= len(data) and (found := compiled.search(data, at)):
             start, end = found.span()
-            at = _next(data, start)
+            at = _next_character(data, start)
             if len(data[start:end].decode()) >= least:
                 yield start, end
                 at = max(end, at)
