@@ -42,9 +42,9 @@ def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.Monkey
     kept = {id(stage) for stage in plans.values()}
     np.testing.assert_array_equal(ours.run(long)["y"], wanted)
     assert len(kept) > 80 and {id(stage) for stage in plans.values()} == kept
-    monkeypatch.setattr(plans_module, "KEPT_PLAN_BYTES", 0)
+    monkeypatch.setattr(plans_module, "MAX_PLAN_BYTES", 0)
     ours.run({"x": normal(1, 4), "limit": np.array(1)})
-    assert len(plans) == plans_module.KEPT_PLANS
+    assert len(plans) == plans_module.MIN_CACHED_PLANS
 
 
 @DEVICES

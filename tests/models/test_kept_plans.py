@@ -24,7 +24,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 def test_plans_without_steps_are_dropped_too(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans_module, "MOST_PLANS", 70)
+    monkeypatch.setattr(plans_module, "MAX_PLANS", 70)
     model = clrt.load(
         parsed("g (float[n, m] x) => (int64[2] y) { y = Shape(x) }"), device=device.index
     )
@@ -76,8 +76,8 @@ def test_what_plans_take_is_known_without_asking_each(
     assert len(set(asked)) == 1
     monkeypatch.undo()
     # What the first run of a plan makes counts, too.
-    monkeypatch.setattr(plans_module, "KEPT_PLANS", 1)
-    monkeypatch.setattr(plans_module, "KEPT_PLAN_BYTES", 200_000)
+    monkeypatch.setattr(plans_module, "MIN_CACHED_PLANS", 1)
+    monkeypatch.setattr(plans_module, "MAX_PLAN_BYTES", 200_000)
     for n in range(5000, 5010):
         run(n)
         assert plans.kept_bytes <= 200_000 or len(plans) == 1

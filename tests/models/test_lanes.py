@@ -173,7 +173,7 @@ def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.2)
             assert not waits.done and not run.done
             counted, took = len(gave), time.perf_counter() - start
-            assert counted < took / launch_throttle._GIVE_S + 5 and all(gave)
+            assert counted < took / launch_throttle._GIVE_WAY_S + 5 and all(gave)
         np.testing.assert_allclose(waits.wait()["y"], np.exp(x), rtol=1e-6)
         np.testing.assert_array_equal(run.wait()["y"], expected)
         assert not gave[-1]

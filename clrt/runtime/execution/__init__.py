@@ -1,1 +1,1 @@
-"""Runs of a model: its plans, the memory they take, and runs on their way."""
+"""Executes models: plans and their cache, bound kernels, arenas, and runs in flight."""

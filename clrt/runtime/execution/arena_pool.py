@@ -1,4 +1,4 @@
-"""The memory of a model on its device: weights, arenas, and what runs may take of them."""
+"""`ArenaPool`: a model's weights and arenas on its device, within its limit and the budget."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.util.active_calls import ActiveCall, Waiters
 
-# Runs of a model that are on the device at once: while one computes the next is enqueued.
-MOST_ARENAS = 2
-# On Windows Ctrl-C does not end a wait without an end.
-_LOOK_S = 0.5
-# Weights from which on it is worth milliseconds to have the allocator return what was freed.
+# Maximum number of arenas, and so of a model's runs on the device: while one computes the next is
+# enqueued.
+MAX_ARENAS = 2
+# Timeout of waits in seconds, which then check again: on Windows Ctrl-C cannot interrupt a wait
+# without a timeout.
+_POLL_S = 0.5
+# Minimum size of weights in bytes for which `close` returns freed heap to the system, which takes
+# milliseconds.
 _LARGE_BYTES = 8 << 20
 
 
 class ArenaPool:
-    """Gives executions an arena each, within the model's limit.
+    """Assigns each execution an arena, within the model's limit and the budget of all models.
 
     Attributes:
-        account: Counts what the model has on the device, and limits it.
-        used_s: When a run last began (`time.perf_counter`).
-        weights: What all plans share.
-        lane: The queue of its runs.
-        session: Of the device.
-        lock: Of the model.
-        ends: Threads that wait for the end of a run.
-        own_limit: Bytes that may be allocated on the device; None for what there is.
+        account: Ledger of the model's device memory, which limits it.
+        weights: Constants of the model, shared by its plans.
+        lane: Queue of the model's runs.
+        own_limit: Maximum bytes that the model may allocate; None for the device's memory.
+        session: Session of the device.
+        lock: Lock of the model.
+        ends: Wakes threads that wait for the end of a run.
+        used_s: Time at which the last run began, in seconds of `time.perf_counter`.
     """
 
     def __init__(
@@ -55,12 +58,16 @@ class ArenaPool:
         lock: Any,
         background: bool,
     ) -> None:
-        """
+        """Creates an empty pool with a queue of its own.
+
         Args:
-            lock: Of the model, an RLock.
+            planner: Plans of the model, and the effective limit.
+            own_limit: As the attribute.
+            lock: Lock of the model, an RLock.
+            background: Whether runs give way to those of other models.
         """
-        limited = "the device" if own_limit is None else "memory_limit"
-        self.account = Ledger(planner.limit, limited)
+        limit_name = "the device" if own_limit is None else "memory_limit"
+        self.account = Ledger(planner.limit, limit_name)
         self.weights = WeightStore(session, self.account)
         self.lane = session.new_lane(background)
         self.own_limit = own_limit
@@ -69,24 +76,24 @@ class ArenaPool:
         self.lock = lock
         self.ends = Waiters()
         self._closed = False
-        # What is idle and what is in use follows from the runs of these.
+        # All arenas; `_idle` and `_in_use` follow from their runs.
         self._arenas: list[ArenaMemory] = []
         self.used_s = 0.0
         self._bound: WeakSet[BoundPlan] = WeakSet()
         BUDGET.enter(self)
-        # By template and arena: whose kernels the next plan takes over, as it was bound last.
+        # Last plan bound per template and arena: the next plan reuses its kernels.
         self._donors: WeakValueDictionary[tuple[PlanTemplate, ArenaMemory], BoundPlan] = (
             WeakValueDictionary()
         )
 
     @property
     def _idle(self) -> list[ArenaMemory]:
-        """The arenas that a run may take."""
+        """Arenas that a run may use."""
         return [s for s in self._arenas if not s.in_use and not s.is_torn]
 
     @property
     def _in_use(self) -> dict[ArenaMemory, Execution]:
-        """The runs that have not ended, by arena."""
+        """Runs that have not ended, by arena."""
         return {s: cast(Execution, s.run) for s in self._arenas if s.in_use}
 
     def begin(
@@ -98,81 +105,98 @@ class ArenaPool:
         recorder: StepRecorder | None,
         call: ActiveCall,
     ) -> Execution:
-        """An execution of a stage, which starts as soon as it likes; waits for an arena.
+        """Creates an execution of a segment, after waiting for an arena and for memory.
 
         Args:
-            call: The execution is its own, until it is detached.
+            outputs: Names of the requested outputs, and whether each stays on the device.
+            recorder: Runs the steps for a profile; None for none.
+            call: Call that handles the execution until it is detached.
 
         Raises:
-            OutOfMemoryError: The stage alone is over the limit.
+            OutOfMemoryError: The segment exceeds the limit, or the budget with nothing to wait for.
         """
         while True:
             changed = BUDGET.changes.enter() if BUDGET.limit is not None else None
             lacking, epoch = 0, BUDGET.epoch
             with self.lock:
-                bound = self._take(stage)
+                bound = self._acquire(stage)
                 if bound is not None:
                     needed = self._needed(stage, bound.slabs)
                     lacking = self._lacking(needed)
                 if bound is not None and not lacking:
-                    ended = self._give_back
-                    execution = Execution(bound, feeds, outputs, recorder, stop, call, ended)
+                    execution = Execution(
+                        bound, feeds, outputs, recorder, stop, call, self._return_arena
+                    )
                     self.account.claim(execution, needed)
                     BUDGET.claim(execution, needed)
                     bound.slabs.run, self.used_s = execution, time.perf_counter()
                     return execution
-                left = self._left()
+                unattended = self._unattended()
                 ticket = changed if lacking and changed is not None else self.ends.enter()
-            if left is not None:
-                left.await_end()
+            if unattended is not None:
+                unattended.await_end()
             elif not lacking:
-                ticket.acquire(timeout=_LOOK_S)
+                ticket.acquire(timeout=_POLL_S)
             elif not BUDGET.reclaim(needed, self):
                 self._await_budget(stage, ticket, epoch)
 
     def _lacking(self, needed: int) -> int:
-        """By how many bytes the budget of all models is too small for a run, as things are."""
+        """Returns how many of the needed bytes the budget of all models lacks at present."""
         if not needed or BUDGET.limit is None:
             return 0
         return int(max(needed - max(BUDGET.left, 0), 0))
 
     def _await_budget(self, stage: PlannedSegment, ticket: Any, epoch: object) -> None:
-        """Waits for runs that give memory back, of this model and of others.
+        """Waits for a run, of this model or another, to release memory.
+
+        Frees this model's own memory instead if no run is in progress.
+
+        Args:
+            ticket: Waiter that the end of a run wakes.
+            epoch: `BUDGET.epoch` before the memory was found lacking.
 
         Raises:
-            OutOfMemoryError: There is none to wait for.
+            OutOfMemoryError: There is no run to wait for, and nothing to free.
         """
         with self.lock:
             busy = any(not _is_own(e) for e in self._in_use.values())
             if not busy and not BUDGET.is_shared(self):
-                if BUDGET.epoch is not epoch:  # what ended meanwhile may have left memory
+                if BUDGET.epoch is not epoch:  # a run that ended meanwhile may have freed memory
                     return
                 if self.account.nbytes > 0 and not self._in_use:
                     self._free()
                     return
                 raise over_budget(self._planner, stage)
-        ticket.acquire(timeout=_LOOK_S)
+        ticket.acquire(timeout=_POLL_S)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a run of another thread than this has memory."""
+        """Whether a run of another thread uses the memory."""
         return any(not _is_own(e) for e in tuple(self._in_use.values()))
 
     def give_up(self, *, weights: bool) -> None:
-        """Frees what no run uses; the weights only where there is no run."""
+        """Frees arenas that no run uses; if `weights` and no run is in progress, weights too."""
         with self.lock:
             if not weights or not self._in_use:
                 self._free(keeps_weights=not weights)
 
-    def _take(self, stage: PlannedSegment) -> BoundPlan | None:
-        """The stage bound to an arena; None where somebody has to end before."""
+    def _acquire(self, stage: PlannedSegment) -> BoundPlan | None:
+        """Returns the segment bound to an idle arena; None if a run must end before.
+
+        Prefers an arena that the segment is bound to. `bind` still has to be called unless the plan
+        is `ready`.
+
+        Raises:
+            OutOfMemoryError: The segment exceeds the limit, or this thread's own run is the only
+                one to wait for.
+        """
         self._drop_torn()
         idle = self._idle
         for slabs in idle:
             bound = stage.bound.get(slabs)
             if bound is not None and bound.ready:
                 return bound
-        if not idle and len(self._in_use) >= MOST_ARENAS:
+        if not idle and len(self._in_use) >= MAX_ARENAS:
             self._check_others(stage)
             return None
         known = (s for s in idle if s in stage.bound)
@@ -203,25 +227,26 @@ class ArenaPool:
                 slabs.clear()
 
     def _new_arena(self) -> ArenaMemory:
-        made = ArenaMemory(self.session, self.account)
-        self._arenas.append(made)
-        return made
+        slabs = ArenaMemory(self.session, self.account)
+        self._arenas.append(slabs)
+        return slabs
 
     def bind(self, plan: Plan, slabs: ArenaMemory | None = None, own: bool = False) -> BoundPlan:
-        """A plan bound to an arena, by default one of its own.
+        """Creates a bound plan; its arguments are set by `BoundPlan.bind`.
 
         Args:
-            own: Whether it has weights of its own, too.
+            slabs: Arena to bind to; None for a new one outside of the pool.
+            own: Whether to upload the weights separately, not shared with other plans.
         """
         weights = WeightStore(self.session, self.account) if own else self.weights
         slabs = slabs or ArenaMemory(self.session, self.account)
         return BoundPlan(plan, self.session, weights, slabs, self._planner.constants, self.lane)
 
     def _has_room(self, stage: PlannedSegment, slabs: ArenaMemory) -> bool:
-        """Whether it fits beside what other shapes left and other runs use.
+        """Returns whether a segment fits into an arena beside the memory now allocated.
 
         Raises:
-            OutOfMemoryError: It does not fit alone.
+            OutOfMemoryError: It exceeds the limit even with nothing else allocated.
         """
         memory = self._planner.memory(stage.plan, stage.graph_break)
         if memory.device_bytes > self._planner.limit:
@@ -229,7 +254,7 @@ class ArenaPool:
         return self._needed(stage, slabs) <= self.account.left
 
     def _needed(self, stage: PlannedSegment, slabs: ArenaMemory) -> int:
-        """Bytes that a run of a stage in an arena will allocate: none where it is bound."""
+        """Returns the bytes that a run of a segment in an arena will allocate; 0 if it is bound."""
         bound = stage.bound.get(slabs)
         if bound is not None and bound.ready:
             return 0
@@ -240,24 +265,24 @@ class ArenaPool:
         own = 0 if bound is None else bound.own_bytes
         return max(uploads + 8 * plan.status_count - own, 0) + grows
 
-    def _left(self) -> Execution | None:
-        """The oldest execution that nobody is at: enqueued and not waited for, or broken off."""
+    def _unattended(self) -> Execution | None:
+        """Returns the oldest execution that no call handles: detached, or interrupted."""
         return next((e for e in self._in_use.values() if e.is_left), None)
 
     def _check_others(self, stage: PlannedSegment) -> None:
-        """Whether there is somebody to wait for but this thread.
+        """Checks that a run of another thread uses memory, which can be waited for.
 
         Raises:
-            OutOfMemoryError: A signal's handler asks for more than the run that it came into
-                leaves.
+            OutOfMemoryError: All runs belong to this thread: a signal handler needs more memory
+                than the run that it interrupts leaves.
         """
         if all(_is_own(e) for e in self._in_use.values()):
             raise self.no_room(stage)
 
-    def _give_back(self, execution: Execution) -> None:
+    def _return_arena(self, execution: Execution) -> None:
         slabs = execution.bound.slabs
         with self.lock:
-            if slabs.run is execution:  # another one may have it by now
+            if slabs.run is execution:  # the arena may belong to another run by now
                 slabs.run = None
             if self._closed:
                 self._free()
@@ -265,7 +290,13 @@ class ArenaPool:
         BUDGET.note_change()
 
     def release(self, keeps_weights: bool = False) -> None:
-        """Frees the device memory once no other run uses it; what is needed is made again."""
+        """Waits for runs of other threads, and frees the device memory and plans.
+
+        Later runs allocate what they need again.
+
+        Args:
+            keeps_weights: Whether the weights stay on the device.
+        """
         self.await_detached()
         while True:
             with self.lock:
@@ -273,25 +304,25 @@ class ArenaPool:
                     self._free(keeps_weights)
                     return
                 ticket = self.ends.enter()
-            ticket.acquire(timeout=_LOOK_S)
+            ticket.acquire(timeout=_POLL_S)
             self.await_detached()
 
     def await_detached(self) -> None:
-        """Waits for what is enqueued and not waited for; who does later gets what came of it.
+        """Waits for all executions that no call handles: detached, or interrupted.
 
-        What an exception broke off ends, too.
+        Callers that wait for a detached one later still get its results or error.
         """
         while True:
             with self.lock:
-                execution = self._left()
+                execution = self._unattended()
             if execution is None:
                 return
             execution.await_end()
 
     def recover(self) -> None:
-        """Ends runs that an exception broke off, and forgets all arenas that no run is in.
+        """Ends runs that an exception interrupted, and frees all arenas that no run uses.
 
-        What is bound to them is to be forgotten with the plans.
+        The caller must drop the plans, which are bound to these arenas.
         """
         for execution in tuple(self._in_use.values()):
             if execution.is_broken_off:
@@ -300,7 +331,7 @@ class ArenaPool:
             self._free(keeps_weights=True)
 
     def _free(self, keeps_weights: bool = False) -> None:
-        for bound in tuple(self._bound):  # a thread may have one still, and with it weights
+        for bound in tuple(self._bound):  # a thread may still refer to one, and so to its weights
             if not bound.slabs.in_use:
                 bound.release()
         self._planner.kept.clear()
@@ -314,7 +345,7 @@ class ArenaPool:
         self.session.trim()
 
     def close(self) -> None:
-        """Frees the memory, and the programs that no other model uses."""
+        """Frees the memory, and drops the programs; runs in progress free theirs at their end."""
         with self.lock:
             self._closed = True
             is_large = self.weights.nbytes >= _LARGE_BYTES
@@ -325,19 +356,23 @@ class ArenaPool:
             return_freed()
 
     def forget_runs(self) -> None:
-        """In a fork, where the threads that ran are not."""
+        """Forgets runs and their arenas in a fork, where other threads do not exist."""
         self.ends = Waiters()
         self._arenas = self._idle
 
     def no_room(
         self, stage: PlannedSegment, error: OutOfMemoryError | None = None
     ) -> OutOfMemoryError:
-        """The error for a stage over the limit, or for one that the driver gave no room."""
+        """Returns the error for a segment that exceeds the limit, or that the driver refused.
+
+        Args:
+            error: Error of the driver; None if the segment exceeds the limit.
+        """
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return no_room(self._planner, stage, of, error)
 
 
 def _is_own(execution: Execution) -> bool:
-    """Whether an execution is one of a call of this thread, which is in its midst."""
+    """Returns whether an execution belongs to a call of this thread that is in progress."""
     call = execution.call
     return call is not None and call.thread == get_ident() and not call.is_over

@@ -1,4 +1,4 @@
-"""Kernels of a template's plan: set for other sizes by what differs."""
+"""Updates the kernel arguments of a plan template for other sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 
 
 class BoundLaunch(NamedTuple):
-    """A kernel with its arguments set.
+    """A kernel with its arguments set, and the sizes of its launch.
 
     Attributes:
-        axes: Along which it may be launched in pieces.
+        entry: Entry point of the kernel.
+        global_size: Work-items per dimension, a multiple of `local_size`.
+        axes: Dimensions along which the launch may be split.
     """
 
     entry: str
@@ -27,26 +29,37 @@ class BoundLaunch(NamedTuple):
     axes: tuple[int, ...]
 
     def pieces(self, count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Offset and size of about so many launches that are this one together."""
+        """Splits the launch into about `count` launches along its longest splittable dimension.
+
+        Returns:
+            Global offset and global size of each.
+        """
         groups = [-(-g // s) for g, s in zip(self.global_size, self.local_size, strict=True)]
         axis = max((a for a in self.axes if a < len(groups)), key=groups.__getitem__, default=None)
         if axis is None or count < 2:
             return [((0,) * len(groups), self.global_size)]
         step = -(-groups[axis] // count) * self.local_size[axis]
-        found = []
+        pieces = []
         for start in range(0, self.global_size[axis], step):
             size, offset = list(self.global_size), [0] * len(groups)
             offset[axis], size[axis] = start, min(step, self.global_size[axis] - start)
-            found.append((tuple(offset), tuple(size)))
-        return found
+            pieces.append((tuple(offset), tuple(size)))
+        return pieces
 
 
 class ArgumentPatcher:
-    """What the kernels of a template's plan are set to."""
+    """Caches the kernel arguments of a plan template, and updates those that changed."""
 
     def __init__(
         self, plan: InstantiatedPlan, steps: Sequence[BoundLaunch], generation: int
     ) -> None:
+        """Records the arguments that kernels are set to.
+
+        Args:
+            plan: Plan that the kernels are bound to.
+            steps: Bound launches of the plan.
+            generation: `ArenaMemory.generation` of the memory that they are bound to.
+        """
         words = plan.template.words
         self._kernels = [steps[i].kernel for i in words.launches.tolist()]
         self._setters = [scalar_setter(kernel) for kernel in self._kernels]
@@ -63,12 +76,12 @@ class ArgumentPatcher:
         generation: int,
         constant: Callable[[Any], TrackedBuffer],
     ) -> None:
-        """Sets the kernels of `steps` for a plan of the same template.
+        """Sets the arguments and global sizes of `steps` for another plan of the same template.
 
         Args:
-            slabs: The arena's memory.
-            generation: Which memory that is.
-            constant: The buffer of a constant of the plan.
+            slabs: Buffers of the arena.
+            generation: `ArenaMemory.generation` of these buffers.
+            constant: Returns the buffer of a constant of the plan.
         """
         words, setters, arguments = plan.words, self._setters, self._arguments
         changed = np.flatnonzero(words != self._words)

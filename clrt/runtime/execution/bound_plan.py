@@ -1,4 +1,4 @@
-"""A plan with its kernels on a device: arguments set once, ready to run again and again."""
+"""`BoundPlan`: a plan whose kernels and arguments are set on a device, ready to run repeatedly."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from clrt.runtime.opencl.kernel_calls import scalar_setter, to_sizes
 from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.weight_store import WeightStore
 
-# Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
-# because PoCL compiles a kernel anew for each local size.
-_LOCAL = {
+# Default local sizes, by device kind and number of dimensions, of launches that specify none. They
+# are never derived from shapes, because PoCL recompiles a kernel for each local size.
+_DEFAULT_LOCAL_SIZES = {
     "cpu": {1: (64,), 2: (16, 1), 3: (16, 1, 1)},
     "gpu": {1: (256,), 2: (64, 1), 3: (64, 1, 1)},
 }
-# The least that a device does in a second, for runs of which none was measured: floating-point
-# operations of a compute unit, bytes of the device.
-_LEAST_FLOPS = 5e9
-_LEAST_BYTES = 1e9
+# Low estimates for the duration of a plan's first run: floating-point operations per second and
+# compute unit, and bytes per second of the device.
+_MIN_FLOPS = 5e9
+_MIN_BYTES_PER_S = 1e9
 
 
 BoundStep: TypeAlias = "BoundLaunch | HostStep"
@@ -53,11 +53,13 @@ BoundStep: TypeAlias = "BoundLaunch | HostStep"
 
 @dataclass
 class _External:
-    """A buffer of the caller: where it is an argument, and the one of this run.
+    """An external value of a plan: the kernel arguments that refer to it, and its current buffer.
 
     Attributes:
-        known: What the kernels have, as long as it lives: to set an argument takes half a
-            microsecond, and a decoder's cache is one of all its layers.
+        places: Kernels and argument indices that refer to the value.
+        buffer: Buffer of the current run; None between runs.
+        known: Buffer that the arguments are set to, referenced weakly. Setting an argument takes
+            half a microsecond, and all layers of a decoder have its cache as an argument.
     """
 
     places: list[tuple[cl.Kernel, int]] = field(default_factory=list)
@@ -65,7 +67,7 @@ class _External:
     known: ReferenceType[TrackedBuffer] | None = None
 
     def set(self, buffer: TrackedBuffer) -> None:
-        """Gives the kernels a buffer, unless they have it."""
+        """Sets the arguments to a buffer, unless they are already."""
         self.buffer = buffer
         if self.known is not None and self.known() is buffer:
             return
@@ -79,14 +81,18 @@ class _External:
 class BoundPlan:
     """A plan bound to an arena's memory. One run uses it at a time.
 
-    Constants of the plan (masks, positions) are held here, weights in `weights`.
+    Holds the plan's own constants (masks, positions); the model's are in `weights`.
 
     Attributes:
-        lane: The queue that it runs in.
-        seconds_a_run: What the last run took that had the device for itself, or less; None before
-            the first.
-        broken: Whether the status words may have something of a run that was broken off.
-        donor: A plan of the same template on the same arena, whose kernels it takes over.
+        weights: Constants of the model, shared by its plans.
+        slabs: Memory of the arena.
+        model_constants: Values whose buffers are in `weights`.
+        lane: Queue that the plan runs in.
+        seconds_a_run: Duration, in seconds, of the last run that had the device for itself, or of
+            a faster one; None before the first run.
+        broken: Whether the status words may hold reports of a run that failed.
+        donor: Plan of the same template on the same arena, whose kernels `bind` reuses; or None.
+        steps: Launches with their arguments set, and host steps, in order.
     """
 
     plan: Plan
@@ -103,7 +109,7 @@ class BoundPlan:
     _status: TrackedBuffer | None = None
     _generation: int = -1
     _external: dict[Value, _External] = field(default_factory=dict)
-    # The driver keeps no memory alive that the host has given it.
+    # Buffers of constants by `id()`: the driver does not keep host memory that they use alive.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
     _patcher: ArgumentPatcher | None = None
     _views: dict[Value, Array | None] = field(default_factory=dict)
@@ -115,42 +121,45 @@ class BoundPlan:
 
     @property
     def ready(self) -> bool:
-        """Whether a run allocates nothing but the outputs that stay on the device."""
+        """Whether the plan is bound: runs then allocate only outputs that stay on the device."""
         return self._generation == self.slabs.generation
 
     @property
     def own_bytes(self) -> int:
-        """Device memory besides weights and arena."""
+        """Device memory of the plan's constants and status words, in bytes."""
         return self._own.nbytes + (0 if self._status is None else self._status.nbytes)
 
     @property
     def takes_long(self) -> bool:
-        """Whether somebody may want to end a run in its midst."""
+        """Whether a run exceeds `LONG_S`, so that users may want to cancel it."""
         return self.expected_s > LONG_S
 
     @property
     def is_paced(self) -> bool:
-        """Whether a run is enqueued in parts, with waits between them."""
+        """Whether runs are enqueued in parts, with waits between them."""
         return bool(self.plan.host_steps) or self.lane.background or self.takes_long
 
     @property
     def expected_s(self) -> float:
-        """What a run takes; a guess before the first, rather too much."""
+        """Expected duration of a run in seconds; a high estimate before the first run."""
         if self.seconds_a_run is not None:
             return self.seconds_a_run
-        moved = self.plan.arena.nbytes * self.plan.launches / _LEAST_BYTES
-        flops = _LEAST_FLOPS * self.session.device.caps.compute_units
-        return max(moved, self.plan.flops / flops)
+        memory_s = self.plan.arena.nbytes * self.plan.launches / _MIN_BYTES_PER_S
+        flops = _MIN_FLOPS * self.session.device.caps.compute_units
+        return max(memory_s, self.plan.flops / flops)
 
     @property
     def most_launch_s(self) -> float:
-        """What one launch may take: watchdogs end kernels of 2 s. No CPU device has one."""
+        """Maximum duration of one launch in seconds; infinite on CPU devices.
+
+        Watchdogs of GPUs kill kernels after 2 s.
+        """
         if self.session.device.caps.is_cpu:
             return math.inf
         return BACKGROUND_LAUNCH_S if self.lane.background else LAUNCH_S
 
     def bind(self) -> None:
-        """Sets every kernel argument; again only after the arena has moved.
+        """Allocates the arena and sets every kernel argument, unless the plan is bound already.
 
         Raises:
             OutOfMemoryError: A buffer does not fit.
@@ -161,12 +170,12 @@ class BoundPlan:
         with self.weights.lock:
             self.slabs.reserve(self.plan.arena.slab_bytes)
             donor, self.donor = self.donor, None
-            if donor is None or not self._take_over(donor):
-                self._set_all()
+            if donor is None or not self._reuse_kernels(donor):
+                self._bind_all()
             self._generation = self.slabs.generation
 
-    def _set_all(self) -> None:
-        """Sets the arguments of new kernels."""
+    def _bind_all(self) -> None:
+        """Creates a kernel object for each launch, and sets its arguments."""
         if self._status is None and self.plan.status_count:
             words = np.zeros(self.plan.status_count, np.int64)
             self._status = self.session.upload(words, self.weights.account)
@@ -184,23 +193,26 @@ class BoundPlan:
             steps = cast(list[BoundLaunch], self.steps)
             self._patcher = ArgumentPatcher(self.plan, steps, self.slabs.generation)
 
-    def _take_over(self, donor: BoundPlan) -> bool:
-        """Takes the kernels of a plan of the same template, and sets what differs.
+    def _reuse_kernels(self, donor: BoundPlan) -> bool:
+        """Takes the kernels of a plan of the same template, and sets the arguments that differ.
 
-        The donor binds anew when it is used again.
+        The donor must bind again before its next run.
+
+        Returns:
+            False, and nothing is taken, if the donor or this plan has no template.
         """
         plan, patcher = self.plan, donor._patcher
         donor._patcher, donor._generation = None, -1
         if patcher is None or not isinstance(plan, InstantiatedPlan):
             return False
-        own = donor._own.hand_over(
+        donor_ids = donor._own.hand_over(
             self._own, {value for _, _, value in cast(InstantiatedPlan, donor.plan).derived()}
         )
-        self._used = {k: b for k, b in donor._used.items() if k not in own}
+        self._used = {k: b for k, b in donor._used.items() if k not in donor_ids}
         self.steps, donor.steps = donor.steps, []
         self._status, donor._status = donor._status, None
         self.broken, donor.broken = donor.broken, False
-        if donor.seconds_a_run is not None:  # at other sizes: it is no more than a guess
+        if donor.seconds_a_run is not None:  # an estimate, since the sizes differ
             self.seconds_a_run = donor.seconds_a_run * plan.flops / max(donor.plan.flops, 1)
         self._external = dict(zip(plan.external, donor._external.values(), strict=True))
         donor._external, donor._used = {}, {}
@@ -210,7 +222,7 @@ class BoundPlan:
         return True
 
     def release(self) -> None:
-        """Lets go of all device memory; the next `bind` makes what it needs."""
+        """Frees all device memory; the next `bind` allocates it again."""
         self._generation, self._patcher, self.donor = -1, None, None
         self.steps, self._status, self.broken = [], None, False
         self._used.clear()
@@ -218,12 +230,16 @@ class BoundPlan:
         self._own.clear()
 
     def bind_external(self, buffers: Mapping[Value, TrackedBuffer]) -> None:
-        """Sets the arguments that are buffers of the caller, by root value."""
+        """Sets the arguments that refer to external values.
+
+        Args:
+            buffers: Buffer of each external root value.
+        """
         for root, external in self._external.items():
             external.set(buffers[root])
 
     def forget_external(self) -> None:
-        """Keeps no buffer of the caller alive."""
+        """Drops the references to external buffers."""
         for external in self._external.values():
             external.buffer = None
 
@@ -243,7 +259,7 @@ class BoundPlan:
                 set_scalar(index + 1, np.int32(offset + arg.offset))
             else:
                 set_scalar(index, arg)
-        local = launch.local_size or self._local(kernel, len(launch.global_size))
+        local = launch.local_size or self._default_local_size(kernel, len(launch.global_size))
         axes = splittable_axes(launch.kernel.source)
         return BoundLaunch(
             launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local, axes
@@ -253,19 +269,19 @@ class BoundPlan:
         root = self.plan.root(buffer) if isinstance(buffer, Value) else None
         return None if root is None else self._external.get(root)
 
-    def _local(self, kernel: cl.Kernel, dims: int) -> tuple[int, ...]:
-        """The local size where a launch leaves it open."""
+    def _default_local_size(self, kernel: cl.Kernel, dims: int) -> tuple[int, ...]:
+        """Returns the local size of a launch that specifies none, with `dims` dimensions."""
         if self.session.device.caps.is_cpu:
-            return _LOCAL["cpu"][dims]
-        first, *others = _LOCAL["gpu"][dims]
-        # What the kernel's registers leave room for; a power of two, as work-groups are wanted.
-        most = kernel.get_work_group_info(
+            return _DEFAULT_LOCAL_SIZES["cpu"][dims]
+        first, *others = _DEFAULT_LOCAL_SIZES["gpu"][dims]
+        # The kernel's registers limit the size of work-groups; rounded down to a power of two.
+        limit = kernel.get_work_group_info(
             cl.kernel_work_group_info.WORK_GROUP_SIZE, self.session.device.handle
         )
-        return (min(first, 1 << most.bit_length() - 1), *others)
+        return (min(first, 1 << limit.bit_length() - 1), *others)
 
     def locate(self, buffer: Buffer) -> tuple[TrackedBuffer, int]:
-        """The device buffer, and the element offset in it, of what is not the caller's."""
+        """Returns the device buffer and the element offset of a buffer that is not external."""
         if isinstance(buffer, StatusWord):
             assert self._status is not None
             return self._status, self.plan.statuses.index(buffer)
@@ -285,7 +301,7 @@ class BoundPlan:
         return self.weights if value in self.model_constants else self._own
 
     def bytes_of(self, value: Value) -> tuple[TrackedBuffer, int]:
-        """The device buffer, and the offset in bytes, of a value, whoever's it is."""
+        """Returns the device buffer and the byte offset of a value, external or not."""
         external = self._external_of(value)
         if external is not None:
             assert external.buffer is not None
@@ -294,7 +310,10 @@ class BoundPlan:
         return buffer, offset * value.dtype.itemsize
 
     def host_memory(self, value: Value) -> Array | None:
-        """Where a value lies in the arena, as an array, where that is the host's memory."""
+        """Returns the value's memory in the arena as an array; None if the host cannot access it.
+
+        Also None for values outside of the arena.
+        """
         if value not in self._views:
             self._views[value] = self._find_host_memory(value)
         return self._views[value]
@@ -309,20 +328,25 @@ class BoundPlan:
         return elements.reshape(value.dims)
 
     def copy_status(self) -> tuple[Array, cl.Event] | None:
-        """An int64 per status, there once the event is; None where `status_words` needs none."""
+        """Enqueues a copy of the status words.
+
+        Returns:
+            An int64 array and the event of its copy; None if the plan has no status words or the
+            host reads them directly.
+        """
         if self._status is None or self._status.host is not None:
             return None
         words = np.zeros(self.plan.status_count, np.int64)
         return words, cl.enqueue_copy(self.lane.queue, words, self._status, is_blocking=False)
 
     def status_words(self, copied: tuple[Array, cl.Event] | None) -> Array | None:
-        """What kernels reported once the run has ended, which is then forgotten.
+        """Returns what kernels of an ended run reported, and resets the status words.
 
         Args:
-            copied: From `copy_status`.
+            copied: Result of `copy_status` whose event is complete.
 
         Returns:
-            An int64 per status; None where all are 0.
+            An int64 per status word; None if all are 0.
         """
         status, words = self._status, None
         if status is not None:
@@ -338,25 +362,36 @@ class BoundPlan:
         self.broken = False
         return words
 
-    def settling(self) -> _Settling:
-        """Around commands of a run: where one fails, says so and waits for those before it."""
-        return _Settling(self)
+    def settling(self) -> _DrainOnError:
+        """Returns a context manager for commands of a run.
+
+        If an exception leaves it, waits for the commands enqueued before, and converts errors of
+        the driver.
+        """
+        return _DrainOnError(self)
 
     def break_off(self) -> None:
-        """What is in the queue still uses the host's arrays and the arena: waits for it."""
+        """Waits for the queue after a failure: its commands use host arrays and the arena."""
         connection = self.session.connection
         with connection.lock:
             connection.undrained_queues.add(self.lane)
             self.forget_status()
 
     def forget_status(self) -> None:
-        """Waits for the queue, and forgets what a broken run has reported."""
+        """Waits for the queue, and resets the status words after a run that failed."""
         copied = self.copy_status()
         self.lane.finish()
         self.status_words(copied)
 
     def seconds(self, entry: str) -> float:
-        """How long all launches of a kernel take, one after the other, on what is in the arena."""
+        """Measures the plan's launches of one kernel, in sequence, on the data in the arena.
+
+        Args:
+            entry: Entry point of the kernel.
+
+        Returns:
+            Seconds for all of its launches together.
+        """
         with self.session.lock, self.session.commands, self.settling():
             queue = self.lane.queue
             self.bind()
@@ -369,8 +404,8 @@ class BoundPlan:
             return time.perf_counter() - start
 
 
-class _Settling:
-    """See `BoundPlan.settling`. A class, as a generator takes 1 us longer, twice a run."""
+class _DrainOnError:
+    """See `BoundPlan.settling`. A class, since a generator takes 1 us longer, twice per run."""
 
     __slots__ = ("bound",)
 
@@ -383,7 +418,7 @@ class _Settling:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
-        with suppress(cl.Error, MemoryError):  # the first error is the one to tell
+        with suppress(cl.Error, MemoryError):  # the first error is the one to report
             self.bound.break_off()
         if isinstance(error, (cl.Error, MemoryError)):
             guard = self.bound.session.guard

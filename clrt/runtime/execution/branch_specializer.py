@@ -1,4 +1,4 @@
-"""Inputs that say which branches run: a graph for each of their values, optimised with it."""
+"""Specialises a graph for input values or shapes that decide the conditions of its If nodes."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ from clrt.plan.specialise import fix_inputs
 from clrt.runtime.execution.signature import bind_dims
 
 _LOG = logging.getLogger(__name__)
-# Of an input that chooses: a number or a few, such as a sampling rate, or whether there is a cache.
-_MOST_ELEMS = 4
+# Maximum number of elements, and dtypes, of an input that decides conditions: it is a sampling
+# rate, say, or a flag for the use of a cache.
+_MAX_ELEMS = 4
 _DTYPES = (DType.BOOL, DType.INT32, DType.INT64)
-# Between the input and the condition: exporters write a cast and a comparison.
-_MOST_NODES = 32
-# Of a model: an input that changes from run to run gets no more of them.
-_MOST_GRAPHS = 16
-# Nodes of a graph that is optimised anew for its shapes: each costs about 0.1 ms. In a larger one
-# launches weigh little, which are what that saves.
-_MOST_SHAPED = 256
+# Maximum number of values searched from a condition back to inputs: exporters write a cast and a
+# comparison between them.
+_MAX_NODES = 32
+# Maximum number of specialised graphs per model, for inputs that change from run to run.
+_MAX_GRAPHS = 16
+# Maximum number of nodes in a graph that is specialised for its shapes, which takes about 0.1 ms
+# per node. It saves launches, which matter little in a larger graph.
+_MAX_SHAPED_NODES = 256
 
 
 class _Branch:
-    """A graph, and what was made of it where more is known.
+    """A graph, and the graphs specialised from it.
 
     Attributes:
-        choosing: Names of the inputs whose elements choose branches.
-        by_shape: Whether their shapes may.
-        made: By elements or shapes; the branch itself where they help nothing.
+        choosing: Names of the inputs whose elements decide conditions of If nodes.
+        by_shape: Whether to specialise for input shapes, which may decide conditions.
+        specialised: Branch for each key (input values or shapes); the branch itself if
+            specialising for the key removes no If.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.choosing = _choosing(graph)
         tensors = all(type(v.type) is TensorType for v in graph.inputs)
-        small = len(graph.nodes) <= _MOST_SHAPED
+        small = len(graph.nodes) <= _MAX_SHAPED_NODES
         self.by_shape = not self.choosing and tensors and small and _ifs(graph) > 0
-        self.made: dict[Hashable, _Branch] = {}
+        self.specialised: dict[Hashable, _Branch] = {}
 
 
 class Branches:
-    """The graphs of a model by what its inputs say of its branches.
+    """Caches graphs of a model that are specialised for inputs which decide its branches.
 
-    Without them an If whose condition an input gives is a graph break: three plans, two waits for
-    the device, and nothing fused across its border. One whose condition follows from shapes, which
-    scripts of torch are full of, is no break, but nothing is fused there either.
+    Otherwise an If whose condition is computed from an input is a graph break: three plans, two
+    waits for the device, and no fusion across its border. An If whose condition follows from
+    shapes, frequent in TorchScript, is not a break, but prevents fusion too.
     """
 
     def __init__(
@@ -63,54 +66,62 @@ class Branches:
         rewrite: Callable[[Graph], object],
         adopt: Callable[[Graph], object],
     ) -> None:
-        """
+        """Starts with no specialised graphs.
+
         Args:
-            graph: Of the model; it runs where no input chooses, or one lies on the device.
-            rewrite: Optimises a graph in place, as that of the model was.
-            adopt: Is told of each graph that was made.
+            graph: Graph of the model, which runs if no input decides a condition, or if such an
+                input is on the device.
+            rewrite: Applies the model's passes to a graph in place.
+            adopt: Called with each specialised graph.
         """
         self._first = _Branch(graph)
         self._rewrite, self._adopt = rewrite, adopt
         self._count = 0
 
     def chosen(self, feeds: Mapping[str, RuntimeValue]) -> tuple[Graph, Mapping[str, RuntimeValue]]:
-        """The graph for the inputs of a run, and those of them that it takes."""
+        """Returns the graph specialised for the inputs of a run, and the inputs that it has."""
         branch = self._first
         while branch.choosing:
-            given = [feeds.get(name) for name in branch.choosing]
-            arrays = [x for x in given if isinstance(x, np.ndarray)]
-            if len(arrays) < len(given):
+            values = [feeds.get(name) for name in branch.choosing]
+            arrays = [x for x in values if isinstance(x, np.ndarray)]
+            if len(arrays) < len(values):
                 break
             known = dict(zip(branch.choosing, arrays, strict=True))
-            values = tuple((x.shape, x.tobytes()) for x in arrays)
-            found = self._kept(branch, values, partial(_with_values, branch.graph, known))
-            if found is branch:
+            key = tuple((x.shape, x.tobytes()) for x in arrays)
+            make = partial(_with_values, branch.graph, known)
+            specialised = self._cached(branch, key, make)
+            if specialised is branch:
                 break
-            branch, feeds = found, {n: feed for n, feed in feeds.items() if n not in known}
+            branch, feeds = specialised, {n: f for n, f in feeds.items() if n not in known}
         if branch.by_shape:
             shapes = shapes_of(feeds)
             make = partial(_with_shapes, branch.graph, shapes)
-            branch = self._kept(branch, tuple(shapes.values()), make)
+            branch = self._cached(branch, tuple(shapes.values()), make)
         return branch.graph, feeds
 
-    def _kept(self, branch: _Branch, key: Hashable, make: Callable[[], Graph]) -> _Branch:
-        """What was made of a branch for a key; itself, where that has no fewer of If, cannot be
-        made, or there are too many.
-        """
-        if key not in branch.made:
-            if self._count == _MOST_GRAPHS:
-                return branch
-            made = self._make(branch, make)
-            self._count += 1
-            branch.made[key] = made
-        return branch.made[key]
+    def _cached(self, branch: _Branch, key: Hashable, make: Callable[[], Graph]) -> _Branch:
+        """Returns the branch specialised for a key.
 
-    def _make(self, branch: _Branch, make: Callable[[], Graph]) -> _Branch:
+        Returns `branch` itself if the specialised graph has no fewer If nodes or cannot be made, or
+        if there are `_MAX_GRAPHS` already.
+
+        Args:
+            make: Makes the specialised graph, not optimised.
+        """
+        if key not in branch.specialised:
+            if self._count == _MAX_GRAPHS:
+                return branch
+            specialised = self._specialise(branch, make)
+            self._count += 1
+            branch.specialised[key] = specialised
+        return branch.specialised[key]
+
+    def _specialise(self, branch: _Branch, make: Callable[[], Graph]) -> _Branch:
         try:
             graph = make()
             self._rewrite(graph)
         except ClrtError:
-            # What a file declares of a branch may be wrong, which a run does without or names.
+            # Types that the file declares for a branch may be wrong; a run that needs them says so.
             _LOG.debug("no branch of %s", branch.graph.name, exc_info=True)
             return branch
         if _ifs(graph) >= _ifs(branch.graph):
@@ -120,14 +131,14 @@ class Branches:
 
 
 def _with_values(graph: Graph, known: Mapping[str, Array]) -> Graph:
-    """A copy in which some inputs are constants."""
+    """Returns a copy of a graph in which some inputs are constants."""
     copy = copy_all(graph)
     fix_inputs(copy, {}, {name: array.copy() for name, array in known.items()})
     return copy
 
 
 def _with_shapes(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """A copy in which the shapes of the inputs are numbers."""
+    """Returns a copy of a graph in which the shapes of the inputs are numbers."""
     copy = copy_all(graph, bind_dims(graph.inputs, shapes))
     fix_inputs(copy, shapes, {})
     return copy
@@ -138,25 +149,25 @@ def _ifs(graph: Graph) -> int:
 
 
 def _choosing(graph: Graph) -> list[str]:
-    """The inputs by which alone, and constants, the conditions of some nodes are known."""
-    found = dict[Value, None]()
+    """Returns the small inputs that decide, alone or with constants, the condition of an If."""
+    choices = dict[Value, None]()
     for node in graph.nodes:
         condition = node.input(0)
         if isinstance(node.op, If) and condition is not None:
             sources = _sources(condition)
             if all(map(_is_choice, sources)):
-                found.update(dict.fromkeys(sources))
-    return [v.name for v in graph.inputs if v in found]
+                choices.update(dict.fromkeys(sources))
+    return [v.name for v in graph.inputs if v in choices]
 
 
 def _sources(value: Value) -> list[Value]:
-    """What a value is computed from: inputs, and what is too far away."""
+    """Returns the inputs that a value is computed from, and values beyond `_MAX_NODES`."""
     sources, todo = dict[Value, None](), [value]
     seen = set(todo)
     for value in todo:
         if value.is_constant:
             continue
-        if value.producer is None or len(todo) > _MOST_NODES:
+        if value.producer is None or len(todo) > _MAX_NODES:
             sources[value] = None
             continue
         new = {v for v in value.producer.inputs if v is not None} - seen
@@ -168,4 +179,4 @@ def _sources(value: Value) -> list[Value]:
 def _is_choice(value: Value) -> bool:
     shape = value.type.static_shape
     plain = value.producer is None and type(value.type) is TensorType and shape is not None
-    return plain and prod(shape or ()) <= _MOST_ELEMS and value.dtype in _DTYPES
+    return plain and prod(shape or ()) <= _MAX_ELEMS and value.dtype in _DTYPES

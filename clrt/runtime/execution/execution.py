@@ -1,4 +1,4 @@
-"""One run of a bound plan: inputs fed, launches enqueued, results read, its end awaited."""
+"""`Execution`: one run of a bound plan, from copying inputs to reading results."""
 
 from __future__ import annotations
 
@@ -21,36 +21,40 @@ from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 from clrt.util.active_calls import ActiveCall
 
-# How often a run looks whether those that read what is donated to it have ended.
-_LOOK_S = 0.0005
+# Polling interval, in seconds, of a run that waits for other runs to read its donated inputs.
+_POLL_S = 0.0005
 
 
 class StepRecorder(Protocol):
-    """What runs the steps of a plan in place of an execution, to see when they run."""
+    """Runs the steps of a plan in place of an execution, and records when they run."""
 
     def record_steps(
         self, bound: BoundPlan, steps: Sequence[BoundStep], run_host: Callable[[HostStep], None]
     ) -> None:
-        """Runs every step, in order, and waits for the last."""
+        """Runs every step in order, and waits for the last.
+
+        Args:
+            run_host: Computes a host step.
+        """
 
 
 @dataclass(eq=False)
 class Execution:
     """One run of a bound plan, from `start` to `finish`.
 
-    The device's lock is held while commands are enqueued. Nothing waits before the end, but for
-    long plans and host steps: each wait wakes a thread, 50 us and more on a CPU.
+    Holds the device's lock while it enqueues commands. Waits only at the end, except for long plans
+    and host steps: each wait wakes a thread, which takes 50 us and more on a CPU.
 
     Attributes:
-        feeds: A contiguous array of the planned dtype and shape, or a tensor, per graph input.
-            They stay as they are until the end; a donated tensor is used up.
-        outputs: Names of the wanted outputs, and whether each stays on the device.
-        recorder: Runs the steps where a profile is wanted.
-        stop: Ends a long run before its time.
-        call: Starts it, or waits for it.
-        ended: Called at its end, whatever that is.
-        detached: Whether the call that started it is through with it.
-        enqueued: Whether all of it is in the queue.
+        feeds: A contiguous array of the planned dtype and shape, or a tensor, per graph input. Not
+            to be changed until the end; a donated tensor loses its memory.
+        outputs: Names of the requested outputs, and whether each stays on the device.
+        recorder: Runs the steps if a profile is requested; else None.
+        stop: Cancels a long run.
+        call: Call that starts the execution, or waits for it; None if there is none.
+        ended: Called at the end, also after an error.
+        detached: Whether `detach` was called: no call waits for the end.
+        enqueued: Whether all commands are in the queue.
     """
 
     bound: BoundPlan
@@ -74,12 +78,15 @@ class Execution:
         self._moves = Transfers(self.bound)
 
     def run(self) -> dict[str, Feed]:
-        """From start to finish.
+        """Starts and finishes the execution.
+
+        Returns:
+            An array, or a tensor if it stays on the device, per requested output.
 
         Raises:
-            NumberError: A kernel met an index, or the like, out of range.
-            DeviceError: The driver fails, or has no room (OutOfMemoryError). What was enqueued
-                before has ended.
+            NumberError: A kernel found an index or length out of range.
+            DeviceError: The driver fails, or is out of memory (OutOfMemoryError). Commands
+                enqueued before have ended.
             ClrtError: `stop` was requested.
         """
         self.call = self.call or ActiveCall()
@@ -89,14 +96,14 @@ class Execution:
         return results
 
     def _note_seconds(self) -> None:
-        """What it took; beside others it would have taken less."""
-        bound, took = self.bound, time.perf_counter() - self._began_s
+        """Records the duration in the plan; beside other runs, only if it is a new minimum."""
+        bound, seconds = self.bound, time.perf_counter() - self._began_s
         alone = self._nth == bound.session.connection.begun
-        if alone or bound.seconds_a_run is None or took < bound.seconds_a_run:
-            bound.seconds_a_run = took
+        if alone or bound.seconds_a_run is None or seconds < bound.seconds_a_run:
+            bound.seconds_a_run = seconds
 
     def start(self) -> None:
-        """Enqueues it; waits only where the plan takes long, or the host computes a step.
+        """Enqueues the commands; waits only if the plan takes long or has host steps.
 
         Raises:
             DeviceError, ClrtError: As `run`.
@@ -120,7 +127,7 @@ class Execution:
             raise
 
     def finish(self) -> dict[str, Feed]:
-        """Waits for the end, and gives the results; again, where it was asked before.
+        """Waits for the end and returns the results, or raises its error; repeatable.
 
         Raises:
             NumberError, DeviceError: As `run`.
@@ -141,17 +148,20 @@ class Execution:
 
     @property
     def lane(self) -> RunQueue:
-        """The queue that it is in."""
+        """Queue that the execution runs in."""
         return self.bound.lane
 
     @property
     def rank(self) -> int:
-        """0 for one that is enqueued as a whole; long ones, and more so others, give way to it."""
+        """Priority; runs give way to those of lower rank.
+
+        0 if enqueued as a whole, 1 if enqueued in parts, 2 in the background.
+        """
         return 2 if self.lane.background else int(self._paced)
 
     @property
     def done(self) -> bool:
-        """Whether the device has done all of it."""
+        """Whether the device has completed all commands, or the call ended before enqueuing all."""
         last = self._moves.last
         if not self.enqueued:
             return self.is_left
@@ -161,35 +171,35 @@ class Execution:
         return bool(status <= cl.command_execution_status.COMPLETE)
 
     def detach(self) -> None:
-        """Has the device begin; nobody waits for the end now."""
+        """Flushes the queue and releases the execution from its call, which does not wait."""
         with self.bound.settling():
             self.lane.queue.flush()
         self.detached, self.call = True, None
 
     @property
     def has_ended(self) -> bool:
-        """Whether its memory is free."""
+        """Whether the execution has ended, so that its arena is free."""
         return self._ended
 
     @property
     def is_allocating(self) -> bool:
-        """Whether its plan is not bound yet, which takes memory."""
+        """Whether its plan still has to be bound, which allocates memory."""
         return not self._ended and not self.bound.ready
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody is at it: it is on its way alone, or an exception broke its call off."""
+        """Whether no call handles the execution: it is detached, or an exception ended its call."""
         return self.call is None or self.call.is_over
 
     @property
     def is_broken_off(self) -> bool:
-        """Whether an exception broke it off, and left its arena in any state."""
+        """Whether an exception interrupted it, which leaves the arena in an undefined state."""
         return not self.detached and not self._ended and self.is_left
 
     def await_end(self) -> None:
-        """Waits for the end of a run that is left; errors are for who asks for the results.
+        """Waits for the end of an execution that no call handles (`is_left`).
 
-        One that was broken off fails.
+        Errors are raised later by `finish`. An interrupted execution fails.
         """
         if self.detached:
             with suppress(Exception):
@@ -203,7 +213,7 @@ class Execution:
                 self._fail()
 
     def _bind(self) -> None:
-        """Has the plan bound; a fork waits for it."""
+        """Binds the plan; forks wait for it meanwhile."""
         connection = self.bound.session.connection
         with connection.lock:
             if connection.undrained_queues:
@@ -212,10 +222,10 @@ class Execution:
         self.bound.bind()
 
     def _begin(self) -> bool:
-        """Feeds the inputs, and enqueues all of a plan that is not long.
+        """Copies the inputs, and enqueues all commands unless the plan is enqueued in parts.
 
         Returns:
-            False where runs in other queues read what is donated; nothing is done then.
+            False, and nothing is done, if runs in other queues still read a donated input.
         """
         with self.bound.session.connection.lock:
             if _readers(self):
@@ -232,7 +242,7 @@ class Execution:
         return True
 
     def _feed(self) -> None:
-        """The inputs, after what broken runs have left."""
+        """Copies the inputs, after draining the commands of failed runs."""
         bound, connection = self.bound, self.bound.session.connection
         if connection.undrained_queues:
             connection.drain()
@@ -241,7 +251,7 @@ class Execution:
         self._began_s = time.perf_counter()
         connection.in_flight.add(self)
         connection.begun += 1
-        # A number that no other run began after, nor before and has not ended.
+        # Equals `begun` at the end only if no other run was in flight meanwhile.
         self._nth = connection.begun if len(connection.in_flight) == 1 else 0
         bound.broken = True
         self._moves.feed(self.feeds)
@@ -253,30 +263,30 @@ class Execution:
             moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:
-        """The steps, so that the run can end between two launches."""
+        """Enqueues the steps in parts, so that the run can be cancelled between two launches."""
         bound, connection = self.bound, self.bound.session.connection
         lock, give_way = connection.lock, partial(connection.give_way, self)
         costs, moves = bound.plan.costs, self._moves
         rate = bound.expected_s / max(sum(costs), 1)
-        pace = LaunchThrottle(self.lane, self.stop, give_way, rate)
-        left = iter(costs)
+        throttle = LaunchThrottle(self.lane, self.stop, give_way, rate)
+        remaining_costs = iter(costs)
         for step in bound.steps:
             if isinstance(step, HostStep):
                 moves.run_host(step)
-                pace.idle()
+                throttle.idle()
                 self.stop.check()
                 continue
-            cost = next(left)
-            pieces = step.pieces(pace.pieces(cost, bound.most_launch_s))
+            cost = next(remaining_costs)
+            pieces = step.pieces(throttle.pieces(cost, bound.most_launch_s))
             each = -(-cost // len(pieces))
             for offset, size in pieces:
-                pace.make_room(each)
+                throttle.make_room(each)
                 with lock:
                     event = cl.enqueue_nd_range_kernel(
                         moves.queue, step.kernel, size, step.local_size, offset
                     )
                 moves.last = event
-                pace.launched(event, each)
+                throttle.launched(event, each)
         self.stop.check()
 
     def _finish(self) -> None:
@@ -293,7 +303,7 @@ class Execution:
             self.lane.wait(self._moves.last)
 
     def _fail(self) -> None:
-        """What was donated is the caller's again; what it has in it is what the run left there."""
+        """Ends a failed run; donated tensors return to the caller, with undefined contents."""
         self._moves.drop()
         self._end()
 
@@ -308,23 +318,23 @@ class Execution:
 
 
 def _await_readers(run: Execution) -> None:
-    """Waits for runs in other queues that read what is donated to this one.
+    """Waits for runs in other queues that read tensors donated to this one.
 
     Raises:
-        InputError: One was interrupted for this run, and would end after it.
+        InputError: This run interrupts one of them (in a signal handler), which can only end later.
     """
     while readers := _readers(run):
-        own = None if run.call is None else run.call.thread
-        if any(r.call is not None and r.call.thread == own and not r.enqueued for r in readers):
+        thread = None if run.call is None else run.call.thread
+        if any(r.call is not None and r.call.thread == thread and not r.enqueued for r in readers):
             raise InputError(
                 "A run that was interrupted for this one reads a tensor that is donated; run it "
                 "once the other one has ended."
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _readers(run: Execution) -> list[Execution]:
-    """The runs in other queues that read what is donated to this one."""
+    """Returns the runs in other queues that read tensors donated to this one."""
     names = run.bound.plan.contract.donated
     if not names:
         return []
@@ -335,5 +345,5 @@ def _readers(run: Execution) -> list[Execution]:
         if isinstance(r, Execution)
         and r.lane is not run.lane
         and not r.done
-        and any(given is feed for given in r.feeds.values() for feed in donated)
+        and any(feed is tensor for feed in r.feeds.values() for tensor in donated)
     ]

@@ -1,4 +1,4 @@
-"""The caller's memory in a run: tensors read where they lie, donated, or left on the device."""
+"""`ExternalBuffers`: memory of a run outside of the arena: the caller's and outputs' tensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Feed: TypeAlias = "Array | DeviceTensor"
 
 @dataclass
 class ExternalBuffers:
-    """The memory of a plan's external values in one run. It is not used again while this lives.
+    """Holds the buffers of a plan's external values during a run, so the pool cannot reuse them.
 
     Attributes:
-        by_root: Of each external value.
+        by_root: Buffer of each external root value.
     """
 
     plan: Plan
@@ -31,11 +31,17 @@ class ExternalBuffers:
     _claimed: set[PooledBuffer] = field(default_factory=set)
 
     def take(self, feeds: Mapping[str, Feed]) -> dict[Value, TrackedBuffer]:
-        """The buffers of the external values: of tensors that are given, or new ones.
+        """Acquires a buffer for each external value: that of the fed tensor, or a new one.
+
+        Args:
+            feeds: Inputs of the run by name.
+
+        Returns:
+            The buffer of each external root value.
 
         Raises:
-            InputError: A tensor was donated to another run.
-            OutOfMemoryError: There is no room for a new one.
+            InputError: A tensor was donated to another run, or released.
+            OutOfMemoryError: A new buffer does not fit.
         """
         contract = self.plan.contract
         for root in self.plan.external:
@@ -52,7 +58,11 @@ class ExternalBuffers:
         return {root: lease.buffer for root, lease in self.by_root.items()}
 
     def claim(self, value: Value) -> DeviceTensor | None:
-        """A tensor in the memory where a value was computed; None where that is somebody else's."""
+        """Returns an output tensor that owns the value's external buffer.
+
+        None if the value is in the arena, or another tensor owns the buffer: the caller's input, or
+        an output claimed before.
+        """
         lease = self.by_root.get(self.plan.root(value))
         if lease is None or lease in self._claimed:
             return None
@@ -60,17 +70,17 @@ class ExternalBuffers:
         return DeviceTensor(value.dims, value.dtype, self.session, lease)
 
     def use_up(self) -> None:
-        """The tensors that were donated have no memory any more."""
+        """Takes the memory of the donated tensors, which callers can no longer use."""
         for tensor, _ in self._donated:
             tensor.lease = None
 
     def give_back(self) -> None:
-        """Of a run that failed: what was donated is the caller's again."""
+        """Returns the memory of donated tensors to the caller, after a run that failed."""
         for tensor, lease in self._donated:
             tensor.lease = lease
 
     def end(self) -> None:
-        """Lets go of all memory."""
+        """Drops the references to all buffers."""
         self.by_root.clear()
         self._donated.clear()
         self._claimed.clear()

@@ -1,4 +1,4 @@
-"""A graph run to its end: stage after stage, and the host's part between them."""
+"""`GraphRun`: runs a graph segment by segment, with the host's work at graph breaks between."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ from clrt.util.host_limits import check_iterations
 
 @dataclass
 class GraphRun:
-    """One run of a model.
+    """One run of a model. Nodes that the host drives run their graphs through it.
 
     Attributes:
-        graph: The model's.
-        stop: Ends it before its time.
-        call: That it belongs to.
-        recorder: Is told when its steps ran.
-        iterations: Of graphs that its nodes hold.
+        planner: Plans of the model.
+        room: Arenas of the model.
+        graph: Graph of the model, or one specialised for values of its inputs.
+        stop: Cancels the run.
+        call: Call that the run belongs to.
+        recorder: Records when steps run, if a profile is requested; else None.
+        iterations: Number of executions of subgraphs so far, which is limited.
     """
 
     planner: Planner
@@ -55,15 +57,15 @@ class GraphRun:
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
     ) -> Mapping[str, RuntimeValue]:
-        """The outputs of the model.
+        """Computes the outputs of the model.
 
         Args:
-            wanted: Names of the outputs, and whether each stays on the device.
-            donated: Names of inputs whose memory may be used up.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may use.
 
         Raises:
             InputError: An index, a length or the like is out of range.
-            OutOfMemoryError: There is no room for it; the model then holds no device memory.
+            OutOfMemoryError: The run does not fit; the model then holds no device memory.
             DeviceError: The driver fails.
             ClrtError: `stop` was requested.
         """
@@ -78,7 +80,14 @@ class GraphRun:
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
     ) -> tuple[dict[str, RuntimeValue], Execution] | None:
-        """What is there without a plan, and the rest enqueued; None if that takes more than that.
+        """Enqueues the run without waiting, if it is a single plan that is bound and short.
+
+        Args:
+            wanted, donated: As `outputs`.
+
+        Returns:
+            Outputs available without running a plan, and the execution that computes the others;
+            None if the run needs waits, planning or no plan at all.
 
         Raises:
             ClrtError: As `outputs`.
@@ -87,24 +96,31 @@ class GraphRun:
         bound = next(iter(stage.bound.values()), None)
         if stage.graph_break is not None or bound is None or not bound.ready or bound.is_paced:
             return None
-        there, missing = _split(self.graph, feeds, wanted)
+        available, missing = _split(self.graph, feeds, wanted)
         if not missing:
             return None
         execution = self._begin(stage, feeds, missing)
         execution.start()
         execution.detach()
-        return there, execution
+        return available, execution
 
     def run(self, graph: Graph, inputs: Sequence[RuntimeValue]) -> list[RuntimeValue]:
-        """The outputs of a graph that a node holds; what is computed stays on the device."""
+        """Runs a subgraph of a node; computed outputs stay on the device.
+
+        Args:
+            inputs: Value of each input of the graph, in order.
+
+        Returns:
+            Value of each output of the graph, in order.
+        """
         self.iterations += 1
         check_iterations(self.iterations, "The model")
         feeds = {
-            v.name: _held(v.type, x)
+            v.name: _coerce(v.type, x)
             for v, x in zip(graph.inputs, inputs, strict=True)
             if x is not None or isinstance(v.type, ContainerType)
         }
-        # The first iteration of a loop has arrays where the others have tensors: one plan for both.
+        # The first iteration of a loop gets arrays, the others tensors: convert to share one plan.
         on_device = {n: self._on_device(f) for n, f in feeds.items()}
         try:
             return list(self._run(graph, on_device, None, ()).values())
@@ -112,21 +128,21 @@ class GraphRun:
             raise traced(error, self.graph) from error
 
     def _on_device(self, value: RuntimeValue) -> RuntimeValue:
-        """An array that has axes as a tensor; all else as it is."""
+        """Uploads an array of rank 1 or more to a device tensor; returns other values unchanged."""
         if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind != "U":
             return self.room.session.tensor_of(value, DType.of(value.dtype))
         return value
 
     def read(self, value: RuntimeValue) -> Array:
-        """The elements of a tensor."""
+        """Returns the elements of a tensor as a host array."""
         return _on_host(value)
 
     def notes(self, graph: Graph) -> dict[Hashable, Any]:
-        """What ops have noted of a graph, kept as long as it is."""
+        """Returns a dict in which ops cache results about a graph, for the graph's lifetime."""
         return self.planner.notes.setdefault(graph, {})
 
     def optimise(self, graph: Graph) -> None:
-        """Optimises a graph in place, as that of the model was, and shares its constants."""
+        """Applies the model's passes to a graph in place, and shares its constants among plans."""
         with self.room.lock:
             self.planner.rewrite(graph)
             self.planner.adopt(graph)
@@ -138,11 +154,11 @@ class GraphRun:
         wanted: Mapping[str, bool] | None,
         donated: Collection[str],
     ) -> Mapping[str, RuntimeValue]:
-        """The outputs of a graph.
+        """Computes the outputs of a graph, segment by segment.
 
         Args:
-            wanted: None for all of them: what is computed stays on the device, and inputs and
-                constants where they are.
+            wanted: As `outputs`; None for all outputs, of which computed ones stay on the device,
+                and inputs and constants are returned as they are.
         """
         known: Mapping[str, Array] = NOTHING
         while True:
@@ -150,15 +166,15 @@ class GraphRun:
             stage = self._stage(graph, feeds, wanted, donated, known)
             graph_break = stage.graph_break
             if graph_break is not None and (later := _read_behind(graph_break) & set(donated)):
-                # The first part must not use up what is read behind the graph break.
+                # The segment must not reuse the memory of inputs that are read after the break.
                 stage = self._stage(graph, feeds, wanted, set(donated) - later, known)
                 graph_break = stage.graph_break
             if graph_break is None:
-                there, missing = _split(graph, feeds, wanted)
-                made = self._execute(stage, feeds, missing) if missing else {}
-                if wanted is not None and not there:
-                    return made
-                results = {**there, **made}
+                available, missing = _split(graph, feeds, wanted)
+                computed = self._execute(stage, feeds, missing) if missing else {}
+                if wanted is not None and not available:
+                    return computed
+                results = {**available, **computed}
                 return {n: results[n] for n in graph.output_names if n in results}
             feeds = self._pass_break(stage, graph_break, feeds)
             known = {n: _on_host(feeds[n]) for n in graph_break.known}
@@ -178,7 +194,7 @@ class GraphRun:
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]
         contract = HOST_ONLY
         if tensors or kept:
-            # Numbers alone are copied: a loop has them in both places.
+            # Scalars are copied: a loop has them on the host or on the device.
             on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
             contract = DeviceIo(on_device, on_device.intersection(donated), frozenset(kept))
         with self.room.lock:
@@ -187,18 +203,26 @@ class GraphRun:
     def _pass_break(
         self, stage: PlannedSegment, graph_break: GraphBreak, feeds: Mapping[str, RuntimeValue]
     ) -> dict[str, RuntimeValue]:
-        """All values there are once the host has done its part."""
-        kept = {n: n not in graph_break.reads for n in stage.plan.graph.output_names}
-        held = {**feeds, **(self._execute(stage, feeds, kept) if kept else {})}
-        held.update({n: _on_host(held[n]) for n in graph_break.reads})
+        """Runs a segment and the host's work at the graph break after it.
+
+        Returns:
+            `feeds` and all computed values by name.
+        """
+        outputs = {n: n not in graph_break.reads for n in stage.plan.graph.output_names}
+        values = {**feeds, **(self._execute(stage, feeds, outputs) if outputs else {})}
+        values.update({n: _on_host(values[n]) for n in graph_break.reads})
         for node in graph_break.host_driven:
-            held.update(self._drive(node, held))
-        return held
+            values.update(self._drive(node, values))
+        return values
 
     def _execute(
         self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Mapping[str, Feed]:
-        """Runs a stage where there is room for it."""
+        """Runs a segment; if it is out of memory, frees all other memory and tries once more.
+
+        Raises:
+            OutOfMemoryError: The segment does not fit; with donated inputs, at the first attempt.
+        """
         execution = self._begin(stage, feeds, outputs)
         was_ready = execution.bound.ready
         try:
@@ -211,7 +235,7 @@ class GraphRun:
             self.room.release()
             if stage.plan.contract.donated:
                 raise self.room.no_room(stage, error) from error
-        # Alone, without what other shapes and other models' results left behind.
+        # Again, after freeing what other shapes and released tensors occupied.
         try:
             return self._begin(stage, feeds, outputs).run()
         except OutOfMemoryError as error:
@@ -221,12 +245,12 @@ class GraphRun:
     def _begin(
         self, stage: PlannedSegment, feeds: Mapping[str, RuntimeValue], outputs: Mapping[str, bool]
     ) -> Execution:
-        # A plan has no inputs but tensors; the others are for the host.
+        # Plans read only tensors; other values are for host-driven nodes.
         tensors = cast(Mapping[str, Feed], feeds)
         return self.room.begin(stage, tensors, outputs, self.stop, self.recorder, self.call)
 
     def _drive(self, node: Node, feeds: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
-        """The outputs of a node that the host drives."""
+        """Computes the outputs of a host-driven node, by name."""
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
         if node.op.computes_on_host:
@@ -237,32 +261,39 @@ class GraphRun:
         if self.recorder is not None and node.op.computes_on_host:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
-        return {v.name: _held(v.type, x) for v, x in pairs}
+        return {v.name: _coerce(v.type, x) for v, x in pairs}
 
 
 def _split(
     graph: Graph, feeds: Mapping[str, RuntimeValue], wanted: Mapping[str, bool] | None
 ) -> tuple[dict[str, RuntimeValue], Mapping[str, bool]]:
-    """The outputs that are there without a plan, and the others with whether each stays."""
-    there = {
+    """Splits requested outputs into those available without a plan, and those to compute.
+
+    Args:
+        wanted: Outputs, and whether each stays on the device; None for all, on the device.
+
+    Returns:
+        Available values by name, and the other outputs with whether each stays on the device.
+    """
+    available = {
         n: _value(v, feeds)
         for n, v in zip(graph.output_names, graph.outputs, strict=True)
-        if v.type.on_host or (wanted is None and _is_there(v, feeds))
+        if v.type.on_host or (wanted is None and _is_available(v, feeds))
     }
     all_wanted = dict.fromkeys(graph.output_names, True) if wanted is None else wanted
-    if not there:
-        return there, all_wanted
-    return there, {n: stays for n, stays in all_wanted.items() if n not in there}
+    if not available:
+        return available, all_wanted
+    return available, {n: stays for n, stays in all_wanted.items() if n not in available}
 
 
 def _read_behind(graph_break: GraphBreak) -> set[str]:
-    """Names of the values that the host's nodes or the suffix read."""
+    """Returns the names of the values that host-driven nodes or the suffix read."""
     by_host = (v.name for n in graph_break.host_driven for v in n.inputs if v is not None)
     return {*by_host, *(v.name for v in graph_break.suffix.inputs)}
 
 
 def _on_host(value: RuntimeValue) -> Array:
-    """The elements of a tensor, wherever it lies."""
+    """Returns the elements of an array or device tensor as a host array."""
     return value.numpy() if isinstance(value, DeviceTensor) else np.asarray(value)
 
 
@@ -270,16 +301,16 @@ def _value(value: Value, feeds: Mapping[str, RuntimeValue]) -> RuntimeValue:
     return value.numbers if value.is_constant else feeds[value.name]
 
 
-def _is_there(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
-    """Whether no plan need run for a value."""
+def _is_available(value: Value, feeds: Mapping[str, RuntimeValue]) -> bool:
+    """Returns whether a value is known without running a plan: a constant or an input."""
     return value.has_numbers if value.is_constant else value.name in feeds
 
 
-def _held(type_: TensorType, value: RuntimeValue) -> RuntimeValue:
-    """A value in the form in which it waits for the next stage.
+def _coerce(type_: TensorType, value: RuntimeValue) -> RuntimeValue:
+    """Converts an array to the dtype of its type; returns other values unchanged.
 
     Raises:
-        ModelError: It is on the device and of another dtype: graphs of a node may say anything.
+        ModelError: A device tensor has another dtype: subgraphs may declare wrong types.
     """
     if value is None or isinstance(value, (list, dict)):
         return value

@@ -1,4 +1,4 @@
-"""Long runs: they can end between two launches."""
+"""Limits the work in a queue during long runs, so that they can be cancelled between launches."""
 
 from __future__ import annotations
 
@@ -11,39 +11,46 @@ from clrt.errors import ClrtError
 from clrt.runtime.opencl.device_context import RunQueue
 from clrt.runtime.opencl.driver import cl
 
-# A run that takes longer than this is one in whose midst somebody may want to stop it.
+# A run that takes longer, in seconds, is enqueued in parts so that it can be cancelled.
 LONG_S = 0.05
-# What one launch is to take at most on a device that may have a watchdog; and in the background,
-# where the desktop draws between two.
+# Maximum duration of one launch, in seconds, on a device that may have a watchdog; and in the
+# background, where the desktop draws between two launches.
 LAUNCH_S = 0.5
 BACKGROUND_LAUNCH_S = 0.05
-# What is in the queue takes twice this at most, and in the background this; or it is one launch.
+# Duration of a part, in seconds. The queue holds at most two parts, in the background one, or a
+# single longer launch.
 _PART_S = 0.01
-# For how long a run gives way before each part, or for what the part takes, if that is more: long
-# ones go on beside any number of short ones.
-_GIVE_S = 0.02
-_BACKGROUND_GIVE_S = 0.5
+# Maximum wait, in seconds, for other runs before each part; or the duration of the part before, if
+# longer. It is bounded, so that long runs make progress beside any number of short ones.
+_GIVE_WAY_S = 0.02
+_BACKGROUND_GIVE_WAY_S = 0.5
 
 
 class CancellationToken:
-    """Whether runs are to end before their time.
+    """Cancels runs between two launches.
 
     Attributes:
-        requested: Set by another thread than those that run.
+        requested: Whether cancellation was requested; any thread may set it.
     """
 
     def __init__(
         self, error: Callable[[], ClrtError], outer: CancellationToken | None = None
     ) -> None:
+        """Creates a token.
+
+        Args:
+            error: Creates the error that `check` raises.
+            outer: Token whose cancellation also cancels this one.
+        """
         self.requested = False
         self._error = error
         self._outer = outer
 
     def check(self) -> None:
-        """Ends the run where somebody asked for it.
+        """Raises an error if cancellation was requested.
 
         Raises:
-            ClrtError: Somebody did.
+            ClrtError: Cancellation was requested, of this token or of `outer`.
         """
         if self._outer is not None:
             self._outer.check()
@@ -55,13 +62,13 @@ NEVER = CancellationToken(ClrtError)
 
 
 class LaunchThrottle:
-    """Keeps what is in a queue short; whoever enqueues tells each launch.
+    """Limits the work in a queue; the caller announces and reports each launch.
 
-    Launches come in parts of about `_PART_S`, by what each costs in any one unit and how long those
-    before took. While one part runs the next is in the queue, so that the device never waits;
-    before a third there is a wait for the first, after which a signal's handler runs, `stop` is
-    asked, and other runs go first. A launch that takes longer than two parts is alone in the queue,
-    and so is each part in the background.
+    Launches form parts of about `_PART_S`, estimated from their costs, in any unit, and the time
+    per cost of earlier parts. While one part runs the next is in the queue, so that the device
+    never idles. Before a third part is enqueued, the host waits for the first, which lets signal
+    handlers run, checks `stop`, and gives way to other runs. A launch that takes longer than two
+    parts is alone in the queue, and so is each part in the background.
     """
 
     def __init__(
@@ -71,27 +78,36 @@ class LaunchThrottle:
         give_way: Callable[[float], bool],
         rate: float,
     ) -> None:
-        """Takes:
+        """Creates a throttle for one run.
 
-        give_way: Waits for others, for at most that many seconds; whether there were any.
-        rate: Seconds for each unit of cost, as far as they are known.
+        Args:
+            lane: Queue of the run.
+            stop: Token that cancels the run.
+            give_way: Waits for other runs, for at most the given seconds; returns whether it had
+                to.
+            rate: Estimated seconds per unit of cost.
         """
         self._lane = lane
         self._stop = stop
         self._give_way = give_way
         self._rate = rate
-        self._most_s = _PART_S if lane.background else 2 * _PART_S
+        self._limit_s = _PART_S if lane.background else 2 * _PART_S
         self._parts: deque[tuple[cl.Event, int]] = deque()
         self._last: cl.Event | None = None
         self._cost = 0
         self._began = time.perf_counter()
 
     def pieces(self, cost: int, most_s: float) -> int:
-        """In how many launches work of a cost takes no more than so long in each."""
+        """Returns the number of launches to split work into, so that each takes at most `most_s`.
+
+        Args:
+            cost: Cost of the whole work.
+            most_s: Maximum duration of a launch in seconds.
+        """
         return max(1, math.ceil(self._rate * cost / most_s))
 
     def make_room(self, cost: int) -> None:
-        """Waits until there is room in the queue for a launch of a cost.
+        """Waits until a launch of a cost may be enqueued.
 
         Raises:
             ClrtError: `stop` was requested.
@@ -100,28 +116,28 @@ class LaunchThrottle:
             self._lane.queue.flush()
             self._parts.append((self._last, self._cost))
             self._last, self._cost = None, 0
-        while self._parts and (sum(c for _, c in self._parts) + cost) * self._rate > self._most_s:
+        while self._parts and (sum(c for _, c in self._parts) + cost) * self._rate > self._limit_s:
             self._wait(*self._parts.popleft())
 
     def launched(self, event: cl.Event, cost: int) -> None:
-        """Notes a launch."""
+        """Records a launch that was enqueued."""
         if self._last is None and not self._parts:
             self._began = time.perf_counter()
         self._last, self._cost = event, self._cost + cost
 
     def idle(self) -> None:
-        """Notes that the queue was waited for."""
+        """Records that the queue is empty."""
         self._parts.clear()
         self._last, self._cost = None, 0
 
     def _wait(self, event: cl.Event, cost: int) -> None:
-        """Waits for the end of a part, and for other runs."""
+        """Waits for a part to end, updates the rate, and gives way to other runs."""
         self._lane.wait(event)
         self._stop.check()
         seconds = time.perf_counter() - self._began
         if cost:
             self._rate = max(seconds / cost, self._rate / 2)
         background = self._lane.background
-        if self._give_way(_BACKGROUND_GIVE_S if background else max(_GIVE_S, seconds)):
+        if self._give_way(_BACKGROUND_GIVE_WAY_S if background else max(_GIVE_WAY_S, seconds)):
             self._stop.check()
         self._began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The plans of a model: made for a set of shapes, and kept."""
+"""`Planner`: creates and caches the plans of a model, one for each set of input shapes."""
 
 from __future__ import annotations
 
@@ -37,30 +37,32 @@ from clrt.runtime.opencl.arena_memory import ArenaMemory
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
-# So many plans are kept, and more as long as they are small: a growing state has one an iteration.
-KEPT_PLANS = 64
-KEPT_PLAN_BYTES = 64 << 20
-MOST_PLANS = 4096
-# With the same shapes, before loops become part of their plan, which takes what so many then save.
+# Number of cached plans that are never evicted; more are kept, up to `MAX_PLANS`, within
+# `MAX_PLAN_BYTES`: a loop with a growing state has a plan for each iteration.
+MIN_CACHED_PLANS = 64
+MAX_PLAN_BYTES = 64 << 20
+MAX_PLANS = 4096
+# Number of runs with the same shapes before loops become part of their plan: planning them costs
+# about what that many later runs save.
 _FEW_RUNS = 12
-# What a plan without steps takes of the host's memory.
+# Host memory of a plan without steps, in bytes.
 _PLAN_BYTES = 8 << 10
 
-# `T_` macros by kernel.
+# `T_` macros and their values, by kernel entry point.
 Tunables = Mapping[str, Mapping[str, int]]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(eq=False)
 class PlannedSegment:
-    """A plan, and where the graph goes on after it.
+    """A plan up to a graph break, or to the end of the graph.
 
     Attributes:
+        graph_break: Break after the plan; None at the end of the graph.
         bound: The plan bound to arenas.
-        own_bytes: Of its plan's own device memory, as it was counted last.
-        kept: Whether it is among the plans that are kept.
-        runs: How many runs may still begin with it before it is planned anew for many; none where
-            that helps nothing.
+        own_bytes: Device memory of the bound plans besides weights and arenas, when last counted.
+        kept: Whether the segment is in the cache.
+        runs: Number of runs left before it is planned again with its loops; 0 if it has none.
     """
 
     plan: Plan
@@ -76,23 +78,23 @@ class PlannedSegment:
         self.runs = _FEW_RUNS if loops else 0
 
     def is_due(self) -> bool:
-        """Whether it is to be planned anew for the run that begins with it."""
+        """Counts a run; returns whether to plan the segment again, with its loops, for this run."""
         self.runs -= self.runs > 0
         return self.runs == 1
 
     @property
     def host_bytes(self) -> int:
-        """The host's memory that it takes as long as it is kept, roughly."""
+        """Approximate host memory of the segment in bytes."""
         return _PLAN_BYTES + self.plan.host_bytes
 
 
 class PlanCache:
-    """Stages by key, the least recently used first, and what they take together.
+    """Least-recently-used cache of planned segments, bounded by their number and memory.
 
     Attributes:
-        host_bytes: Of the host's memory, roughly.
-        own_bytes: Of the device's, besides what plans share.
-        latest: The stage used last, and what was asked for: mostly that is asked for again.
+        latest: Arguments and result of the last lookup, which most runs repeat; or None.
+        host_bytes: Approximate host memory of the segments.
+        own_bytes: Device memory of the segments besides weights and arenas.
     """
 
     def __init__(self) -> None:
@@ -105,25 +107,25 @@ class PlanCache:
 
     @property
     def kept_bytes(self) -> int:
-        """All of it; what a plan has on the device its graph has on the host, too."""
+        """Total size in bytes; device memory counts twice, as the graph has it on the host too."""
         return self.host_bytes + 2 * self.own_bytes
 
     def values(self) -> ValuesView[PlannedSegment]:
-        """The stages."""
+        """Returns the segments, least recently used first."""
         return self._stages.values()
 
     def get(self, key: Any) -> PlannedSegment | None:
-        """The stage of a key, which is now the one used last."""
+        """Returns the segment of a key and marks it as used; None if there is none."""
         return self._stages.use(key)
 
     def add(self, key: Any, stage: PlannedSegment) -> None:
-        """Keeps a stage."""
+        """Adds a segment; evicts others if the cache is full."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
         self.recount(stage)
 
     def drop(self, key: Any) -> None:
-        """Keeps a stage no longer."""
+        """Removes the segment of a key."""
         self._drop(self._stages.pop(key))
 
     def _drop(self, stage: PlannedSegment) -> None:
@@ -132,21 +134,21 @@ class PlanCache:
         self.own_bytes -= stage.own_bytes
 
     def recount(self, stage: PlannedSegment) -> None:
-        """Asks a stage anew what it has of the device: its first run makes what it lacks.
+        """Updates the device memory of a segment after its first run, which allocates it.
 
-        Of many stages that take much, those go that were used longest ago.
+        Evicts the least recently used segments if the cache is full.
         """
         if stage.kept:
-            own = sum(bound.own_bytes for bound in stage.bound.values())
-            self.own_bytes += own - stage.own_bytes
-            stage.own_bytes = own
-        while len(self) > KEPT_PLANS and (
-            len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
+            own_bytes = sum(bound.own_bytes for bound in stage.bound.values())
+            self.own_bytes += own_bytes - stage.own_bytes
+            stage.own_bytes = own_bytes
+        while len(self) > MIN_CACHED_PLANS and (
+            len(self) > MAX_PLANS or self.kept_bytes > MAX_PLAN_BYTES
         ):
             self._drop(self._stages.pop_oldest())
 
     def clear(self) -> None:
-        """Keeps none."""
+        """Removes all segments."""
         for stage in self._stages.values():
             stage.kept = False
         self._stages.clear()
@@ -155,15 +157,15 @@ class PlanCache:
 
 
 class Planner:
-    """Makes the plans of a graph, and of those its nodes hold.
+    """Creates and caches plans of a model's graph and of its subgraphs.
 
     Attributes:
-        kept: The plans made so far.
-        host_nodes: The nodes that computed on the host so far, by name, and why.
-        constants: Of the graph and those its nodes hold; plans share them.
-        limit: Bytes that the model may allocate on the device.
-        rewrite: Optimises a graph in place, as that of the model was.
-        notes: What ops that the host drives have noted of the graphs that they run.
+        kept: Cache of planned segments.
+        rewrite: Applies the model's passes to a graph in place.
+        notes: Results that host-driven ops cache about the graphs that they run.
+        host_nodes: Reason of each node that has run on the host, by its name.
+        constants: Constants of the model's graph and subgraphs, whose buffers plans share.
+        limit: Maximum bytes that the model may allocate on the device.
     """
 
     def __init__(
@@ -193,15 +195,15 @@ class Planner:
         known: Mapping[str, Array] = NOTHING,
         contract: DeviceIo = HOST_ONLY,
     ) -> PlannedSegment:
-        """A graph's first stage, kept.
+        """Returns the first segment of a graph from the cache, or plans it.
 
         Args:
-            shapes: Of the graph's inputs.
-            known: The elements of those that planning has to know.
-            contract: Which of its inputs and outputs are tensors on the device.
+            shapes: Shape of each input of the graph, by name.
+            known: Elements of the inputs that planning needs, by name.
+            contract: Which inputs and outputs are tensors on the device.
 
         Raises:
-            ClrtError: It cannot be planned, or not as `strict` asks.
+            ClrtError: The graph cannot be planned, or has nodes on the host and `strict` is set.
         """
         asked = (graph, contract, shapes)
         latest = self.kept.latest  # once: another thread may set it
@@ -218,11 +220,11 @@ class Planner:
             self._announce(stage.plan)
             self.kept.add(key, stage)
         elif stage.runs and stage.is_due():
-            again = self._for_many(stage, graph, shapes, known, contract)
-            if again is not None:
+            with_loops = self._plan_loops(stage, graph, shapes, known, contract)
+            if with_loops is not None:
                 self.kept.drop(key)
-                self.kept.add(key, again)
-                stage = again
+                self.kept.add(key, with_loops)
+                stage = with_loops
         self.kept.latest = None if known else (asked, stage)
         return stage
 
@@ -234,10 +236,10 @@ class Planner:
         known: Mapping[str, Array],
         contract: DeviceIo,
     ) -> PlannedSegment:
-        """A stage by a template, where there is one; else planned.
+        """Creates the first segment of a graph: from a template if possible, else by planning.
 
         Args:
-            family: What plans of a template have in common.
+            family: Key of the templates: graph, known elements and contract.
         """
         bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
         trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
@@ -252,7 +254,7 @@ class Planner:
             self._templates.begin(family, bindings, stage.plan)
         return stage
 
-    def _for_many(
+    def _plan_loops(
         self,
         stage: PlannedSegment,
         graph: Graph,
@@ -260,22 +262,22 @@ class Planner:
         known: Mapping[str, Array],
         contract: DeviceIo,
     ) -> PlannedSegment | None:
-        """The stage with loops as part of its plan; None where that cannot be, or has no room."""
+        """Plans a segment again, with its loops in the plan; None if impossible or too large."""
         assert stage.graph_break is not None
         stage.runs = 0
         try:
             plan, graph_break = self.plan(graph, shapes, known, contract, repeated=True)
-        except ClrtError:  # runs go on as they did
+        except ClrtError:  # runs keep using the plan without loops
             _LOG.debug("no plan for many runs of %s", graph.name, exc_info=True)
             return None
         loops = {n.name for n in stage.graph_break.host_driven}
-        left = set() if graph_break is None else {n.name for n in graph_break.host_driven}
+        remaining = set() if graph_break is None else {n.name for n in graph_break.host_driven}
         fits = self.memory(plan, graph_break).device_bytes <= self.limit
-        if not fits or loops <= left or plan.host_steps:
+        if not fits or loops <= remaining or plan.host_steps:
             return None
-        again = PlannedSegment(plan, graph_break)
-        again.runs = 0
-        return again
+        with_loops = PlannedSegment(plan, graph_break)
+        with_loops.runs = 0
+        return with_loops
 
     def plan(
         self,
@@ -286,24 +288,27 @@ class Planner:
         tunables: Tunables = NOTHING,
         repeated: bool = False,
     ) -> tuple[Plan, GraphBreak | None]:
-        """A plan that is not kept, and where the graph goes on.
+        """Plans the first segment of a graph, without caching it.
 
         Args:
-            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
-            repeated: Whether it is for many runs.
+            shapes, known, contract: As `stage`.
+            tunables: `T_` macros by kernel entry point, in place of the tuning records.
+            repeated: Whether the plan is for many runs, and so includes loops.
+
+        Returns:
+            The plan, and the graph break after it; None at the end of the graph.
         """
         bindings, donated = _bindings(graph, shapes, known), contract.donated
-        found = specialise_to_break(graph, bindings, shapes, known, donated, repeated)
-        first, graph_break = found
-        if graph_break is not None:  # what comes after may still read what is donated
+        first, graph_break = specialise_to_break(graph, bindings, shapes, known, donated, repeated)
+        if graph_break is not None:  # the suffix may still read donated inputs
             later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
-            left = frozenset(first.output_names).difference(graph_break.reads)
-            contract = replace(contract, donated=donated - later, device_outputs=left)
+            outputs = frozenset(first.output_names).difference(graph_break.reads)
+            contract = replace(contract, donated=donated - later, device_outputs=outputs)
 
         return self._make(contract, first, tunables), graph_break
 
     def _make(self, contract: DeviceIo, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
-        """The plan of a specialised graph."""
+        """Plans a specialised graph."""
 
         @cache
         def record(kernel: str) -> Mapping[str, int]:
@@ -312,20 +317,20 @@ class Planner:
         return make_plan(graph, self._caps, record, contract)
 
     def adopt(self, graph: Graph) -> None:
-        """Counts the constants of the model's graph, or one made of it, among what plans share."""
+        """Adds the constants of the model's graph, or of one derived from it, to `constants`."""
         self.constants |= {v for g in all_graphs(graph) for v in g.constants()}
 
     def forget(self) -> None:
-        """Keeps no plans, and nothing that they are made from."""
+        """Drops all plans and templates."""
         self.kept.clear()
         self._templates = Templates(self._caps.max_alloc_bytes)
 
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
-        """The memory that a plan needs, whether or not it has it."""
+        """Returns the memory that a plan needs, whether or not it is allocated."""
         return sizes.memory_of(plan, graph_break, self.constants)
 
     def at_batch(self, shapes: Shapes) -> Callable[[int], Shapes]:
-        """The input shapes of the model at another batch.
+        """Returns a function from a batch size to the model's input shapes at that batch size.
 
         Raises:
             InputError: Axis 0 of the inputs is fixed.
@@ -334,7 +339,11 @@ class Planner:
         return sizes.at_batch(inputs, bind_dims(inputs, shapes), shapes)
 
     def fitting_batch(self, shapes: Shapes, limit: int) -> int:
-        """The largest batch whose run takes at most `limit` bytes of the device; or 0."""
+        """Returns the largest batch size whose run needs at most `limit` device bytes; 0 if none.
+
+        Raises:
+            InputError: Axis 0 of the inputs is fixed.
+        """
         resized = self.at_batch(shapes)
 
         def needed(batch: int) -> int:
@@ -343,14 +352,22 @@ class Planner:
         return sizes.largest_batch(needed, limit)
 
     def fitting_batch_for(self, shapes: Shapes, limit: int | None = None) -> int | None:
-        """`fitting_batch` where these are shapes of the whole model and it has a batch."""
+        """Returns `fitting_batch`; None if `shapes` are not the model's, or its batch is fixed.
+
+        Args:
+            limit: Maximum device memory in bytes; None for the model's limit.
+        """
         if shapes.keys() == {v.name for v in self._graph.inputs}:
             with suppress(InputError):
                 return self.fitting_batch(shapes, self.limit if limit is None else limit)
         return None
 
     def _announce(self, plan: Plan) -> None:
-        """Says once which nodes run on the host, or refuses to under strict."""
+        """Warns, once per node, of nodes that run on the host.
+
+        Raises:
+            UnsupportedError: There are such nodes, and `strict` is set.
+        """
         new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
         if not new:
             return

@@ -1,4 +1,4 @@
-"""When each step of a run was on the device: plans run on a queue that keeps the time."""
+"""`Recorder`: runs plans on a profiling queue, and records when each step ran."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clrt.runtime.opencl.session import DeviceSession
 
 @dataclass(frozen=True)
 class Span:
-    """When something ran: nanoseconds of the host's `time.perf_counter_ns`."""
+    """Start and end of a step, in nanoseconds of the host's `time.perf_counter_ns`."""
 
     start_ns: int
     end_ns: int
@@ -28,7 +28,7 @@ class PlanRun:
     """One run of a plan.
 
     Attributes:
-        spans: A span per launch and host step, in the order of the plan.
+        spans: Span of each launch and host step, in the order of the plan.
     """
 
     bound: BoundPlan
@@ -37,7 +37,7 @@ class PlanRun:
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One computation of a node between plans, on the host."""
+    """One computation of a host-driven node between plans."""
 
     node: Node
     span: Span
@@ -45,7 +45,7 @@ class NodeRun:
 
 @dataclass
 class Recorder:
-    """Runs the steps of plans on a second queue of the session, and notes when they ran."""
+    """Runs the steps of plans on a profiling queue of the session, and records when they ran."""
 
     session: DeviceSession
     _runs: list[PlanRun | NodeRun] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Recorder:
             )
 
     def take(self) -> tuple[PlanRun | NodeRun, ...]:
-        """What ran since the last call, in order."""
+        """Returns the runs of plans and nodes since the last call, in order."""
         runs, self._runs = tuple(self._runs), []
         return runs
 
@@ -70,11 +70,15 @@ class Recorder:
         steps: Sequence[BoundLaunch | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> None:
-        """Runs the steps of a plan whose inputs have been enqueued on its own queue."""
+        """Runs the steps of a plan whose inputs were enqueued on its own queue.
+
+        Args:
+            run_host: Computes a host step.
+        """
         bound.lane.finish()
         try:
             spans = self._record(bound.lane, steps, run_host)
-        finally:  # what is left in this queue uses the arena, which the next run writes
+        finally:  # commands left in this queue use the arena, which the next run overwrites
             try:
                 self._queue.finish()
             except cl.Error:
@@ -110,14 +114,18 @@ class Recorder:
         return spans + self._wait(pending, began_ns)
 
     def record_node(self, node: Node, start_ns: int) -> None:
-        """Notes that the host has computed a node from a given time until now."""
+        """Records that the host computed a node from `start_ns` until now."""
         self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
 
     def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
-        """The spans of finished launches, the first of which was enqueued at `began_ns`."""
+        """Waits for launches and returns their spans.
+
+        Args:
+            began_ns: Host time at which the first launch was enqueued.
+        """
         self._queue.finish()
         if not events:
             return []
-        # OpenCL 1.2 has no common clock, but it says when it took the first command.
+        # OpenCL 1.2 has no clock in common with the host, but reports when a command was queued.
         shift = began_ns - events[0].profile.queued
         return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]

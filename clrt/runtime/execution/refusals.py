@@ -1,4 +1,4 @@
-"""Errors for runs that have no room on the device."""
+"""Out-of-memory errors that state the needed bytes and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from clrt.util.formatting import format_bytes, format_shapes
 def no_room(
     planner: Planner, stage: PlannedSegment, of: str, error: OutOfMemoryError | None = None
 ) -> OutOfMemoryError:
-    """The error for a stage over its model's limit, or for one that the driver gave no room.
+    """Returns the error for a segment that exceeds its model's limit, or that the driver refused.
 
     Args:
-        of: What gives the limit, "memory_limit allows" say.
-        error: Of the driver; None where the limit refuses it.
+        of: Words that name the limit, such as "memory_limit allows".
+        error: Error of the driver; None if the segment exceeds the limit.
     """
     plan, limit = stage.plan, planner.limit
     memory = planner.memory(plan, stage.graph_break)
@@ -34,7 +34,7 @@ def no_room(
 
 
 def over_budget(planner: Planner, stage: PlannedSegment) -> OutOfMemoryError:
-    """The error for a stage that does not fit beside what is held of the budget of all models."""
+    """Returns the error for a segment that exceeds what is left of the budget of all models."""
     memory = planner.memory(stage.plan, stage.graph_break)
     shapes = {v.name: v.dims for v in stage.plan.graph.inputs}
     left = max(int(min(BUDGET.left, BUDGET.limit or 0)), 0)

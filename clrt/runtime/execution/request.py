@@ -1,4 +1,4 @@
-"""What a user asks of a run, checked, and what becomes of its results."""
+"""`RunRequest`: the checked arguments of a run, and the conversion of its results for users."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from clrt.runtime.opencl.tensors import DeviceTensor, PooledBuffer
 
 @dataclass(slots=True)
 class RunRequest:
-    """A call of `Model.run` or `Model.submit`.
+    """Checked arguments of `Model.run` or `Model.submit`.
 
     Attributes:
-        wanted: Outputs that are computed, and whether each stays on the device.
-        donated: Names of inputs whose memory the run may use up.
-        names: Outputs for the user.
-        device_outputs: Whether these stay on the device.
-        held: Outputs that are, or are from, a container.
-        state: Takes over the others.
-        leases: The memory of the inputs that are donated.
+        feeds: Converted inputs by name, those of the state included.
+        wanted: Names of the outputs to compute, and whether each stays on the device.
+        donated: Names of inputs whose memory the run may use.
+        names: Names of the outputs to return.
+        device_outputs: Whether the returned outputs stay on the device.
+        held: Names of the model's outputs that are sequences, optionals or maps.
+        state: Receives its outputs after the run; None if there is none.
+        leases: Donated tensors and their memory.
     """
 
     feeds: Mapping[str, RuntimeValue]
@@ -47,10 +48,10 @@ class RunRequest:
         donate: Collection[str],
         state: State | None = None,
     ) -> RunRequest:
-        """A call with the arguments of `Model.run`.
+        """Checks and converts the arguments of `Model.run`.
 
         Raises:
-            InputError, ShapeError, DeviceError: One does not fit.
+            InputError, ShapeError, DeviceError: An argument does not match the model or device.
         """
         kept: tuple[str, ...] = ()
         if state is not None:
@@ -64,28 +65,29 @@ class RunRequest:
         wanted = dict.fromkeys(names, device_outputs)
         for name in kept:
             wanted[name] = True
-        given = [f for n in donated if isinstance(f := feeds[n], DeviceTensor)]
-        leases = tuple((tensor, tensor.held()) for tensor in given)
+        tensors = [f for n in donated if isinstance(f := feeds[n], DeviceTensor)]
+        leases = tuple((tensor, tensor.held()) for tensor in tensors)
         return cls(feeds, wanted, donated, names, device_outputs, signature.held, state, leases)
 
     def take_back(self) -> None:
-        """Of a call that was broken off, wherever: what was donated is the caller's again."""
+        """Returns the memory of donated tensors to the caller, after an interrupted call."""
         for tensor, lease in self.leases:
             if tensor.lease is None and not tensor.is_released:
                 tensor.lease = lease
 
     def for_user(self, results: Mapping[str, RuntimeValue]) -> dict[str, Any]:
-        """The results as `Model.run` returns them."""
+        """Updates the state, and returns the requested outputs as `Model.run` does."""
         if self.state is not None:
             self.state.update(results)
         return {n: _for_user(results[n], self.device_outputs, n in self.held) for n in self.names}
 
 
 def _for_user(value: RuntimeValue, device_outputs: bool, held: bool) -> Any:
-    """A result as `run` returns it: strings as objects, sequences as lists, maps as dicts.
+    """Converts a result for the user: strings to objects, sequences to lists, maps to dicts.
 
     Args:
-        held: Whether it is, or is from, a container: these hold inputs and constants themselves.
+        held: Whether the value is a container or in one: its arrays, which may be inputs or
+            constants, are copied.
     """
     if type(value) is np.ndarray and value.dtype.kind != "U" and not held:
         return value

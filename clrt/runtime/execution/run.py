@@ -1,4 +1,4 @@
-"""A run on its way: what `submit` gives."""
+"""`Run`: an asynchronous run of a model, as `Model.submit` returns it."""
 
 from __future__ import annotations
 
@@ -20,63 +20,64 @@ from clrt.runtime.execution.execution import Execution
 from clrt.runtime.execution.launch_throttle import CancellationToken
 from clrt.runtime.execution.request import RunRequest
 
-# How often a wait with a timeout looks: the device tells no time when it will be done.
-_LOOK_S = 0.0005
+# Polling interval, in seconds, of a wait with a timeout: OpenCL waits have none.
+_POLL_S = 0.0005
 
 
 class Pending(Protocol):
-    """What will have the outputs of a run."""
+    """Future outputs of a run: an `Enqueued` run, or the `Future` of a worker thread."""
 
     def done(self) -> bool:
-        """Whether `result` waits for nothing."""
+        """Returns whether `result` would return at once."""
 
     def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
-        """The outputs, or the error.
+        """Waits for the outputs and returns them, or raises the run's error.
 
         Raises:
-            TimeoutError: It is not done after `timeout` seconds.
+            TimeoutError: The run is not done after `timeout` seconds.
         """
 
 
 @dataclass(frozen=True)
 class Enqueued:
-    """A run that is on the device in whole.
+    """A run whose commands are all in the device's queue.
 
     Attributes:
-        there: Outputs for which nothing is computed.
-        graph: The model's.
+        available: Outputs that need no computation.
+        graph: Graph that runs, for the messages of errors.
     """
 
     execution: Execution
-    there: Mapping[str, RuntimeValue]
+    available: Mapping[str, RuntimeValue]
     graph: Graph
 
     def done(self) -> bool:
-        """Whether `result` waits for nothing."""
+        """Returns whether `result` would return at once."""
         return self.execution.done
 
     def result(self, timeout: float | None = None) -> Mapping[str, RuntimeValue]:
-        """The outputs.
+        """Waits for the outputs and returns them.
 
         Raises:
-            TimeoutError, NumberError, DeviceError: As `Run.wait`.
+            TimeoutError: The run is not done after `timeout` seconds.
+            NumberError, DeviceError: As `Execution.run`.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while end is not None and not self.execution.done:
             if time.monotonic() > end:
                 raise TimeoutError
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         try:
-            return {**self.there, **self.execution.finish()}
+            return {**self.available, **self.execution.finish()}
         except NumberError as error:
             raise traced(error, self.graph) from error
 
 
 class Run:
-    """A run of a model on its way, from `Model.submit`.
+    """An asynchronous run of a model, from `Model.submit`.
 
-    `await` it, or take its `future`, where more than one thing is waited for. The arrays that went
-    into it stay as they are until it is done. Who drops it before lets it go on.
+    `await` it, call `wait`, or use its `future` to wait for several things. Do not change the input
+    arrays until it is done. Dropping the object does not cancel the run.
     """
 
     def __init__(self, pending: Pending, stop: CancellationToken, request: RunRequest) -> None:
@@ -91,18 +92,18 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` gives its results, or its error, at once."""
+        """Whether `wait` would return, or raise the run's error, at once."""
         return self._pending.done()
 
     def wait(self, timeout: float | None = None) -> dict[str, Any]:
-        """The outputs, as `Model.run` returns them.
+        """Waits for the outputs and returns them as `Model.run` does.
 
         Args:
-            timeout: Seconds to wait at most; None for as long as it takes.
+            timeout: Maximum wait in seconds; None for no limit.
 
         Raises:
-            RunTimeoutError: It is not done by then, and goes on.
-            CancelledError: It was cancelled before its end.
+            RunTimeoutError: The run is not done by then; it continues.
+            CancelledError: The run was cancelled before its end.
             ClrtError: As `Model.run`.
         """
         _check_seconds(timeout)
@@ -115,17 +116,20 @@ class Run:
         return self._request.for_user(results)
 
     def wait_or_stop(self, timeout: float) -> dict[str, Any]:
-        """The outputs, or the end of the run; see `Model.run`.
+        """Waits for the outputs; cancels the run if the wait times out or is interrupted.
+
+        Args:
+            timeout: Maximum wait in seconds.
 
         Raises:
-            RunTimeoutError: It is not done after so many seconds.
+            RunTimeoutError: The run was not done after `timeout` seconds.
             ClrtError: As `wait`.
         """
         try:
             return self.wait(timeout)
         except (RunTimeoutError, KeyboardInterrupt) as error:
             self._stop.requested = True
-            if self._request.donated:  # they are the caller's again when this ends
+            if self._request.donated:  # wait: the end of the run returns them to the caller
                 with suppress(CancelledError):
                     return self.wait()
             if isinstance(error, KeyboardInterrupt):
@@ -136,26 +140,26 @@ class Run:
             ) from error
 
     def future(self) -> Future[dict[str, Any]]:
-        """The outputs as a future, for `concurrent.futures.wait` and callbacks.
+        """Returns the outputs as a future, for `concurrent.futures.wait` and callbacks.
 
-        To cancel the future cancels the run.
+        Cancelling the future cancels the run.
         """
         with self._lock:
             if self._future is None:
                 self._future = Future()
-                self._future.add_done_callback(self._follow)
+                self._future.add_done_callback(self._cancel_with)
                 if isinstance(self._pending, Future):
                     self._pending.add_done_callback(self._fulfil)
-                else:  # the device tells no thread when it is done
+                else:  # a thread has to wait for the device
                     Thread(target=self._fulfil, args=(self._pending,), name="clrt-wait").start()
             return self._future
 
-    def _follow(self, future: Future[dict[str, Any]]) -> None:
+    def _cancel_with(self, future: Future[dict[str, Any]]) -> None:
         if future.cancelled():
             self._stop.requested = True
 
     def _fulfil(self, pending: Pending) -> None:
-        """Gives the future what came of the run."""
+        """Sets the future's result or exception from a finished run; waits if it is not done."""
         assert self._future is not None
         try:
             results = self._request.for_user(pending.result())
@@ -170,20 +174,20 @@ class Run:
         return self._awaited().__await__()
 
     async def _awaited(self) -> dict[str, Any]:
-        import asyncio  # a tenth of what it takes to import clrt
+        import asyncio  # takes a tenth of the time to import clrt
 
         future = asyncio.wrap_future(self.future())
         try:
             return await future
         except asyncio.CancelledError:
-            if self._request.donated:  # they are the caller's again when this ends
+            if self._request.donated:  # wait: the end of the run returns them to the caller
                 await asyncio.to_thread(self.cancel)
             raise
 
     def cancel(self) -> None:
-        """Ends it between two launches, and returns when the device has done those before.
+        """Cancels the run between two launches, and waits for those already enqueued.
 
-        A run that is on the device in whole, of at most 50 ms, goes to its end.
+        A run that was enqueued as a whole, which takes at most 50 ms, completes.
         """
         self._stop.requested = True
         with suppress(Exception):

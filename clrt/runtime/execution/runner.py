@@ -1,4 +1,4 @@
-"""Runs the graph of a model: on this thread, or on their way while it goes on."""
+"""`Runner`: runs a model in the calling thread or asynchronously, and closes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
 from clrt.ops.base import RuntimeValue
-from clrt.runtime.execution.arena_pool import MOST_ARENAS, ArenaPool
+from clrt.runtime.execution.arena_pool import MAX_ARENAS, ArenaPool
 from clrt.runtime.execution.branch_specializer import Branches
 from clrt.runtime.execution.graph_run import GraphRun
 from clrt.runtime.execution.launch_throttle import CancellationToken
@@ -22,10 +22,10 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util.active_calls import ActiveCall
 
-# How long `close` waits for runs in other threads.
+# Maximum time, in seconds, that `close` waits for runs in other threads.
 _CLOSE_S = 1.0
-# How often a run that waits for others looks whether it was stopped.
-_LOOK_S = 0.05
+# Polling interval, in seconds, of runs that wait for others: whether they were cancelled.
+_POLL_S = 0.05
 
 
 def _closed() -> ClrtError:
@@ -37,20 +37,21 @@ def _cancelled() -> ClrtError:
 
 
 def _readers(feeds: Mapping[str, RuntimeValue], donated: Collection[str]) -> list[Future[Any]]:
-    """The runs on threads of their own that read what is donated."""
+    """Returns the asynchronous runs in other threads that still read donated tensors."""
     tensors = [feeds[name] for name in donated]
     return [run for t in tensors if isinstance(t, DeviceTensor) for run in tuple(t.readers)]
 
 
 class Runner:
-    """The runs of a model.
+    """Starts, tracks and ends the runs of a model.
 
     Attributes:
-        planner: Makes and keeps its plans.
-        room: Its memory on the device.
-        stop: Ends all of its runs.
-        check: What must hold before there is any result; raises a ModelError.
-        lock: Held while what the runs share is changed, never while the device computes.
+        planner: Creates and caches plans.
+        room: Memory of the model on the device.
+        stop: Cancels all runs of the model.
+        check: Completes the check of a compiled model's bytes before the first result is returned;
+            raises ModelError if they are damaged. None if nothing is left to check.
+        lock: Lock to hold while shared state changes; never held while the device computes.
     """
 
     def __init__(
@@ -62,9 +63,14 @@ class Runner:
         own_limit: int | None,
         background: bool,
     ) -> None:
-        """
+        """Creates the planner and the memory of a model.
+
         Args:
-            rewrite: Optimises such a graph in place, as `graph` was.
+            graph: Optimised graph of the model.
+            rewrite: Applies the passes of `graph` to another graph in place.
+            strict: Whether nodes without a kernel are errors.
+            own_limit: Limit of device memory in bytes; None for the device's memory.
+            background: Whether runs give way to those of other models.
         """
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
@@ -86,13 +92,13 @@ class Runner:
         recorder: Recorder | None = None,
         stop: CancellationToken | None = None,
     ) -> Mapping[str, RuntimeValue]:
-        """The outputs of the model, computed on this thread.
+        """Computes outputs of the model in the calling thread.
 
         Args:
-            wanted: Names of the outputs, and whether each stays on the device.
-            donated: Names of inputs whose memory may be used up.
-            recorder: Is told when the steps ran.
-            stop: Ends the run; by default what ends all.
+            wanted: Names of the requested outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory the run may use.
+            recorder: Records when steps run; None for no profile.
+            stop: Cancels the run; by default the model's own, which cancels all runs.
 
         Raises:
             InputError: The model is closed, or a number is out of range.
@@ -111,18 +117,18 @@ class Runner:
         before: Collection[Future[Any]],
         recorder: Recorder | None = None,
     ) -> Mapping[str, RuntimeValue]:
-        """The outputs of the model.
+        """Computes outputs of the model; see `run`.
 
         Args:
-            before: Runs that end before this one begins. They were all submitted before it, so
-                that no two wait for each other.
+            before: Runs to wait for first. They were all submitted earlier, so that no two runs
+                wait for each other.
         """
         call = self._enter(ActiveCall(), "profile" if recorder else "run")
         try:
-            while before and wait(before, _LOOK_S).not_done:
+            while before and wait(before, _POLL_S).not_done:
                 stop.check()
-            task, feeds = self._task(feeds, stop, call, recorder)
-            found = task.outputs(feeds, wanted, donated)
+            graph_run, feeds = self._graph_run(feeds, stop, call, recorder)
+            outputs = graph_run.outputs(feeds, wanted, donated)
             if self.check is not None:
                 self.check()
                 self.check = None
@@ -130,7 +136,7 @@ class Runner:
             self._end(call, error)
             raise
         self._leave(call)
-        return found
+        return outputs
 
     def submit(
         self,
@@ -139,13 +145,17 @@ class Runner:
         donated: Collection[str] = (),
         in_worker: bool = False,
     ) -> tuple[Pending, CancellationToken]:
-        """A run on its way, and what ends it.
+        """Starts an asynchronous run.
 
-        A short one is enqueued on this thread; one with work for the host in its midst, or with
-        waits, goes on in another.
+        A short run is enqueued in this thread; one that needs planning, waits or host work runs in
+        a worker thread.
 
         Args:
-            in_worker: Whether any does: this thread plans and waits for nothing then.
+            wanted, donated: As `run`.
+            in_worker: Whether to use a worker thread in any case, so that this one never waits.
+
+        Returns:
+            The run, and a token that cancels it.
 
         Raises:
             InputError: The model is closed.
@@ -169,38 +179,38 @@ class Runner:
         donated: Collection[str],
         in_worker: bool,
     ) -> Pending:
-        """A run on its way."""
+        """Enqueues a run in this thread if that needs no waits, else submits it to a worker."""
         before = _readers(feeds, donated)
         if not in_worker and not before:
-            task, needed = self._task(feeds, stop, call)
-            begun = task.begin(needed, wanted, donated)
+            graph_run, graph_feeds = self._graph_run(feeds, stop, call)
+            begun = graph_run.begin(graph_feeds, wanted, donated)
             if begun is not None:
-                there, execution = begun
-                return Enqueued(execution, there, task.graph)
+                available, execution = begun
+                return Enqueued(execution, available, graph_run.graph)
         with self.lock:
             if self._workers is None:
-                self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
+                self._workers = ThreadPoolExecutor(MAX_ARENAS, "clrt-run")
             worker = self._workers.submit(self._run, feeds, wanted, donated, stop, before)
         for feed in feeds.values():
             if isinstance(feed, DeviceTensor):
                 feed.readers.add(worker)
-                worker.add_done_callback(feed.readers.discard)  # it keeps the results
+                worker.add_done_callback(feed.readers.discard)  # the future holds the results
         return worker
 
-    def _task(
+    def _graph_run(
         self,
         feeds: Mapping[str, RuntimeValue],
         stop: CancellationToken,
         call: ActiveCall,
         recorder: Recorder | None = None,
     ) -> tuple[GraphRun, Mapping[str, RuntimeValue]]:
-        """A run of the graph that its inputs choose, and those of them that this takes."""
+        """Creates a run of the graph specialised for these inputs; returns it with its inputs."""
         with self.lock:
             graph, feeds = self._branches.chosen(feeds)
         return GraphRun(self.planner, self.room, graph, stop, call, recorder), feeds
 
     def trim(self) -> None:
-        """Frees what runs have left; see `Model.trim`.
+        """Frees arenas and plans; see `Model.trim`.
 
         Raises:
             InputError: The model is closed.
@@ -216,10 +226,10 @@ class Runner:
         self._leave(call)
 
     def recover(self) -> None:
-        """Repairs what calls have left that an exception broke off, if there are any.
+        """Cleans up after calls that an exception such as KeyboardInterrupt ended anywhere.
 
-        What they had on the device ends, and what runs leave for later ones is forgotten: plans
-        and arenas, of which any may be half made. Weights are each there in whole, or not at all.
+        Waits for their commands on the device, and drops plans and arenas, which may be incomplete.
+        Weights are kept: each is either complete or absent.
         """
         if any(call.is_over for call in tuple(self._calls)):
             self._repair()
@@ -233,8 +243,9 @@ class Runner:
         self.room.ends.wake()
 
     def _end(self, call: ActiveCall, error: BaseException) -> None:
-        """Ends a call that failed. One that was broken off is repaired; where an exception breaks
-        this off, too, the next call does it.
+        """Ends a call that failed, and cleans up unless it failed with an error of clrt's own.
+
+        If another exception interrupts the cleanup, the next call does it.
         """
         if isinstance(error, ClrtError):
             self._leave(call)
@@ -244,7 +255,10 @@ class Runner:
         self._leave(None)
 
     def _enter(self, call: ActiveCall, action: str) -> ActiveCall:
-        """Begins a call; nothing is freed until `_leave`.
+        """Registers a call, so that `close` frees nothing until `_leave`.
+
+        Args:
+            action: Verb for the message, such as "run".
 
         Raises:
             InputError: The model is closed.
@@ -270,33 +284,33 @@ class Runner:
             self._free()
 
     def close(self) -> None:
-        """Ends the runs and frees the device memory; see `Model.close`."""
+        """Cancels all runs and frees the device memory; see `Model.close`."""
         self.stop.requested = True
         if not self._session.connection.usable:
             return
         self.recover()
-        own, end = get_ident(), time.monotonic() + _CLOSE_S
+        this_thread, end = get_ident(), time.monotonic() + _CLOSE_S
         while True:
             with self.lock:
-                # In a signal's handler the run of this thread goes on after it.
-                others = any(call.thread != own for call in self._calls)
+                # A run of this thread that a signal handler interrupts can only end after it.
+                others = any(call.thread != this_thread for call in self._calls)
                 frees = not self._calls
                 ticket = self.room.ends.enter()
             if not others or time.monotonic() > end:
                 break
-            ticket.acquire(timeout=_LOOK_S)
+            ticket.acquire(timeout=_POLL_S)
         if frees:
             self._free()
 
     def _free(self) -> None:
-        self.room.await_detached()  # without the lock, which their end takes
+        self.room.await_detached()  # without the lock, which ending runs acquire
         self.room.close()
         if self._workers is not None:
             self._workers.shutdown(wait=False)
             self._workers = None
 
     def after_fork_in_child(self) -> None:
-        """No other thread is at the model there."""
+        """Replaces locks and forgets calls in a fork, where other threads do not exist."""
         self.lock = self.room.lock = RLock()
         self._calls = []
         self._workers = None

@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, dtypes and shapes, and inputs checked against them."""
+"""Inputs and outputs of a model: names, dtypes and shapes; checks and converts a call's inputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class TensorSpec:
     """An input or output of a model.
 
     Attributes:
-        dtype: Of the tensor; of those inside where it is a sequence or an optional; of the values
-            of a map.
-        shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
+        dtype: Dtype of the tensor, of the elements of a sequence or optional, or of the values of
+            a map.
+        shape: Size, or text of a symbolic dim, per axis; None if the rank is unknown.
         kind: "tensor", "sequence" (a list), "optional" (a value or None) or "map" (a dict).
-        key: Of the keys of the map that it is, or has inside.
+        key: Dtype of the keys of a map, or of the maps in a container; None if there is no map.
     """
 
     name: str
@@ -51,7 +51,7 @@ class TensorSpec:
 
 
 def symbol_places(graph: Graph) -> dict[str, list[str]]:
-    """Where each symbol stands in the shapes of the inputs, as "input_ids axis 0"."""
+    """Returns the input axes at which each symbol occurs, as "input_ids axis 0"."""
     places: dict[str, list[str]] = {}
     for value in graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -61,15 +61,21 @@ def symbol_places(graph: Graph) -> dict[str, list[str]]:
 
 
 def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
-    """Symbols as people read them: exporters call them s18 and s41."""
+    """Formats symbols with the axes of each: exporters' names alone, such as s18, say little.
+
+    Args:
+        places: From `symbol_places`.
+    """
     return ", ".join(f"{symbol} ({', '.join(where)})" for symbol, where in places.items())
 
 
 class Signature:
-    """The inputs and outputs of a graph on a device.
+    """The inputs and outputs of a model on a device; checks and converts inputs of calls.
 
     Attributes:
-        held: Names of the outputs that are, or are from, a container.
+        inputs: Description of each input, in order.
+        outputs: Description of each output, in order.
+        held: Names of the outputs that are sequences, optionals or maps.
     """
 
     def __init__(self, graph: Graph, session: DeviceSession) -> None:
@@ -83,10 +89,13 @@ class Signature:
         self._session = session
 
     def wanted(self, outputs: Sequence[str] | None) -> list[str]:
-        """The names of the outputs to compute.
+        """Checks requested output names and returns them as a list.
+
+        Args:
+            outputs: Names of outputs; None for all.
 
         Raises:
-            InputError: There is none of a name.
+            InputError: The model has no output of a name.
         """
         names = self._outputs
         if outputs is None:
@@ -100,10 +109,17 @@ class Signature:
         return wanted
 
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, RuntimeValue]:
-        """The inputs as plans take them; see `Model.run`.
+        """Checks the inputs of a call and converts them to the model's dtypes.
+
+        Args:
+            inputs: As in `Model.run`: by name, or the only input itself.
+
+        Returns:
+            A contiguous array, a device tensor, list, dict or None for each input.
 
         Raises:
-            InputError, DeviceError: One is missing, unknown, or does not fit.
+            InputError: An input is missing, unknown, or of the wrong kind or dtype.
+            DeviceError: A tensor is on another device.
         """
         if not isinstance(inputs, Mapping):
             if len(self.inputs) != 1:
@@ -119,10 +135,14 @@ class Signature:
         }
 
     def on_device(self, name: str, given: Any) -> DeviceTensor:
-        """A tensor on the device for an input: of an array, or zeros of a shape.
+        """Creates a device tensor for an input of the model.
+
+        Args:
+            given: An array, or a shape (tuple or list) for zeros.
 
         Raises:
-            InputError, DeviceError: It does not fit.
+            InputError: The model has no tensor input of this name, or `given` does not match it.
+            DeviceError: `given` is a tensor on another device, or the driver fails.
         """
         spec = next((s for s in self.inputs if s.name == name), None)
         if spec is None or spec.kind != "tensor":
@@ -135,10 +155,13 @@ class Signature:
         return self._session.tensor_of(array, spec.dtype)
 
     def donated(self, feeds: Mapping[str, RuntimeValue], names: Collection[str]) -> frozenset[str]:
-        """Names of inputs whose memory a run may use up.
+        """Checks the names of donated inputs and returns them as a set.
+
+        Args:
+            feeds: From `feeds`.
 
         Raises:
-            InputError: One is no input on the device, or is given to two inputs.
+            InputError: An input is not a live `DeviceTensor`, or is fed to two inputs.
         """
         names = [names] if isinstance(names, str) else list(names)
         for name in names:
@@ -155,10 +178,10 @@ class Signature:
         return frozenset(names)
 
     def check_names(self, given: Mapping[str, Any]) -> None:
-        """Whether every input is named, and no other.
+        """Checks that a call names exactly the model's inputs.
 
         Raises:
-            InputError: It is not so.
+            InputError: An input is missing or unknown.
         """
         names = self._names
         if given.keys() == names:
@@ -192,7 +215,7 @@ class Signature:
         if not isinstance(given, Mapping):
             raise InputError(f"{title}; pass a dict.")
         columns = []
-        for what, items, dtype in (
+        for role, items, dtype in (
             ("keys", list(given), type_.key),
             ("values", list(given.values()), type_.dtype),
         ):
@@ -201,7 +224,7 @@ class Signature:
                 array = self._tensor(replace(spec, dtype=dtype), items)
             if array is None or array.shape != (len(items),):
                 shown = reprlib.repr(items)
-                raise InputError(f"{title}; its {what} {shown} are not {dtype} without loss.")
+                raise InputError(f"{title}; its {role} {shown} are not {dtype} without loss.")
             columns.append(np.asarray(array).tolist())
         return dict(zip(*columns, strict=True))
 
@@ -225,7 +248,7 @@ class Signature:
         if given is None:
             raise InputError(f"Input {spec} is None, which only an optional may be.")
         try:
-            # Else NumPy makes text of numbers beside text.
+            # Without `object`, NumPy would convert numbers in a list of text to text.
             as_objects = isinstance(given, (list, tuple)) and spec.dtype is DType.STRING
             array = np.asarray(given, object if as_objects else None)
             is_list = not isinstance(given, np.ndarray)
@@ -242,13 +265,16 @@ class Signature:
             return np.asarray(array, target, order="C")
         except InputError:
             raise
-        except (TypeError, ValueError, RuntimeError) as error:  # torch's tensors raise the last
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError
             reason = str(error).rstrip(".")
             raise InputError(f"Input '{spec.name}' is no array: {reason}.") from error
 
 
 def _holds(array: Array, dtype: DType) -> bool:
-    """Whether a dtype holds the numbers of a list; floats are rounded: Python has one size."""
+    """Returns whether a dtype can represent the numbers of a list.
+
+    Floats may be rounded, since Python has a single size of them, but not overflow.
+    """
     if array.dtype.kind in "SU":
         return False
     with np.errstate(invalid="ignore", over="ignore"):
@@ -259,21 +285,28 @@ def _holds(array: Array, dtype: DType) -> bool:
 
 
 def _strings(array: Array, spec: TensorSpec) -> Array:
-    """Text of Python or NumPy as the host computes with it."""
+    """Converts str or bytes (UTF-8) elements to the host's text array; checks that all are text.
+
+    Raises:
+        InputError: An element is not text.
+    """
     if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
         array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
     wrong = [x for x in array.flat if not isinstance(x, str)]
     if wrong:
-        found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
-        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
+        reason = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
+        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {reason}.")
     return text_array(array.reshape(-1).tolist(), array.shape)
 
 
 def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape that a user gave.
+    """Converts a shape passed by a user to a tuple of ints.
+
+    Args:
+        name: Input that the shape is for, for the message.
 
     Raises:
-        InputError: It is none.
+        InputError: A dim is negative or not an integer.
     """
     try:
         dims = tuple(operator.index(d) for d in shape)
@@ -288,7 +321,11 @@ def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The number of each symbol, from the actual input shapes.
+    """Returns the size of each symbol in the input shapes, solved from the actual shapes.
+
+    Args:
+        inputs: Inputs of the graph, with symbolic shapes.
+        shapes: Actual shape of each input by name.
 
     Raises:
         ShapeError: A rank or dim differs from the model's, or two inputs disagree on a symbol.
@@ -347,5 +384,5 @@ def _spec(name: str, value: Value) -> TensorSpec:
 
 
 def _near(name: object, names: Sequence[str]) -> str:
-    found = difflib.get_close_matches(str(name), names, 1)
-    return f" Did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(str(name), names, 1)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,4 +1,4 @@
-"""State: tensors that stay on a device from run to run, such as the cache of a language model."""
+"""`State`: tensors that stay on a device from run to run, such as a language model's KV cache."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 
 class State(Mapping[str, DeviceTensor]):
-    """Inputs of a model that hold what outputs of the run before were; see `Model.new_state`.
+    """Device tensors that feed outputs of one run as inputs of the next; see `Model.new_state`.
 
-    A run may write to their memory: where an output is computed in the place of its input, as by
-    TensorScatter, nothing is copied and nothing allocated. One run uses a state at a time.
+    Runs may overwrite their memory: an output that is computed in place of its input, as by
+    TensorScatter, needs no copy and no allocation. One run uses a state at a time.
 
     Attributes:
-        pairs: Names of inputs, and of the outputs that take their place.
+        pairs: Name of the output that replaces each input, by name of the input.
     """
 
     def __init__(self, pairs: Mapping[str, str], tensors: Mapping[str, DeviceTensor]) -> None:
@@ -33,14 +33,14 @@ class State(Mapping[str, DeviceTensor]):
         return len(self._tensors)
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{n}: {t.dtype}{list(t.shape)}" for n, t in self._tensors.items())
-        return f"<clrt.State {held}>"
+        tensors = ", ".join(f"{n}: {t.dtype}{list(t.shape)}" for n, t in self._tensors.items())
+        return f"<clrt.State {tensors}>"
 
     def feeds(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of a run with those that the state holds.
+        """Returns the inputs of a run: `inputs` and the tensors of the state.
 
         Raises:
-            InputError: One of them is given, too.
+            InputError: `inputs` is not a dict, or has an input that the state holds.
         """
         if not isinstance(inputs, Mapping):
             raise InputError("Pass the inputs beside a state as a dict by name.")
@@ -50,5 +50,5 @@ class State(Mapping[str, DeviceTensor]):
         return {**inputs, **self._tensors}
 
     def update(self, results: Mapping[str, Any]) -> None:
-        """Takes over the outputs of a run."""
+        """Replaces the tensors by the outputs of a run."""
         self._tensors = {name: results[output] for name, output in self.pairs.items()}

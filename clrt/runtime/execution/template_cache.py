@@ -1,4 +1,4 @@
-"""Templates of a model's plans, kept: a new shape is evaluated where one was planned before."""
+"""Caches plan templates of a model, from which plans for new shapes are evaluated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from clrt.plan.template import InstantiatedPlan, PlanTemplate
 from clrt.util.active_calls import RecencyDict
 
 _LOG = logging.getLogger(__name__)
-# Each is for sizes at which the same kernels run; one takes what a plan takes of the host's memory.
-MOST_TEMPLATES = 8
-# Graphs, and what is known of their inputs.
-MOST_FAMILIES = 16
+# Maximum number of templates per graph. Each serves the sizes at which the same kernels run, and
+# takes as much host memory as a plan.
+_MAX_TEMPLATES = 8
+# Maximum number of graphs (with what is known of their inputs) that have templates.
+_MAX_GRAPHS = 16
 
 
 @dataclass
@@ -24,46 +25,49 @@ class _GraphTemplates:
     """The templates of one graph.
 
     Attributes:
-        first: The plan that was made first, and its sizes.
-        tries: How many templates were made, or could not be made.
-        found: The one used last comes first.
+        first: Sizes of the first plan, and the plan itself.
+        tries: Number of attempts to create a template.
+        templates: Templates, most recently used first.
     """
 
     first: tuple[Bindings, Plan]
     tries: int = 0
-    found: list[PlanTemplate] = field(default_factory=list)
+    templates: list[PlanTemplate] = field(default_factory=list)
 
 
 class Templates:
-    """Gives plans from the second shape of a graph on; the first is planned as it is."""
+    """Evaluates plans from templates, from the second shape of a graph on.
+
+    Methods identify a graph by a hashable `key`, which includes what is known of its inputs.
+    """
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
         self._families: RecencyDict[Hashable, _GraphTemplates] = RecencyDict()
 
     def plan(self, key: Hashable, bindings: Bindings) -> InstantiatedPlan | None:
-        """A plan of a graph; None where it has to be planned.
+        """Evaluates a plan of a graph from a cached template; None if none serves these sizes.
 
         Args:
-            bindings: A number for each symbol of the input shapes.
+            bindings: Size of each symbol in the input shapes.
         """
         family = self._families.use(key)
         if family is None:
             return None
-        for template in family.found:
+        for template in family.templates:
             plan = template.at(bindings, self._max_slab_bytes)
             if plan is not None:
-                family.found.remove(template)
-                family.found.insert(0, template)
+                family.templates.remove(template)
+                family.templates.insert(0, template)
                 return plan
         return None
 
     def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
-        """Takes note of the first plan of a graph, which its templates have to give."""
+        """Records the first plan of a graph, which its templates must reproduce."""
         if key in self._families:
             return
         self._families[key] = _GraphTemplates((bindings, plan))
-        if len(self._families) > MOST_FAMILIES:
+        if len(self._families) > _MAX_GRAPHS:
             self._families.pop_oldest()
 
     def learn(
@@ -73,32 +77,33 @@ class Templates:
         make: Callable[[], Plan],
         trace: Callable[[], PlanTemplate | None],
     ) -> Plan | None:
-        """A plan of a graph by a template made for it; None where it has to be planned.
+        """Traces a new template at these sizes and returns its plan; None if planning is required.
 
-        A template must give a plan that was made without it: the first, or where other kernels run
-        at its sizes, this one. Code that loses a trace makes one that does not, and the graph then
-        has none.
+        The template is checked against a plan made without it: the first plan of the graph, or if
+        other kernels run at its sizes, the plan for `bindings`. A template traced through code that
+        loses the trace fails the check; the graph then gets no more templates.
 
         Args:
-            make: Makes the plan without a template.
-            trace: Makes a template of the plan.
+            bindings: Size of each symbol in the input shapes.
+            make: Makes the plan for `bindings` without a template.
+            trace: Traces planning for `bindings`; None if that is not possible.
         """
         family = self._families.get(key)
-        if family is None or family.tries == MOST_TEMPLATES:
+        if family is None or family.tries == _MAX_TEMPLATES:
             return None
         family.tries += 1
         template = trace()
         if template is None:
             return None
-        own = template.at(bindings, self._max_slab_bytes)
-        sizes, plan = family.first
-        sized = template.at(sizes, self._max_slab_bytes)
-        if sized is None:
-            sizes, plan, sized = bindings, make(), own
-        if own is None or sized is None or not plans_equivalent(sized, plan):
+        result = template.at(bindings, self._max_slab_bytes)
+        sizes, expected = family.first
+        actual = template.at(sizes, self._max_slab_bytes)
+        if actual is None:
+            sizes, expected, actual = bindings, make(), result
+        if result is None or actual is None or not plans_equivalent(actual, expected):
             _LOG.debug("the template for %s is not what planning makes", sizes)
-            family.tries = MOST_TEMPLATES
-            family.found.clear()
+            family.tries = _MAX_TEMPLATES
+            family.templates.clear()
             return None
-        family.found.insert(0, template)
-        return own
+        family.templates.insert(0, template)
+        return result

@@ -1,4 +1,4 @@
-"""What one run copies: inputs to where kernels read them, results to where they are wanted."""
+"""`Transfers`: copies a run's inputs to the device, and its results to arrays or tensors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from clrt.runtime.opencl.tensors import DeviceTensor
 
 @dataclass(eq=False, slots=True)
 class Transfers:
-    """The copies of a run, in the queue of its plan.
+    """Enqueues the copies of a run, and holds the memory that it uses.
 
     Attributes:
-        leases: The memory of external values, where the plan has any.
-        last: The event of the run's last command, launches included.
-        slabs: The arena's memory, which the driver does not keep alive.
+        leases: Buffers of external values; None if the plan has none.
+        last: Event of the run's last command, launches included.
+        slabs: Buffers of the arena, which the driver does not keep alive.
     """
 
     bound: BoundPlan
@@ -39,25 +39,25 @@ class Transfers:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        """That of the plan."""
+        """Queue of the plan."""
         return self.bound.lane.queue
 
     @property
     def results(self) -> dict[str, Feed]:
-        """An array or a tensor per wanted output."""
+        """Array or device tensor of each requested output, by name."""
         return {name: result for name, (_, result) in self._results.items()}
 
     def _note(self, event: cl.Event) -> None:
-        """Keeps the event of a copy, which keeps the host's array."""
+        """Holds the event of a copy, which keeps the host array alive."""
         self.last = event
         self._events.append(event)
 
     def feed(self, feeds: Mapping[str, Feed]) -> None:
-        """Takes the memory that the run needs, and feeds the inputs; donated tensors are used up.
+        """Binds external buffers and copies the inputs; donated tensors lose their memory.
 
         Raises:
-            InputError: A tensor was donated to another run.
-            OutOfMemoryError: There is no room for an external value.
+            InputError: A tensor was donated to another run, or released.
+            OutOfMemoryError: An external value does not fit.
         """
         bound = self.bound
         self.slabs = tuple(bound.slabs.buffers)
@@ -87,7 +87,7 @@ class Transfers:
         self._note(cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False))
 
     def run_host(self, step: HostStep) -> None:
-        """Computes a node on the host, once what it reads is there."""
+        """Computes a node on the host: waits for its inputs, and uploads its outputs."""
         node = step.node
         assert isinstance(node.op, Op)
         inputs = [
@@ -103,10 +103,10 @@ class Transfers:
                 cl.enqueue_copy(self.queue, buffer, elements, dst_offset=offset)
 
     def read_back(self, outputs: Mapping[str, bool]) -> None:
-        """Enqueues what brings the results where they are wanted, and what kernels reported.
+        """Enqueues the copies of results and of the status words.
 
         Args:
-            outputs: Names of the wanted outputs, and whether each stays on the device.
+            outputs: Names of the requested outputs, and whether each stays on the device.
         """
         graph = self.bound.plan.graph
         for name, value in zip(graph.output_names, graph.outputs, strict=True):
@@ -118,22 +118,22 @@ class Transfers:
             self._note(self._status[1])
 
     def _keep(self, value: Value) -> DeviceTensor:
-        """A tensor for a value: where it was computed, or a copy."""
-        there = None if self.leases is None else self.leases.claim(value)
-        if there is not None:
-            return there
+        """Returns a device tensor for a value: its external buffer, or a copy from the arena."""
+        claimed = None if self.leases is None else self.leases.claim(value)
+        if claimed is not None:
+            return claimed
         bound, session = self.bound, self.bound.session
-        kept = session.tensor(value.dims, value.dtype)
-        if kept.nbytes:
+        copy = session.tensor(value.dims, value.dtype)
+        if copy.nbytes:
             buffer, offset = bound.bytes_of(value)
-            size = kept.nbytes
+            size = copy.nbytes
             self._note(
-                cl.enqueue_copy(self.queue, kept.buffer, buffer, src_offset=offset, byte_count=size)
+                cl.enqueue_copy(self.queue, copy.buffer, buffer, src_offset=offset, byte_count=size)
             )
-        return kept
+        return copy
 
     def _read(self, value: Value, *, wait: bool = False) -> Array:
-        """An array for the elements, which are there after `wait`, or at the end."""
+        """Returns an array that receives a value's elements: at once if `wait`, else at the end."""
         array = np.empty(value.dims, value.dtype.numpy)
         if array.nbytes and (wait or self.bound.host_memory(value) is None):
             buffer, offset = self.bound.bytes_of(value)
@@ -143,10 +143,10 @@ class Transfers:
         return array
 
     def complete(self) -> None:
-        """Once the queue is empty: what was reported, and the results that the host has there.
+        """Checks the status words and copies results that are in host memory; the run has ended.
 
         Raises:
-            NumberError: A kernel met an index, or the like, out of range.
+            NumberError: A kernel found an index or length out of range.
         """
         bound = self.bound
         with bound.settling():
@@ -161,13 +161,13 @@ class Transfers:
                     result[...] = host
 
     def drop(self) -> None:
-        """Of a run that failed: what was donated is the caller's again."""
+        """Drops the results of a failed run, and returns donated memory to the caller."""
         if self.leases is not None:
             self.leases.give_back()
         self._results = {}
 
     def end(self) -> None:
-        """Lets go of all memory but the results."""
+        """Drops the references to all memory but the results."""
         if self.leases is not None:
             self.bound.forget_external()
             self.leases.end()

@@ -207,8 +207,8 @@ def test_a_local_size_is_one_that_the_kernel_takes() -> None:
     bound = doubling(session)
     caps = replace(session.device.caps, kind="gpu")
     bound.session = replace(session, device=replace(session.device, caps=caps))
-    assert bound._local(Kernel(), 1) == (64,)
-    assert bound._local(Kernel(), 3) == (64, 1, 1)
+    assert bound._default_local_size(Kernel(), 1) == (64,)
+    assert bound._default_local_size(Kernel(), 3) == (64, 1, 1)
 
 
 @DEVICES
