@@ -1,4 +1,4 @@
-"""Zeros around the input of a convolution -> its own padding."""
+"""Pad of zeros before a convolution -> folded into its `pads`."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ class FoldPad(Pass):
             return Miss("the padding is computed", node)
         if node.op.auto_pad not in ("NOTSET", "VALID"):
             return Miss(f"the convolution pads {node.op.auto_pad}", node)
-        kept = None if axes is None or axes.numbers is None else [int(a) for a in axes.numbers]
-        begins, ends = pad.op.full_pads(len(x.shape), [int(p) for p in pads], kept)
+        pad_axes = None if axes is None or axes.numbers is None else [int(a) for a in axes.numbers]
+        begins, ends = pad.op.full_pads(len(x.shape), [int(p) for p in pads], pad_axes)
         if any((*begins[:2], *ends[:2])) or min(*begins, *ends) < 0:
             return Miss("the padding is not along spatial axes alone, or crops", node)
         added = (*begins[2:], *ends[2:])
-        own = node.op.pads if node.op.pads and node.op.auto_pad == "NOTSET" else (0,) * len(added)
+        conv_pads = (
+            node.op.pads if node.op.pads and node.op.auto_pad == "NOTSET" else (0,) * len(added)
+        )
         return Match(
             view,
             node,
             traversed_nodes=[pad],
-            payload=tuple(a + b for a, b in zip(own, added, strict=True)),
+            payload=tuple(a + b for a, b in zip(conv_pads, added, strict=True)),
         )
 
     def rewrite(self, match: Match) -> Patch:

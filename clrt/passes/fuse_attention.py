@@ -1,4 +1,4 @@
-"""softmax(Q K^T * scale + mask) V by head -> FusedAttention."""
+"""Multi-head softmax(Q K^T * scale + mask) V -> FusedAttention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,18 @@ from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, un
 
 @dataclass
 class _AttentionMatch:
-    """All that a match found; `final` is the node whose output is replaced."""
+    """Attention matched in a graph.
+
+    Attributes:
+        q: Queries before their heads were split.
+        k: Keys, likewise.
+        v: Values, likewise.
+        scores: Scaled and masked scores.
+        final: Node whose output is replaced: the product with the values, or the Transpose after
+            it.
+        nodes: All nodes of the pattern, which the rewrite makes dead.
+        nan_to_zero: Whether rows without any visible key become 0 instead of NaN.
+    """
 
     q: Heads
     k: Heads
@@ -43,18 +54,19 @@ class _AttentionMatch:
 
     @property
     def score_shape(self) -> Shape:
+        """Shape [B, H, Sq, Sk] of the scores."""
         return (self.q.batch, self.q.count, self.q.length, self.k.length)
 
 
 class FuseAttention(Pass):
-    """The softmax of scaled, masked scores times the values -> FusedAttention.
+    """MatMul(Softmax(scaled, masked scores), values) -> FusedAttention.
 
-    q, k and v are traced back to projections [B, S, H * D] (or columns of one), through the
-    Reshape and the Transpose that split the heads, and through the Expand that repeats those of k
-    and v where heads of q share them; or they are read by head, as rotations and caches leave
-    them. The scale may sit on the scores, on q, or on
-    q and k. Masks are added or chosen by Where; two are combined outside. A Where that turns NaN
-    into 0 becomes `nan_to_zero`.
+    q, k and v are traced back to projections [B, S, H * D] (or columns of one), through the Reshape
+    and Transpose that split the heads, and through the Expand that repeats heads of k and v in
+    grouped-query attention. Otherwise they are read as [B, H, S, D], as rotary embeddings and
+    caches produce them. The scale may be applied to the scores, to q, or to q and k. Masks are
+    added or applied by Where; several are combined before the fused op. A Where that replaces NaN
+    by 0 becomes `nan_to_zero`.
     """
 
     name = "fuse_attention"
@@ -71,17 +83,17 @@ class FuseAttention(Pass):
         values = as_product(user)
         if user is None or values is None or values.a is not weights:
             return None
-        found = _attention(view, node, user, [*nodes, user], nan_to_zero or guard is not None)
-        if isinstance(found, str):
-            return Miss(found, node)
-        if guard is not None and found.scores.masks != [guard]:
+        attention = _attention(view, node, user, [*nodes, user], nan_to_zero or guard is not None)
+        if isinstance(attention, str):
+            return Miss(attention, node)
+        if guard is not None and attention.scores.masks != [guard]:
             return Miss("rows become 0 by another mask than that of the scores", node)
-        return Match(view, node, replaced_nodes=found.nodes, payload=found)
+        return Match(view, node, replaced_nodes=attention.nodes, payload=attention)
 
     def rewrite(self, match: Match) -> Patch:
-        found, build = match.payload, match.builder(self.name)
-        assert isinstance(found, _AttentionMatch)
-        q, k, v = found.q, found.k, found.v
+        attention, build = match.payload, match.builder(self.name)
+        assert isinstance(attention, _AttentionMatch)
+        q, k, v = attention.q, attention.k, attention.v
         op = FusedAttention(
             num_heads=q.count,
             kv_num_heads=k.count,
@@ -90,19 +102,23 @@ class FuseAttention(Pass):
             q_offset=q.offset,
             k_offset=k.offset,
             v_offset=v.offset,
-            scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
-            softcap=float(np.float32(found.scores.softcap)),
-            nan_to_zero=found.nan_to_zero,
+            scale=float(np.float32(attention.scores.scale * q.scale * k.scale)),
+            softcap=float(np.float32(attention.scores.softcap)),
+            nan_to_zero=attention.nan_to_zero,
         )
         operands = [merged(build, heads) for heads in (q, k, v)]
-        mask = _mask(build, found)
+        mask = _mask(build, attention)
         value = build.add(op, *operands, mask)
-        old = found.final.output
+        old = attention.final.output
         return build.patch({old: reshape(build, value, old)})
 
 
 def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bool]:
-    """The weights, with Where(IsNaN(p), 0, p) behind the softmax taken in."""
+    """Looks through Where(IsNaN(p), 0, p) after a softmax.
+
+    Returns:
+        The attention weights, the nodes that compute them, and whether there is such a Where.
+    """
     weights = softmax.output
     users = view.users(weights)
     tests = [u for u in users if op_name(u) == "IsNaN"]
@@ -117,8 +133,12 @@ def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bo
 
 
 def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Value | None]:
-    """The weights, with Where(ReduceMax(mask) == -inf, 0, p) behind the softmax taken in, as the
-    body of ONNX's Attention has it; and that mask.
+    """Looks through Where(ReduceMax(mask) == -inf, 0, p) after a softmax.
+
+    The body of ONNX's Attention has this form.
+
+    Returns:
+        The attention weights, the nodes that compute them, and the mask; None without such a Where.
     """
     weights = softmax.output
     pick = view.only_user(weights)
@@ -137,6 +157,7 @@ def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], 
 def _attention(
     view: GraphView, softmax: Node, product: Node, nodes: list[Node], nan_to_zero: bool
 ) -> _AttentionMatch | str:
+    """Matches the attention around a softmax and the product with the values, or says why not."""
     rank = softmax.output.type.rank
     if softmax.output.dtype not in (DType.FLOAT32, DType.FLOAT16):
         return f"there is no attention kernel for {softmax.output.dtype}"
@@ -151,25 +172,25 @@ def _attention(
     assert keys is not None and values is not None
     if keys.trans_a or values.trans_a:
         return "the queries or the weights are transposed"
-    parts = [
+    results = [
         find_heads(keys.a, transposed=False),
         find_heads(keys.b, transposed=not keys.trans_b),
         find_heads(values.b, transposed=values.trans_b),
     ]
-    heads = [p for p in parts if isinstance(p, Heads)]
+    heads = [p for p in results if isinstance(p, Heads)]
     if len(heads) < 3:
-        return next(p for p in parts if isinstance(p, str))
+        return next(p for p in results if isinstance(p, str))
     q, k, v = heads
     final = _merging_transpose(view, product, q.count)
     if isinstance(final, str):
         return final
-    taken = list(dict.fromkeys([*scores.nodes, *nodes, final]))
-    found = _AttentionMatch(q, k, v, scores, final, taken, nan_to_zero)
-    return _disagreement(found) or found
+    replaced = list(dict.fromkeys([*scores.nodes, *nodes, final]))
+    attention = _AttentionMatch(q, k, v, scores, final, replaced, nan_to_zero)
+    return _disagreement(attention) or attention
 
 
 def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str:
-    """The node after which the heads are side by side again."""
+    """Returns the node after which heads are merged again; a reject reason if there is none."""
     rank = product.output.type.rank
     user = view.only_user(product.output)
     if user is not None and isinstance(user.op, Transpose) and rank == 4:
@@ -181,58 +202,60 @@ def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str
     return "its result is not transposed back to [B, S, H, D]"
 
 
-def _disagreement(found: _AttentionMatch) -> str | None:
-    q, k, v = found.q, found.k, found.v
+def _disagreement(attention: _AttentionMatch) -> str | None:
+    """Returns why q, k, v and masks do not fit one attention op; None if they do."""
+    q, k, v = attention.q, attention.k, attention.v
     if not (provably_equal(q.batch, k.batch) and provably_equal(k.batch, v.batch)):
         return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
     if not provably_equal(k.length, v.length):
         return f"there are {k.length} keys but {v.length} values"
-    seen = k.count * k.repeat
-    if k.count != v.count or k.repeat != v.repeat or q.repeat != 1 or seen not in (q.count, 1):
-        return f"{q.count} heads of q, {seen} of k, {v.count * v.repeat} of v"
+    num_heads = k.count * k.repeat
+    if k.count != v.count or k.repeat != v.repeat or q.repeat != 1 or num_heads not in (q.count, 1):
+        return f"{q.count} heads of q, {num_heads} of k, {v.count * v.repeat} of v"
     if q.size != k.size:
         return f"head sizes differ: {q.size} and {k.size}"
     if v.scale != 1.0:
         return "the values are scaled"
     if max(q.size, v.size) > MAX_HEAD_SIZE:
         return f"its heads are wider than {MAX_HEAD_SIZE}"
-    for entry in found.scores.masks:
+    for entry in attention.scores.masks:
         mask = entry.condition if isinstance(entry, Choice) else entry
         inner = _unexpanded(mask)
-        if inner.shape is None or not _broadcasts(inner.shape, found):
-            return f"mask '{mask.name}' {mask.type} does not broadcast to {found.score_shape}"
+        if inner.shape is None or not _broadcasts(inner.shape, attention):
+            return f"mask '{mask.name}' {mask.type} does not broadcast to {attention.score_shape}"
     return None
 
 
-def _aligned(shape: Shape, found: _AttentionMatch) -> list[tuple[Dim, Dim]]:
-    """Pairs of dims, aligned at the last; scores of rank 3 have no axis of heads."""
-    rank = found.scores.product.output.type.rank
-    target = found.score_shape if rank == 4 else (found.q.batch, *found.score_shape[2:])
+def _aligned(shape: Shape, attention: _AttentionMatch) -> list[tuple[Dim, Dim]]:
+    """Pairs mask and score dims, right-aligned; scores of rank 3 have no heads axis."""
+    rank = attention.scores.product.output.type.rank
+    target = attention.score_shape if rank == 4 else (attention.q.batch, *attention.score_shape[2:])
     return list(zip(reversed(shape), reversed(target), strict=False))
 
 
-def _broadcasts(shape: Shape, found: _AttentionMatch) -> bool:
-    rank = found.scores.product.output.type.rank
-    fits = all(provably_equal(d, 1) or provably_equal(d, t) for d, t in _aligned(shape, found))
+def _broadcasts(shape: Shape, attention: _AttentionMatch) -> bool:
+    """Whether a mask shape broadcasts to the scores."""
+    rank = attention.scores.product.output.type.rank
+    fits = all(provably_equal(d, 1) or provably_equal(d, t) for d, t in _aligned(shape, attention))
     return fits and len(shape) <= (rank or 0)
 
 
 def _unexpanded(mask: Value) -> Value:
-    """A mask before it was broadcast: the kernel broadcasts by strides."""
+    """Returns a mask before any Expand: the kernel broadcasts by strides."""
     while (expand := produced_by(mask, "Expand")) is not None:
         mask = expand.arg(0)
     return mask
 
 
-def _mask(build: Builder, found: _AttentionMatch) -> Value | None:
-    """What is added to the scores.
+def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
+    """Combines all masks into one that is added to the scores; None if there is none.
 
-    A choice also takes the place of the masks before it: where all keys of a row are masked, by one
-    or another, their scores are all that number.
+    A Where mask replaces the masks before it instead of adding to them: if all keys of a row are
+    masked, by any of the masks, all their scores must be the same number.
     """
     total: Value | None = None
-    number_type = found.scores.product.output.dtype.numpy
-    for mask in found.scores.masks:
+    number_type = attention.scores.product.output.dtype.numpy
+    for mask in attention.scores.masks:
         if isinstance(mask, Choice):
             kept = build.constant(np.zeros((), number_type)) if total is None else total
             level = build.constant(np.asarray(uniform(mask.number), number_type))
@@ -241,13 +264,14 @@ def _mask(build: Builder, found: _AttentionMatch) -> Value | None:
         else:
             added = _unexpanded(mask)
             total = added if total is None else build.add(Add(), total, added)
-    return None if total is None else _of_rank_4(build, total, found)
+    return None if total is None else _of_rank_4(build, total, attention)
 
 
-def _of_rank_4(build: Builder, mask: Value, found: _AttentionMatch) -> Value:
+def _of_rank_4(build: Builder, mask: Value, attention: _AttentionMatch) -> Value:
+    """Inserts a heads axis into a mask of scores without one."""
     shape = mask.shape
     assert shape is not None
-    if found.scores.product.output.type.rank == 4 or len(shape) < 3:
+    if attention.scores.product.output.type.rank == 4 or len(shape) < 3:
         return mask
     like = Value("", type(mask.type)(mask.dtype, (shape[0], 1, *shape[1:])))
     return reshape(build, mask, like)

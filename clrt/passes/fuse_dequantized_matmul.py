@@ -1,4 +1,4 @@
-"""MatMul with a dequantised constant -> MatMulNBits."""
+"""MatMul with a dequantized constant -> MatMulNBits, which reads the quantized weight."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-# Levels of MatMulNBits have no sign.
+# Added to quantized values to make them unsigned, as MatMulNBits stores them.
 _OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
 
 
 @dataclass(frozen=True)
 class _Weight:
+    """MatMulNBits and its constants: packed `levels`; `scales` and `zeros` `[N, blocks]`."""
+
     op: MatMulNBits
     levels: Array
     scales: Array
@@ -29,8 +31,8 @@ class _Weight:
 class FuseDequantizedMatmul(Pass):
     """A @ DequantizeLinear(constant of 4 or 8 bits) -> MatMulNBits.
 
-    What is small enough was folded before (4 bits never are). The weight then stays as it is in
-    memory, also while it is read for a few rows.
+    Small weights of 8 bits are folded to floats before this pass; the others stay quantized on the
+    device.
     """
 
     name = "fuse_dequantized_matmul"
@@ -45,24 +47,24 @@ class FuseDequantizedMatmul(Pass):
             return None
         if weight.arg(0).numbers is None or not weight.arg(0).is_constant:
             return None
-        found = _weight(weight)
-        if isinstance(found, str):
-            return Miss(found, node)
+        operands = _weight(weight)
+        if isinstance(operands, str):
+            return Miss(operands, node)
         shape = node.arg(0).shape
         if shape is None or len(shape) < 2 or weight.output.dtype is not node.arg(0).dtype:
             return Miss("A is a vector, or of another dtype", node)
-        return Match(view, node, payload=found)
+        return Match(view, node, payload=operands)
 
     def rewrite(self, match: Match) -> Patch:
-        build, found = match.builder(self.name), match.payload
-        assert isinstance(found, _Weight)
-        constants = [build.constant(a) for a in (found.levels, found.scales, found.zeros)]
-        y = build.add(found.op, match.root.arg(0), *constants)
+        build, operands = match.builder(self.name), match.payload
+        assert isinstance(operands, _Weight)
+        constants = [build.constant(a) for a in (operands.levels, operands.scales, operands.zeros)]
+        y = build.add(operands.op, match.root.arg(0), *constants)
         return build.patch({match.root.output: y})
 
 
 def _weight(node: Node) -> _Weight | str:
-    """The inputs of MatMulNBits, or why there are none."""
+    """Converts a DequantizeLinear to inputs of MatMulNBits, or returns a reject reason."""
     value, scale, zero = node.arg(0), node.arg(1), node.input(2)
     op = node.op
     assert isinstance(op, DequantizeLinear) and value.numbers is not None
@@ -81,17 +83,17 @@ def _weight(node: Node) -> _Weight | str:
         return f"blocks of {block} are no whole bytes"
     blocks, offset = -(-k // block), _OFFSETS[value.dtype]
     levels = value.numbers.astype(np.int16) + np.int16(offset)
-    made = MatMulNBits(k, n, bits, block)
+    product = MatMulNBits(k, n, bits, block)
     return _Weight(
-        made,
-        made.packed(levels.T.astype(np.uint8)),
+        product,
+        product.packed(levels.T.astype(np.uint8)),
         _by_column(scale.numbers, blocks, n),
         _zeros(zero, offset, blocks, n, node.output.dtype),
     )
 
 
 def _by_column(parameter: Array, blocks: int, n: int) -> Array:
-    """One number, `[N]`, or `[blocks, N]` as `[N, blocks]`."""
+    """Broadcasts one number, `[N]` or `[blocks, N]` to `[N, blocks]`."""
     whole = np.broadcast_to(
         parameter.reshape(-1, n) if parameter.size > 1 else parameter, (blocks, n)
     )
@@ -99,6 +101,6 @@ def _by_column(parameter: Array, blocks: int, n: int) -> Array:
 
 
 def _zeros(zero: Value | None, offset: int, blocks: int, n: int, dtype: DType) -> Array:
-    """Zero points of levels without a sign; floats, which hold all of them exactly."""
+    """Returns zero points `[N, blocks]` of unsigned values, as floats, which is exact."""
     numbers = np.zeros(()) if zero is None or zero.numbers is None else zero.numbers
     return _by_column(numbers.astype(np.float32) + offset, blocks, n).astype(dtype.numpy)

@@ -1,4 +1,4 @@
-"""Elementwise DAGs -> one Fused node each."""
+"""Fusion of elementwise DAGs into one kernel each (Fused)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.elementwise_program import MAX_STEPS, ProgramBuilder, Ref, operand_refs
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
 
+# Maximum number of operands of a fused node: buffer arguments of its kernel.
 MAX_OPERANDS = 8
 
 
 class FuseElementwise(Pass):
-    """A node and the producers that serve it alone -> Fused; numbers become literals.
+    """Elementwise node and producers that nothing else reads -> Fused; scalars become literals.
 
-    A producer joins where its shape is that of the result, or it has one element: then no work
-    is done more often than before. Rounding happens in memory: what a Cast rounds stays there, and
-    so does every float of 8 bits or less.
+    A producer is fused if it has the shape of the result or one element, so that nothing is
+    computed more often than before. Values that are rounded when stored stay in memory: results of
+    a Cast to narrow floats, and floats of 8 bits or less.
     """
 
     name = "fuse_elementwise"
@@ -33,7 +34,7 @@ class FuseElementwise(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not _can_join(node):
             return None
-        group = _JoinedNodes(view, node)
+        group = _FusionGroup(view, node)
         members, refused = group.members, ""
         while True:
             candidate, reason = group.candidate()
@@ -58,6 +59,7 @@ class FuseElementwise(Pass):
 
 
 def _can_join(node: Node) -> bool:
+    """Whether a node can be part of a fused node: elementwise, of known rank, not foldable."""
     return (
         is_elementwise(node)
         and node.output.shape is not None
@@ -67,8 +69,15 @@ def _can_join(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What a node adds to a program: operands, literals, and how many steps besides."""
+class _Contribution:
+    """Contribution of a node to a fused program.
+
+    Attributes:
+        operands: Values that it reads.
+        literals: Scalars that become steps, shared with other nodes.
+        steps: Number of other steps.
+        trouble: Why no kernel can be generated for it; None if one can.
+    """
 
     operands: frozenset[Value]
     literals: frozenset[IrOp]
@@ -76,15 +85,15 @@ class _Part:
     trouble: str | None
 
     @classmethod
-    def of(cls, node: Node) -> _Part:
+    def of(cls, node: Node) -> _Contribution:
         builder = _program([node])
         literals = builder.literals
         operands = frozenset(builder.inputs)
         return cls(operands, literals, builder.size - len(literals), builder.trouble())
 
 
-class _JoinedNodes:
-    """A node and the producers that joined it so far."""
+class _FusionGroup:
+    """Greedy fusion group: a root node and producers fused into it so far."""
 
     def __init__(self, view: GraphView, root: Node) -> None:
         self.members: dict[Node, None] = {}
@@ -95,24 +104,25 @@ class _JoinedNodes:
         self.add(root)
 
     def add(self, node: Node) -> None:
-        """Takes in a node."""
+        """Adds a node to the group."""
         self.members[node] = None
         self._operands, self._literals, self._steps = self._with(node)
 
     def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
-        part = self._part(node)
-        operands = (self._operands | part.operands) - {node.output}
-        return operands, self._literals | part.literals, self._steps + part.steps
+        """Returns operands, literals and number of other steps of the group with `node` added."""
+        contribution = self._contribution(node)
+        operands = (self._operands | contribution.operands) - {node.output}
+        return operands, self._literals | contribution.literals, self._steps + contribution.steps
 
-    def _part(self, node: Node) -> _Part:
+    def _contribution(self, node: Node) -> _Contribution:
         memo = self._view.memo
         if node not in memo:
-            memo[node] = _Part.of(node)
-        part: _Part = memo[node]
-        return part
+            memo[node] = _Contribution.of(node)
+        contribution: _Contribution = memo[node]
+        return contribution
 
     def candidate(self) -> tuple[Node | None, str]:
-        """A producer that can join, and why the last one refused could not."""
+        """Returns a producer to fuse, if any, and the reject reason of the last rejected one."""
         refused, members = "", self.members
         read = dict.fromkeys(v for m in members for v in m.inputs)
         for value in read:
@@ -136,11 +146,11 @@ class _JoinedNodes:
         operands, literals, steps = self._with(producer)
         if len(operands) > MAX_OPERANDS or steps + len(literals) > MAX_STEPS:
             return f"with '{value.name}' it would have too many operands or steps"
-        return self._part(producer).trouble
+        return self._contribution(producer).trouble
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node ends with a Cast to floats that are narrow in memory only."""
+    """Whether a node ends with a Cast to floats whose arithmetic is wider than their storage."""
     op, dtype = node.op, node.output.dtype
     last = op.steps[-1].op if isinstance(op, Fused) else op
     return isinstance(last, Cast) and dtype.is_float and dtype.compute != dtype.cl

@@ -1,4 +1,4 @@
-"""Elementwise work behind a product or convolution -> steps of its epilogue."""
+"""Elementwise nodes after a product or convolution -> steps of its epilogue."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.elementwise_program import ProgramBuilder, operand_refs
 from clrt.passes.matching import is_elementwise, keeps_shape
 
+# Maximum number of extra operands of an epilogue, such as bias and residual.
 MAX_EXTRAS = 6
 
 
 class FuseEpilogue(Pass):
-    """Bias, activation, residual, … on a result that nothing else reads -> its op's steps.
+    """Bias, activation, residual, … on a product that nothing else reads -> its epilogue.
 
-    The fused node takes the place of the elementwise one, whose inputs are all computed by then:
-    no cycle can come of it.
+    The fused node gets the position of the elementwise node, at which all inputs are computed: no
+    cycle can arise.
     """
 
     name = "fuse_epilogue"
@@ -32,28 +33,32 @@ class FuseEpilogue(Pass):
             return None
         miss: Miss | None = None
         for value in dict.fromkeys(v for v in node.inputs if v is not None):
-            made = value.producer
-            if made is None or not isinstance(made.op, EpilogueOp):
+            producer = value.producer
+            if producer is None or not isinstance(producer.op, EpilogueOp):
                 continue
-            found = _absorb(view, made, made.op, node)
-            if not isinstance(found, str):
-                return Match(view, node, replaced_nodes=[made, node], payload=(made, found))
-            miss = Miss(found, node)
+            result = _absorb(view, producer, producer.op, node)
+            if not isinstance(result, str):
+                return Match(
+                    view, node, replaced_nodes=[producer, node], payload=(producer, result)
+                )
+            miss = Miss(result, node)
         return miss
 
     def rewrite(self, match: Match) -> Patch:
-        made, builder = match.payload
-        assert isinstance(made, Node) and isinstance(made.op, EpilogueOp)
+        producer, builder = match.payload
+        assert isinstance(producer, Node) and isinstance(producer.op, EpilogueOp)
         assert isinstance(builder, ProgramBuilder)
-        build, leading = match.builder(self.name), made.op.num_fixed_inputs
-        own = [*made.inputs[:leading], *[None] * (leading - len(made.inputs))]
-        value = build.add(made.op.with_epilogue(builder.build()), *own, *builder.inputs[1:])
+        build, leading = match.builder(self.name), producer.op.num_fixed_inputs
+        fixed_inputs = [*producer.inputs[:leading], *[None] * (leading - len(producer.inputs))]
+        value = build.add(
+            producer.op.with_epilogue(builder.build()), *fixed_inputs, *builder.inputs[1:]
+        )
         return build.patch({match.root.output: value})
 
 
-def _absorb(view: GraphView, made: Node, op: EpilogueOp, node: Node) -> ProgramBuilder | str:
-    """The program of the op's own steps and then the node's, or why it cannot be."""
-    value = made.output
+def _absorb(view: GraphView, producer: Node, op: EpilogueOp, node: Node) -> ProgramBuilder | str:
+    """Appends an elementwise node to an op's epilogue; returns a reject reason if it cannot."""
+    value = producer.output
     if view.only_user(value) is not node:
         return f"the result '{value.name}' is used elsewhere, too"
     if not keeps_shape(value, node.output):
@@ -61,10 +66,12 @@ def _absorb(view: GraphView, made: Node, op: EpilogueOp, node: Node) -> ProgramB
     if value.dtype is not node.output.dtype:
         return f"it turns {value.dtype} into {node.output.dtype}"
     builder = ProgramBuilder([value])
-    own = [
-        builder.operand(v) for v in [value, *made.inputs[op.num_fixed_inputs :]] if v is not None
+    operands = [
+        builder.operand(v)
+        for v in [value, *producer.inputs[op.num_fixed_inputs :]]
+        if v is not None
     ]
-    result = builder.splice(op.epilogue, own)
+    result = builder.splice(op.epilogue, operands)
     last = builder.run(node.op, operand_refs(builder, node, {value: result}))
     assert last != result
     for extra in builder.inputs[1:]:
@@ -76,7 +83,7 @@ def _absorb(view: GraphView, made: Node, op: EpilogueOp, node: Node) -> ProgramB
 
 
 def _slower(builder: ProgramBuilder) -> str | None:
-    """Why the fast kernels of float32 would not take the epilogue."""
+    """Returns why the vectorised float32 kernels do not support the epilogue; None if they do."""
     dtypes = [v.dtype for v in builder.inputs]
     if dtypes[0] is not DType.FLOAT32 or can_vectorise(builder.build(), dtypes):
         return None

@@ -1,4 +1,4 @@
-"""Numbers quantised and dequantised at once -> RoundToScale, and their products RoundedMatMul."""
+"""Fake quantization: QuantizeLinear then DequantizeLinear -> RoundToScale; int8 RoundedMatMul."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from clrt.ops.pointwise.round_to_scale import RoundToScale
 from clrt.ops.pointwise.table import Add
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-# A level times a scale between these, divided by the scale, is the level again once it is rounded.
+# Range of scales s for which round(q * s / s) == q holds in float32 for every quantized value q.
 _SCALES = (2.0**-100, 2.0**100)
 
 
 class FuseRounding(Pass):
-    """DequantizeLinear(QuantizeLinear(x)) with the same scale -> RoundToScale(x): no bytes between.
+    """DequantizeLinear(QuantizeLinear(x)) with equal parameters -> RoundToScale(x).
 
-    It is elementwise and of floats, so that it goes on into what is around it.
+    RoundToScale is an elementwise op on floats, so it can be fused with neighboring nodes.
     """
 
     name = "fuse_rounding"
@@ -38,22 +38,23 @@ class FuseRounding(Pass):
         made = node.arg(0).producer
         if made is None or not isinstance(made.op, QuantizeLinear):
             return None
-        x = _rounded(node)
+        x = _unquantized(node)
         return Miss(x, node) if isinstance(x, str) else Match(view, node, payload=x)
 
     def rewrite(self, match: Match) -> Patch:
         build, node, x = match.builder(self.name), match.root, match.payload
         op, scale = node.op, node.arg(1).numbers
         assert isinstance(op, DequantizeLinear) and isinstance(x, Value) and scale is not None
-        numbers = (scale, *op.levels(node.arg(0).dtype, _zero(node)))
-        operands = [build.constant(_spread(np.asarray(n), op, x)) for n in numbers]
+        numbers = (scale, *op.levels(node.arg(0).dtype, _zero_points(node)))
+        operands = [build.constant(_broadcastable(np.asarray(n), op, x)) for n in numbers]
         return build.patch({node.output: build.add(RoundToScale(), x, *operands)})
 
 
 class FuseRoundedMatmul(Pass):
     """MatMul or Gemm(DequantizeLinear(x), DequantizeLinear(constant)) -> RoundedMatMul.
 
-    It reads what was quantised to x, or multiples of the scale as they are.
+    RoundedMatMul reads the floats that were quantized to x, or the dequantized floats, which are
+    multiples of the scale.
     """
 
     name = "fuse_rounded_matmul"
@@ -81,7 +82,7 @@ class FuseRoundedMatmul(Pass):
 
 @dataclass(frozen=True, eq=False)
 class RoundedProduct:
-    """The inputs of a RoundedMatMul, without a bias."""
+    """RoundedMatMul and its inputs, without bias; `scales` and `zeros` of B are `[N]`."""
 
     op: RoundedMatMul
     a: Value
@@ -91,7 +92,7 @@ class RoundedProduct:
 
 
 def rounded_product(node: Node) -> RoundedProduct | str | None:
-    """A product as one of integers, or why it is none; None where its operands are floats."""
+    """Matches a product of two DequantizeLinear; returns a reject reason, None for other nodes."""
     op = node.op
     if not isinstance(op, (MatMul, Gemm)):
         return None
@@ -112,11 +113,11 @@ def rounded_product(node: Node) -> RoundedProduct | str | None:
     a = node.arg(0)
     if a.dtype is not DType.FLOAT32 or a.type.rank is None or a.type.rank < 2:
         return f"A is {a.type}"
-    return _with_levels(left, right, transposed)
+    return _int8_product(left, right, transposed)
 
 
-def _with_levels(left: Node, right: Node, transposed: bool) -> RoundedProduct | str:
-    """The product of two DequantizeLinears."""
+def _int8_product(left: Node, right: Node, transposed: bool) -> RoundedProduct | str:
+    """Builds the int8 product of two DequantizeLinear; returns a reject reason if unsupported."""
     level = _number(left.arg(1))
     zero = 0 if left.input(2) is None else _number(left.arg(2))
     if left.arg(0).dtype not in BYTES or level is None or zero is None:
@@ -138,48 +139,56 @@ def _with_levels(left: Node, right: Node, transposed: bool) -> RoundedProduct | 
     if not 0 < k <= MOST_DEPTH or not n:
         return f"K is {k}; it is 1 to {MOST_DEPTH}"
     low, high = map(int, op.levels(left.arg(0).dtype, np.asarray(zero)))
-    x = _rounded(left)
+    x = _unquantized(left)
     return RoundedProduct(
         RoundedMatMul(int(transposed), level, low, high),
         left.output if isinstance(x, str) else x,
         b,
         np.array(np.broadcast_to(scales.reshape(-1), (n,))),
-        np.array(np.broadcast_to(_zero(right), (n,))),
+        np.array(np.broadcast_to(_zero_points(right), (n,))),
     )
 
 
-def _rounded(node: Node) -> Value | str:
-    """What a DequantizeLinear's input was quantised from with the same scale, or why it was not."""
-    made, op = node.arg(0).producer, node.op
+def _unquantized(node: Node) -> Value | str:
+    """Returns the float x of DequantizeLinear(QuantizeLinear(x)) with equal parameters.
+
+    Returns a reject reason if there is none, or scales or zero points differ.
+    """
+    quantize, op = node.arg(0).producer, node.op
     assert isinstance(op, DequantizeLinear)
-    if made is None or not isinstance(made.op, QuantizeLinear):
+    if quantize is None or not isinstance(quantize.op, QuantizeLinear):
         return "its input was not quantised"
-    x, before = made.arg(0), made.op
-    if node.arg(0).dtype.is_float or before.precision not in (None, DType.FLOAT32):
+    x, quantize_op = quantize.arg(0), quantize.op
+    if node.arg(0).dtype.is_float or quantize_op.precision not in (None, DType.FLOAT32):
         return f"{node.arg(0).type} is rounded in another way"
-    if any(v.dtype is not DType.FLOAT32 for v in (x, made.arg(1), node.arg(1), node.output)):
+    if any(v.dtype is not DType.FLOAT32 for v in (x, quantize.arg(1), node.arg(1), node.output)):
         return f"{x.type} is not float32"
-    scale, again = made.arg(1).numbers, node.arg(1).numbers
-    known = all(
+    scale, dequantize_scale = quantize.arg(1).numbers, node.arg(1).numbers
+    is_known = all(
         v is None or (v.is_constant and v.numbers is not None)
-        for n in (made, node)
+        for n in (quantize, node)
         for v in (n.arg(1), n.input(2))
     )
-    if not known or scale is None or again is None or not np.array_equal(scale, again):
+    if (
+        not is_known
+        or scale is None
+        or dequantize_scale is None
+        or not np.array_equal(scale, dequantize_scale)
+    ):
         return "scales differ, or are computed"
-    if not np.array_equal(_zero(made), _zero(node)):
+    if not np.array_equal(_zero_points(quantize), _zero_points(node)):
         return "zero points differ"
     rank = x.type.rank
     if scale.size > 1:
-        if rank is None or before.block_size or op.block_size:
+        if rank is None or quantize_op.block_size or op.block_size:
             return "it has scales by block, or no known rank"
-        if before.axis % rank != op.axis % rank:
+        if quantize_op.axis % rank != op.axis % rank:
             return "scales lie along other axes"
     return x
 
 
-def _spread(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
-    """A scale or bound in a shape that broadcasts against x."""
+def _broadcastable(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
+    """Reshapes a per-channel parameter so that it broadcasts against x."""
     if parameter.size == 1:
         return parameter.reshape(())
     rank = x.type.rank
@@ -188,8 +197,8 @@ def _spread(parameter: Array, op: DequantizeLinear, x: Value) -> Array:
     return parameter.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _zero(node: Node) -> Array:
-    """The zero points of a node, `[]` or `[n]`."""
+def _zero_points(node: Node) -> Array:
+    """Returns the zero points of a QuantizeLinear or DequantizeLinear, `[]` or `[n]`."""
     value = node.input(2)
     if value is None:
         dtype = node.arg(0).dtype if isinstance(node.op, DequantizeLinear) else node.output.dtype
@@ -199,6 +208,7 @@ def _zero(node: Node) -> Array:
 
 
 def _number(value: Value) -> float | None:
+    """Returns the number of a constant scalar or vector of one element, else None."""
     numbers = value.numbers if value.is_constant else None
     if numbers is None or numbers.size != 1 or numbers.ndim > 1:
         return None

@@ -1,4 +1,4 @@
-"""GELU written out in primitive ops -> Gelu."""
+"""GELU in primitive ops -> Gelu."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
-# Of a product that is looked at: one that takes itself twice, again and again, has no end of them.
+# Maximum number of nodes of a flattened product: repeated squaring grows exponentially.
 _MAX_NODES = 16
 
 
 @dataclass
 class _FlatProduct:
-    """A tree of multiplications, flattened: number * factors."""
+    """Flattened tree of multiplications: number * product of factors.
+
+    Attributes:
+        nodes: Multiplications of the tree.
+    """
 
     number: float = 1.0
     factors: list[Value] = field(default_factory=list)
@@ -29,7 +33,7 @@ class _FlatProduct:
 class FuseGelu(Pass):
     """x/2 (1 + erf(x/√2)) -> Gelu, and x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))) -> Gelu(tanh).
 
-    Products count in any order and nesting, the cube as Pow or as a product.
+    Products match in any order and nesting, the cube as Pow or as a product.
     """
 
     name = "fuse_gelu"
@@ -42,19 +46,19 @@ class FuseGelu(Pass):
         if len(product.factors) != 2:
             return None
         for x, other in (product.factors, product.factors[::-1]):
-            found = _one_plus(view, other)
-            if found is None:
+            one_plus = _one_plus(view, other)
+            if one_plus is None:
                 continue
-            inner, nodes = found
-            kind = _argument(view, inner, x)
-            if not isinstance(kind, tuple):
-                return Miss(kind, node)
+            inner, nodes = one_plus
+            argument = _argument(view, inner, x)
+            if not isinstance(argument, tuple):
+                return Miss(argument, node)
             if not math.isclose(product.number, 0.5, rel_tol=1e-5):
                 return Miss(f"the factor is {product.number:g}, not 0.5", node)
-            taken = list(dict.fromkeys([*product.nodes, *nodes, inner, *kind[1]]))
+            replaced = list(dict.fromkeys([*product.nodes, *nodes, inner, *argument[1]]))
             if not keeps_shape(x, node.output):
                 return Miss("it broadcasts", node)
-            return Match(view, node, replaced_nodes=taken, payload=(x, kind[0]))
+            return Match(view, node, replaced_nodes=replaced, payload=(x, argument[0]))
         return None
 
     def rewrite(self, match: Match) -> Patch:
@@ -64,7 +68,7 @@ class FuseGelu(Pass):
 
 
 def _flatten(view: GraphView, root: Node) -> _FlatProduct:
-    """The factors of a product, through multiplications that serve nothing else."""
+    """Flattens a product, through multiplications whose result nothing else reads."""
     product = _FlatProduct()
 
     def visit(node: Node) -> None:
@@ -79,9 +83,9 @@ def _flatten(view: GraphView, root: Node) -> _FlatProduct:
 
     def descend(user: Node, value: Value) -> None:
         node = value.producer
-        mine = node is not None and view.only_user(value) is user
-        mine = mine and len(product.nodes) < _MAX_NODES
-        if node is not None and mine and (op_name(node) == "Mul" or scaled(node) is not None):
+        is_private = node is not None and view.only_user(value) is user
+        is_private = is_private and len(product.nodes) < _MAX_NODES
+        if node is not None and is_private and (op_name(node) == "Mul" or scaled(node) is not None):
             visit(node)
         else:
             product.factors.append(value)
@@ -91,7 +95,7 @@ def _flatten(view: GraphView, root: Node) -> _FlatProduct:
 
 
 def _one_plus(view: GraphView, value: Value) -> tuple[Node, list[Node]] | None:
-    """The Erf or Tanh in 1 + f(…), with the Add."""
+    """Matches 1 + f(…) with Erf or Tanh as f; returns the node of f and the Add, else None."""
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None
@@ -103,7 +107,12 @@ def _one_plus(view: GraphView, value: Value) -> tuple[Node, list[Node]] | None:
 
 
 def _argument(view: GraphView, inner: Node, x: Value) -> tuple[str, list[Node]] | str:
-    """The kind of GELU whose Erf or Tanh `inner` is, and the nodes of its argument."""
+    """Matches the argument of a GELU's Erf or Tanh.
+
+    Returns:
+        The `approximate` attribute of Gelu and the nodes of the argument; a reject reason
+        otherwise.
+    """
     argument = inner.arg(0)
     root = argument.producer
     if root is None or view.only_user(argument) is not inner:
@@ -129,7 +138,7 @@ def _argument(view: GraphView, inner: Node, x: Value) -> tuple[str, list[Node]] 
 
 
 def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | None:
-    """The nodes of x + 0.044715 x³ (power 3) or 1 + 0.044715 x² (power 2)."""
+    """Matches x + 0.044715 x³ (power 3) or 1 + 0.044715 x² (power 2); returns its nodes or None."""
     node = value.producer
     if node is None or op_name(node) != "Add" or view.only_user(value) is None:
         return None
@@ -146,7 +155,7 @@ def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | 
 
 
 def _exponent(value: Value, x: Value, nested: int = 0) -> float:
-    """n where a value is x to the power n; NaN where it is not, or is more than x³ by products."""
+    """Returns n if a value is x to the power n; NaN otherwise, or if products nest too deeply."""
     if value is x:
         return 1
     if nested > 2:

@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation written out in primitive ops -> one node."""
+"""Layer and RMS normalization in primitive ops -> LayerNormalization, RMSNormalization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ from clrt.passes.matching import (
 
 @dataclass
 class _Norm:
-    """What was found: the kind, the input, the affine part and the nodes it takes."""
+    """Matched normalization of x over its last axis.
+
+    Attributes:
+        x: Input.
+        centred: Whether the mean is subtracted: layer normalization, not RMS.
+        epsilon: Added to the variance.
+        nodes: Nodes of the pattern, which the rewrite makes dead.
+        scale: Factor per column, [D]; None for 1.
+        bias: Shift per column, [D]; None for 0.
+    """
 
     x: Value
     centred: bool
@@ -39,8 +48,8 @@ class _Norm:
 class FuseLayerNorm(Pass):
     """(x - mean(x)) / sqrt(mean((x - mean(x))²) + ε) * scale + bias -> LayerNormalization.
 
-    Without the subtraction: RMSNormalization. The square is Pow or Mul; the root divides, or its
-    reciprocal multiplies; means are over the last axis.
+    Without the subtraction: RMSNormalization. The square is Pow or Mul. x is divided by the root or
+    multiplied by its reciprocal. Means are over the last axis.
     """
 
     name = "fuse_layer_norm"
@@ -49,35 +58,35 @@ class FuseLayerNorm(Pass):
         return issubclass(op, (Div, Mul))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = _core(node)
-        if not isinstance(found, _Norm):
-            return None if found is None else Miss(found, node)
-        if found.x.dtype is DType.FLOAT64:
+        norm = _core(node)
+        if not isinstance(norm, _Norm):
+            return None if norm is None else Miss(norm, node)
+        if norm.x.dtype is DType.FLOAT64:
             return Miss("the fused op computes in float32, this in float64", node)
-        last = _affine(view, node, found)
-        width = None if found.x.shape is None else found.x.shape[-1]
-        if found.scale is None and not isinstance(width, int):
+        last = _affine(view, node, norm)
+        width = None if norm.x.shape is None else norm.x.shape[-1]
+        if norm.scale is None and not isinstance(width, int):
             return Miss("it has no scale, and the size of the last axis is unknown", node)
-        if not keeps_shape(found.x, node.output):
+        if not keeps_shape(norm.x, node.output):
             return Miss("a constant of higher rank than x broadcasts it", node)
-        return Match(view, last, replaced_nodes=found.nodes, payload=found)
+        return Match(view, last, replaced_nodes=norm.nodes, payload=norm)
 
     def rewrite(self, match: Match) -> Patch:
-        found, build = match.payload, match.builder(self.name)
-        assert isinstance(found, _Norm)
-        scale = found.scale
+        norm, build = match.payload, match.builder(self.name)
+        assert isinstance(norm, _Norm)
+        scale = norm.scale
         if scale is None:
-            assert found.x.shape is not None
-            width = found.x.shape[-1]
+            assert norm.x.shape is not None
+            width = norm.x.shape[-1]
             assert isinstance(width, int)
-            scale = build.constant(np.ones(width, found.x.dtype.numpy))
-        norm = LayerNormalization if found.centred else RMSNormalization
-        value = build.add(norm(epsilon=found.epsilon), found.x, scale, found.bias)
+            scale = build.constant(np.ones(width, norm.x.dtype.numpy))
+        cls = LayerNormalization if norm.centred else RMSNormalization
+        value = build.add(cls(epsilon=norm.epsilon), norm.x, scale, norm.bias)
         return build.patch({match.root.output: value})
 
 
 def _core(node: Node) -> _Norm | str | None:
-    """The normalisation that ends in `node`, a reason against it, or None."""
+    """Matches a normalization without scale and bias that ends in `node`, or says why not."""
     for numerator, variance, nodes in _quotients(node):
         inside = produced_by(variance, "Add")
         if inside is None:
@@ -97,28 +106,29 @@ def _core(node: Node) -> _Norm | str | None:
 
 
 def _quotients(node: Node) -> list[tuple[Value, Value, list[Node]]]:
-    """(numerator, what is under the root, nodes) of every reading of x / sqrt(v)."""
+    """Returns (x, v, nodes) for every way to read a node as x / sqrt(v)."""
     if op_name(node) == "Div":
         root = produced_by(node.arg(1), "Sqrt")
         return [(node.arg(0), root.arg(0), [node, root])] if root else []
-    found: list[tuple[Value, Value, list[Node]]] = []
+    quotients: list[tuple[Value, Value, list[Node]]] = []
     for x, factor in operand_orders(node):
         inverse = produced_by(factor, "Reciprocal", "Div", "Pow")
         if inverse is None:
             continue
         if op_name(inverse) == "Pow":
             if scalar(inverse.arg(1)) == -0.5:
-                found.append((x, inverse.arg(0), [node, inverse]))
+                quotients.append((x, inverse.arg(0), [node, inverse]))
             continue
         if op_name(inverse) == "Div" and scalar(inverse.arg(0)) != 1:
             continue
         root = produced_by(inverse.arg(len(inverse.inputs) - 1), "Sqrt")
         if root is not None:
-            found.append((x, root.arg(0), [node, inverse, root]))
-    return found
+            quotients.append((x, root.arg(0), [node, inverse, root]))
+    return quotients
 
 
 def _squared(value: Value) -> tuple[Value, Node] | None:
+    """Returns x and the node if a value is the square of x, else None."""
     node = value.producer
     if node is not None and op_name(node) == "Pow" and scalar(node.arg(1)) == 2:
         return node.arg(0), node
@@ -128,21 +138,24 @@ def _squared(value: Value) -> tuple[Value, Node] | None:
 
 
 def _source(numerator: Value, base: Value, epsilon: float, nodes: list[Node]) -> _Norm | str:
-    """Tells x - mean(x) from x itself."""
+    """Builds the match from numerator and squared base: both x - mean(x), or both x.
+
+    Returns a reject reason if they are not the same.
+    """
     first, second = _deviation(numerator), _deviation(base)
     if first is not None and second is not None:
-        (x, taken), (other, also) = first, second
+        (x, first_nodes), (other, second_nodes) = first, second
         if x is not other:
             return "the deviations come from two values"
-        unique = list(dict.fromkeys([*nodes, *taken, *also]))
-        return _Norm(x, True, epsilon, unique)
+        all_nodes = list(dict.fromkeys([*nodes, *first_nodes, *second_nodes]))
+        return _Norm(x, True, epsilon, all_nodes)
     if numerator is base:
         return _Norm(base, False, epsilon, nodes)
     return "what is divided is not what was squared"
 
 
 def _deviation(value: Value) -> tuple[Value, list[Node]] | None:
-    """x and the nodes of x - mean(x)."""
+    """Matches x - mean(x); returns x and its nodes, else None."""
     node = produced_by(value, "Sub")
     mean = None if node is None else produced_by(node.arg(1), "ReduceMean")
     if node is None or mean is None or mean.arg(0) is not node.arg(0):
@@ -151,6 +164,7 @@ def _deviation(value: Value) -> tuple[Value, list[Node]] | None:
 
 
 def _over_last_axis(reduce: Node) -> bool:
+    """Whether a reduction is over the last axis alone and keeps it."""
     axes, rank = reduce.input(1), reduce.arg(0).type.rank
     if not int_attribute(reduce.op, "keepdims", 1) or rank is None:
         return False
@@ -158,27 +172,27 @@ def _over_last_axis(reduce: Node) -> bool:
     return numbers is not None and numbers.size == 1 and int(numbers.flat[0]) in (-1, rank - 1)
 
 
-def _affine(view: GraphView, node: Node, found: _Norm) -> Node:
-    """Takes up a scale and a bias that follow; returns the last node taken."""
+def _affine(view: GraphView, node: Node, norm: _Norm) -> Node:
+    """Adds a scale and a bias that follow to a match; returns the last node of the pattern."""
     last = node
     for name in ("Mul", "Add"):
         user = view.only_user(last.output)
-        if user is None or op_name(user) != name or (name == "Add" and not found.centred):
+        if user is None or op_name(user) != name or (name == "Add" and not norm.centred):
             break
-        operand = _per_column(user, last, found.x)
+        operand = _per_column(user, last, norm.x)
         if operand is None:
             break
         if name == "Mul":
-            found.scale = operand
+            norm.scale = operand
         else:
-            found.bias = operand
-        found.nodes.append(user)
+            norm.bias = operand
+        norm.nodes.append(user)
         last = user
     return last
 
 
 def _per_column(user: Node, node: Node, x: Value) -> Value | None:
-    """The other operand, if it has one element per column of x."""
+    """Returns the other operand of `user` if it is a vector of one element per column of x."""
     for product, operand in operand_orders(user):
         if product is not node.output or operand is product or not keeps_shape(user.output, x):
             continue

@@ -1,4 +1,4 @@
-"""x * cos + concat(-x2, x1) * sin, rotary position embedding -> FusedRotary."""
+"""Rotary position embedding in primitive ops: x * cos + concat(-x2, x1) * sin -> FusedRotary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from clrt.passes.matching import keeps_shape, operand_orders, produced_by
 
 @dataclass
 class _Rotation:
-    """x [B, H, S, D] and its tables, which broadcast to [B or 1, 1, S or 1, D]."""
+    """Matched rotary embedding.
+
+    Attributes:
+        x: Input [B, H, S, D].
+        cos: Table that broadcasts to [B or 1, 1, S or 1, D].
+        sin: Table, likewise.
+        heads: x before its heads were split.
+        nodes: Nodes of the pattern, which the rewrite makes dead.
+    """
 
     x: Value
     cos: Value
@@ -30,10 +38,10 @@ class _Rotation:
 
 
 class FuseRotary(Pass):
-    """The rotation of heads, as the exporters of Llama and its kin write it -> FusedRotary.
+    """Rotary embedding of heads, as exported from Llama-like models -> FusedRotary.
 
-    Heads are read where the projection has them and written side by side, so that attention reads
-    them there; the transposition to [B, H, S, D] that stands between goes with it.
+    Heads are read from the projection and written side by side, where attention reads them: the
+    Transpose to [B, H, S, D] in between cancels.
     """
 
     name = "fuse_rotary"
@@ -43,46 +51,46 @@ class FuseRotary(Pass):
         return issubclass(op, Add)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        for straight, turned in operand_orders(node):
-            found = _rotation(straight, turned)
-            if found is None:
+        for straight, rotated_half in operand_orders(node):
+            rotation = _rotation(straight, rotated_half)
+            if rotation is None:
                 continue
-            if isinstance(found, str):
-                return Miss(found, node)
-            found.nodes.append(node)
-            return Match(view, node, replaced_nodes=found.nodes, payload=found)
+            if isinstance(rotation, str):
+                return Miss(rotation, node)
+            rotation.nodes.append(node)
+            return Match(view, node, replaced_nodes=rotation.nodes, payload=rotation)
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        build, found = match.builder(self.name), match.payload
-        assert isinstance(found, _Rotation)
-        heads, y = found.heads, match.root.output
+        build, rotation = match.builder(self.name), match.payload
+        assert isinstance(rotation, _Rotation)
+        heads, y = rotation.heads, match.root.output
         op = FusedRotary(heads.count, heads.size, heads.offset)
-        rotated = build.add(op, merged(build, heads), found.cos, found.sin)
+        rotated = build.add(op, merged(build, heads), rotation.cos, rotation.sin)
         split: Shape = (heads.batch, heads.length, heads.count, heads.size)
         like = Value("", type(y.type)(y.dtype, split))
-        apart = build.add(Transpose((0, 2, 1, 3)), reshape(build, rotated, like))
-        return build.patch({y: apart})
+        by_head = build.add(Transpose((0, 2, 1, 3)), reshape(build, rotated, like))
+        return build.patch({y: by_head})
 
 
-def _rotation(straight: Value, turned: Value) -> _Rotation | str | None:
-    """x * cos + turn(x) * sin; a reason where it nearly is."""
-    left, right = produced_by(straight, "Mul"), produced_by(turned, "Mul")
+def _rotation(straight: Value, rotated_half: Value) -> _Rotation | str | None:
+    """Matches x * cos + rotate_half(x) * sin; returns a reject reason for a near miss."""
+    left, right = produced_by(straight, "Mul"), produced_by(rotated_half, "Mul")
     if left is None or right is None:
         return None
-    for turn, sin in operand_orders(right):
-        found = _turned(turn)
-        if found is None:
+    for half_rotated, sin in operand_orders(right):
+        half_match = _rotate_half(half_rotated)
+        if half_match is None:
             continue
-        x, nodes = found
+        x, nodes = half_match
         for value, cos in operand_orders(left):
             if value is x:
                 return _with_heads(x, cos, sin, [*nodes, left, right], straight)
     return None
 
 
-def _turned(value: Value) -> tuple[Value, list[Node]] | None:
-    """x of concat(-second half of x, first half), and the nodes from there."""
+def _rotate_half(value: Value) -> tuple[Value, list[Node]] | None:
+    """Matches rotate_half: concat(-second half of x, first half); returns x and its nodes."""
     joined = produced_by(value, "Concat")
     if joined is None or len(joined.inputs) != 2 or value.shape is None:
         return None
@@ -102,17 +110,18 @@ def _turned(value: Value) -> tuple[Value, list[Node]] | None:
 
 
 def _columns(value: Value) -> tuple[Value, tuple[int, int], Node] | None:
-    """What a Slice or a Split takes of the last axis: of which value, from where to where."""
+    """Returns source, column range and node of a Slice or Split of the last axis, else None."""
     node, shape = value.producer, value.shape
     if node is None or shape is None or not isinstance(shape[-1], int):
         return None
-    part = part_of(value)
-    return None if part is None else (part[0], (part[1], part[1] + shape[-1]), node)
+    columns = part_of(value)
+    return None if columns is None else (columns[0], (columns[1], columns[1] + shape[-1]), node)
 
 
 def _with_heads(
     x: Value, cos: Value, sin: Value, nodes: list[Node], result: Value
 ) -> _Rotation | str:
+    """Traces the heads of x and checks the tables; returns a reject reason if unsupported."""
     if x.dtype is not DType.FLOAT32 and x.dtype is not DType.FLOAT16:
         return f"there is no rotary kernel for {x.dtype}"
     if x.type.rank != 4 or not keeps_shape(x, result):

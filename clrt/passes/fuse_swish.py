@@ -1,4 +1,4 @@
-"""Swish, which is also called SiLU, written out in primitive ops -> Swish."""
+"""Swish (SiLU) in primitive ops -> Swish."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from clrt.passes.matching import keeps_shape, op_name, operand_orders, scaled
 class FuseSwish(Pass):
     """x * sigmoid(alpha x) -> Swish.
 
-    As one op it goes into the epilogue of the product that makes x, and what multiplies it by a
-    second product of the same rows follows it there: one launch has both.
+    As one op it fits the epilogue of the product that computes x, together with the multiplication
+    by a second product of the same rows (SwiGLU): one launch computes both.
     """
 
     name = "fuse_swish"
@@ -29,9 +29,9 @@ class FuseSwish(Pass):
                 continue
             if view.only_user(gate) is not node:
                 continue
-            found = _factor(view, sigmoid, x)
-            if found is not None:
-                alpha, nodes = found
+            factor = _factor(view, sigmoid, x)
+            if factor is not None:
+                alpha, nodes = factor
                 return Match(view, node, replaced_nodes=[*nodes, sigmoid, node], payload=(x, alpha))
         return None
 
@@ -42,7 +42,7 @@ class FuseSwish(Pass):
 
 
 def _factor(view: GraphView, sigmoid: Node, x: Value) -> tuple[float, list[Node]] | None:
-    """alpha where a Sigmoid is of alpha x, with the node that multiplies."""
+    """Returns alpha and the nodes of alpha * x if a Sigmoid's argument is that, else None."""
     argument = sigmoid.arg(0)
     if argument is x:
         return 1.0, []

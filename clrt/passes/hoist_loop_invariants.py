@@ -1,4 +1,4 @@
-"""Takes what never changes out of what a loop carries."""
+"""Loop-carried values that never change -> captured values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from clrt.passes.matching import produced_by
 
 
 class CaptureInvariants(Pass):
-    """A value that each turn of a Loop hands on as it came is captured instead.
+    """Loop-carried value that each iteration returns unchanged -> captured value.
 
-    TensorFlow's loops carry their weights along, as they do everything else that they read.
+    TensorFlow's loops carry all values that they read, including weights.
     """
 
     name = "capture_invariants"
@@ -23,37 +23,37 @@ class CaptureInvariants(Pass):
         return issubclass(op, Loop)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = _invariants(node.op) if isinstance(node.op, Loop) else []
-        return Match(view, node, payload=found) if found else None
+        invariants = _invariants(node.op) if isinstance(node.op, Loop) else []
+        return Match(view, node, payload=invariants) if invariants else None
 
     def rewrite(self, match: Match) -> Patch:
-        build, node, places = match.builder(self.name), match.root, match.payload
+        build, node, invariants = match.builder(self.name), match.root, match.payload
         assert isinstance(node.op, Loop)
         body = node.op.body.copy()
-        moved = [body.inputs[2 + i] for i in places]
-        body.inputs = [v for v in body.inputs if v not in moved] + moved
-        kept = [k for k in range(len(body.outputs)) if k - 1 not in places]
-        body.outputs = [body.outputs[k] for k in kept]
-        body.output_names = [body.output_names[k] for k in kept]
-        starts = {i: node.arg(2 + i) for i in places}
-        inputs = [v for k, v in enumerate(node.inputs, -2) if k not in places]
-        results: dict[Value, Value] = {node.outputs[i]: v for i, v in starts.items()}
-        others = [v for k, v in enumerate(node.outputs) if k not in places]
+        captured = [body.inputs[2 + i] for i in invariants]
+        body.inputs = [v for v in body.inputs if v not in captured] + captured
+        kept_outputs = [k for k in range(len(body.outputs)) if k - 1 not in invariants]
+        body.outputs = [body.outputs[k] for k in kept_outputs]
+        body.output_names = [body.output_names[k] for k in kept_outputs]
+        initial = {i: node.arg(2 + i) for i in invariants}
+        inputs = [v for k, v in enumerate(node.inputs, -2) if k not in invariants]
+        results: dict[Value, Value] = {node.outputs[i]: v for i, v in initial.items()}
+        others = [v for k, v in enumerate(node.outputs) if k not in invariants]
         if others:
-            captures = node.op.captures + len(places)
-            build.add(replace(node.op, body=body, captures=captures), *inputs, *starts.values())
+            captures = node.op.captures + len(invariants)
+            build.add(replace(node.op, body=body, captures=captures), *inputs, *initial.values())
             results.update(zip(others, build.nodes[0].outputs, strict=True))
         return build.patch(results)
 
 
 def _invariants(loop: Loop) -> list[int]:
-    """Which of the values that a loop carries leave each turn as they came."""
+    """Returns the indices of loop-carried values that an iteration returns unchanged."""
     pairs = zip(loop.body.inputs[2:], loop.body.outputs[1 : 1 + loop.carried], strict=False)
     return [k for k, (before, after) in enumerate(pairs) if _origin(after) is before]
 
 
 def _origin(value: Value) -> Value:
-    """The value that one is a copy of."""
+    """Returns the value behind a chain of Identity nodes."""
     while (node := produced_by(value, "Identity")) is not None:
         value = node.arg(0)
     return value

@@ -1,4 +1,4 @@
-"""Puts the graph that a node stands for in its place."""
+"""Inlines nodes whose decomposition is known before planning: If, Scan, Einsum."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class InlineGraphs(Pass):
-    """If with a constant condition -> its branch; Scan of one slice -> its graph; Einsum ->
-    transpositions, sums, products.
-    """
+    """If of constant condition -> branch; Scan of one slice -> body; Einsum -> primitive ops."""
 
     name = "inline_graphs"
 
@@ -19,8 +17,8 @@ class InlineGraphs(Pass):
         return of_class(op, DecompositionStage.PLANNING) is not None
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = decompose(node, view.names, DecompositionStage.PLANNING)
-        return None if found is None else Match(view, node, payload=found)
+        decomposition = decompose(node, view.names, DecompositionStage.PLANNING)
+        return None if decomposition is None else Match(view, node, payload=decomposition)
 
     def rewrite(self, match: Match) -> Patch:
         nodes, results = match.payload

@@ -1,4 +1,4 @@
-"""ONNX's Attention -> FusedAttention."""
+"""ONNX Attention -> FusedAttention."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BY_HEAD = (0, 2, 1, 3)
 
 
 class LowerAttention(Pass):
-    """Attention of [B, H, S, D] or [B, S, H * D] -> the kernel's, which gives [B, S, H * D].
+    """Attention of [B, H, S, D] or [B, S, H * D] -> FusedAttention, whose output is [B, S, H * D].
 
-    Heads that were split from a projection are read from there. The transposition of the result
-    meets that of the exporter and both go.
+    Heads that were split from a projection are read from the projection. The added Transpose of the
+    result cancels with the exporter's.
     """
 
     name = "lower_attention"
@@ -59,7 +59,11 @@ class LowerAttention(Pass):
 
 
 def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
-    """[B, S, H * D] as [B, H, S, D]; what is by head stays."""
+    """Converts [B, S, H * D] to [B, H, S, D]; returns values of rank 4 unchanged.
+
+    Args:
+        parts: Batch, number of heads, length and head size.
+    """
     if value.type.rank == 4:
         return value
     batch, heads, length, size = parts
@@ -68,7 +72,7 @@ def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:
-    """The projection behind [B, H, S, D] and the first column of its heads; else that as it is."""
+    """Returns the projection that heads were split from and their first column, or (value, 0)."""
     heads = find_heads(value, transposed=False)
     if isinstance(heads, str) or heads.source is None or heads.scale != 1 or heads.repeat != 1:
         return value, 0

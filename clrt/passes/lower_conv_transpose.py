@@ -1,8 +1,8 @@
-"""ConvTranspose as a convolution: elements of y that lie a stride apart are maps of their own.
+"""ConvTranspose -> Conv and pixel shuffle (sub-pixel convolution).
 
-With a stride of s along an axis, y[s * q + r] is made of the elements of x around q, by those taps
-of the window that fall on phase r. So a convolution of x makes the phases, as sub-pixels, and their
-order is all that is left to change.
+With stride s along an axis, y[s * q + r] depends on elements of x around q and on the window
+elements of phase r. So one convolution of x computes all phases as output channels, which are then
+interleaved.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _RANKS = (3, 4, 5)
-# How often the operations of the ConvTranspose: phases whose windows are short have zeros in them.
-_MOST_WORK = 2.5
+# Maximum operations relative to the ConvTranspose: phases with short windows are padded with zeros.
+_MAX_WORK = 2.5
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """A spatial axis of x, and of y, whose phases are maps.
+    """Geometry of one spatial axis; phases of y are outputs of the convolution.
 
     Attributes:
-        first, last: The elements of x around place q that a phase of y is made of, counted from q.
-        more: How many places there are more than elements of x.
-        whole: Whether all phases of the last place are in y.
+        size: Window size of the ConvTranspose.
+        stride: Its stride, the number of phases.
+        before: Its padding before.
+        first: First element of x that any phase at position q reads, relative to q.
+        last: Last such element, inclusive.
+        more: Number of positions q minus number of elements of x.
+        whole: Whether y includes all phases of the last position.
     """
 
     size: int
@@ -51,7 +55,11 @@ class _Axis:
 
     @classmethod
     def of(cls, size: int, stride: int, before: int, beyond: int) -> _Axis:
-        """Of a window, padding before, and by how much y exceeds x times the stride."""
+        """Computes the geometry of an axis.
+
+        Args:
+            beyond: Size of y minus stride times size of x.
+        """
         more = -(-beyond // stride)
         lasts = [(r + before) // stride for r in range(stride)]
         counts = [-(-(size - (r + before) % stride) // stride) for r in range(stride)]
@@ -60,22 +68,22 @@ class _Axis:
 
     @property
     def taps(self) -> int:
-        """The window of the convolution."""
+        """Window size of the convolution."""
         return self.last - self.first + 1
 
     @property
     def pads(self) -> tuple[int, int]:
-        """The zeros that it reads before and behind x."""
+        """Zero padding of the convolution, before and after x."""
         return -self.first, self.more + self.last
 
     def tap(self, phase: int, place: int) -> int | None:
-        """The tap of the window that element `first + place` goes to a phase by."""
+        """Returns the window index by which x[q + first + place] contributes to a phase, if any."""
         tap = phase + self.before - (self.first + place) * self.stride
         return tap if 0 <= tap < self.size else None
 
 
 class UseSubPixels(Pass):
-    """ConvTranspose -> Conv, whose maps are the phases of y; Transpose."""
+    """ConvTranspose -> Conv with the phases of y as output channels, then interleaving."""
 
     name = "use_sub_pixels"
 
@@ -87,13 +95,13 @@ class UseSubPixels(Pass):
         if reason is not None:
             return Miss(reason, node)
         windows = _windows(node)
-        # Each phase has one tap at least. What follows goes through all phases: their number comes
-        # from the file, the elements of the window are there.
+        # Lower bound first, as each phase has at least one tap: `_axes` iterates over all phases,
+        # and their number is an attribute that a file may set to any size.
         work = prod(windows.strides) / prod(windows.kernel)
-        if work <= _MOST_WORK:
+        if work <= _MAX_WORK:
             axes = _axes(windows)
             work = prod(a.taps * a.stride / a.size for a in axes)
-        if work > _MOST_WORK:
+        if work > _MAX_WORK:
             return Miss(f"{work:.1f} times the operations", node)
         return Match(view, node, payload=axes)
 
@@ -110,23 +118,28 @@ class UseSubPixels(Pass):
         conv = Conv(kernel_shape=tuple(a.taps for a in axes), pads=(*befores, *behinds))
         weights = build.numbers(_phases(w.numbers, axes), w.dtype)
         maps = build.add(Transpose(order_to_last(rank)), build.add(conv, x, weights, bias))
-        places = [d + a.more for d, a in zip(x.shape[2:], axes, strict=True)]
+        positions = [d + a.more for d, a in zip(x.shape[2:], axes, strict=True)]
         images, channels = y.shape[:2]
-        split = build.add(Reshape(1), maps, build.dims((images, *places, *strides, channels)))
+        split = build.add(Reshape(1), maps, build.dims((images, *positions, *strides, channels)))
         pairs = ((1 + a, 1 + count + a) for a in range(count))
-        woven = build.add(Transpose((0, *(i for p in pairs for i in p), 1 + 2 * count)), split)
-        sizes = [q * s for q, s in zip(places, strides, strict=True)]
-        value = build.add(Reshape(1), woven, build.dims((images, *sizes, channels)))
-        cut = [a for a in range(count) if not axes[a].whole]
-        if cut:
-            ends = build.dims([y.shape[2 + a] for a in cut])
-            starts, along = build.ints(*(0 for _ in cut)), build.ints(*(1 + a for a in cut))
-            value = build.add(Slice(), value, starts, ends, along)
+        interleaved = build.add(
+            Transpose((0, *(i for p in pairs for i in p), 1 + 2 * count)), split
+        )
+        sizes = [q * s for q, s in zip(positions, strides, strict=True)]
+        value = build.add(Reshape(1), interleaved, build.dims((images, *sizes, channels)))
+        cropped = [a for a in range(count) if not axes[a].whole]
+        if cropped:
+            ends = build.dims([y.shape[2 + a] for a in cropped])
+            starts, crop_axes = (
+                build.ints(*(0 for _ in cropped)),
+                build.ints(*(1 + a for a in cropped)),
+            )
+            value = build.add(Slice(), value, starts, ends, crop_axes)
         return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
 
 
 def _reject_reason(node: Node) -> str | None:
-    """Why a ConvTranspose stays as it is."""
+    """Returns why a ConvTranspose cannot be rewritten; None if it can."""
     op, x, w, bias = node.op, node.arg(0), node.arg(1), node.input(2)
     assert isinstance(op, ConvTranspose)
     if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
@@ -145,7 +158,7 @@ def _reject_reason(node: Node) -> str | None:
 
 
 def _windows(node: Node) -> Windows:
-    """Those where x has no elements: their image is what y exceeds x times the stride by."""
+    """Returns the windows for an empty x, whose `image` is size of y minus stride * size of x."""
     op, w = node.op, node.arg(1)
     assert isinstance(op, ConvTranspose)
     return op.windows((0,) * len(w.dims), w.dims)
@@ -156,17 +169,17 @@ def _axes(windows: Windows) -> tuple[_Axis, ...]:
 
 
 def _phases(w: Array, axes: Sequence[_Axis]) -> Array:
-    """Weights [C, O, window] as [phases and O, C, taps]."""
+    """Rearranges weights [C, O, window] to [phases * O, C, taps], zero where a phase has no tap."""
     channels, maps = w.shape[:2]
     strides, taps = [a.stride for a in axes], [a.taps for a in axes]
-    found = np.zeros((*strides, *taps, maps, channels), w.dtype)
+    by_phase = np.zeros((*strides, *taps, maps, channels), w.dtype)
     for phase in product(*map(range, strides)):
         for place in product(*map(range, taps)):
             tap = [a.tap(r, u) for a, r, u in zip(axes, phase, place, strict=True)]
-            known = tuple(t for t in tap if t is not None)
-            if len(known) == len(axes):
-                found[(*phase, *place)] = w.T[known[::-1]]
-    by_map = found.reshape(prod(strides), *taps, maps, channels)
+            present = tuple(t for t in tap if t is not None)
+            if len(present) == len(axes):
+                by_phase[(*phase, *place)] = w.T[present[::-1]]
+    by_map = by_phase.reshape(prod(strides), *taps, maps, channels)
     rank = len(axes)
     order = (0, 1 + rank, 2 + rank, *range(1, 1 + rank))
     return by_map.transpose(order).reshape(prod(strides) * maps, channels, *taps)

@@ -1,9 +1,9 @@
-"""Fourier transforms of few points as products with constant matrices.
+"""DFT and STFT of few points -> GEMM and Conv with constant matrices.
 
-A DFT is linear: its points are a row times a matrix of roots of unity. The parts of complex numbers
-lie side by side in memory, so they are rows and columns of that matrix like the points themselves,
-and what is around the product are views. An STFT is a convolution whose stride is the step from
-window to window, and whose maps are the parts of the points.
+A DFT is linear: a row of samples times a matrix of roots of unity. Real and imaginary parts are
+adjacent in memory, so they are rows and columns of that matrix too, and the nodes around the
+product are views. An STFT is a convolution with the frame step as stride, and real and imaginary
+parts of frequencies as output channels.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from clrt.ops.signal.dft import DFT, STFT
 from clrt.ops.signal.fourier import Transform
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-# As much memory as a matrix may take, which grows as the square of the points, when the work of a
-# fast transform hardly grows. It is that of 2048 points of a real signal of which one half is
-# wanted: no preprocessor of sound in wide use takes more.
-_MOST_BYTES = 4 * 2048 * 2050
+# Maximum size of a matrix in bytes. It grows as the square of the points, unlike the work of a fast
+# transform. This is the size for 2048 points of a real signal and one half of the spectrum: no
+# audio preprocessor in wide use needs more.
+_MAX_BYTES = 4 * 2048 * 2050
 
 
 class UseFourierMatrices(Pass):
@@ -42,10 +42,16 @@ class UseFourierMatrices(Pass):
         return issubclass(op, (DFT, STFT))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
-        if isinstance(found, Transform):
-            found = _reject_memory(view, node, found) or found
-        return Miss(found, node) if isinstance(found, str) else Match(view, node, payload=found)
+        transform = (
+            _transform_of_dft(node) if isinstance(node.op, DFT) else _transform_of_stft(node)
+        )
+        if isinstance(transform, Transform):
+            transform = _reject_memory(view, node, transform) or transform
+        return (
+            Miss(transform, node)
+            if isinstance(transform, str)
+            else Match(view, node, payload=transform)
+        )
 
     def rewrite(self, match: Match) -> Patch:
         build, node, transform = match.builder(self.name), match.root, match.payload
@@ -62,9 +68,9 @@ class UseFourierMatrices(Pass):
 
 
 def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | None:
-    """Why there is no memory for the matrix of a transform."""
+    """Returns why the matrix exceeds the size limit or fold budget; None if it fits."""
     size = transform.nbytes
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         return f"a matrix of {size >> 20} MiB"
     if _key(node, transform) not in view.memo and not view.budget.has(size, size):
         return "what folding may add to the model is used up (CLRT_FOLD_LIMIT)"
@@ -72,7 +78,7 @@ def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | N
 
 
 def _transform_of_dft(node: Node) -> Transform | str:
-    """The transform of each line of a DFT, or why the node stays as it is."""
+    """Returns the transform of a DFT along its axis, or a reject reason."""
     op, x, types = node.op, node.arg(0), node.input_types
     assert isinstance(op, DFT)
     if not _are_numbers(types, 1, 2):
@@ -86,15 +92,15 @@ def _transform_of_dft(node: Node) -> Transform | str:
         return "its number of points depends on the input"
     real = op.inverse and op.onesided
     outputs = points // 2 + 1 if op.onesided and not real else points
-    most, size = points // 2 + 1 if real else points, x.shape[axis]
-    length = min(size, most) if isinstance(size, int) else most
+    max_samples, size = points // 2 + 1 if real else points, x.shape[axis]
+    length = min(size, max_samples) if isinstance(size, int) else max_samples
     if min(points, length) < 1:
         return "its lines are empty"
     return Transform(points, length, parts, outputs, op.inverse, real)
 
 
 def _transform_of_stft(node: Node) -> Transform | str:
-    """The transform of each window of an STFT, or why the node stays as it is."""
+    """Returns the transform of each frame of an STFT, or a reject reason."""
     op, x, window, types = node.op, node.arg(0), node.input(2), node.input_types
     assert isinstance(op, STFT)
     if not _are_numbers(types, 1, 3):
@@ -108,14 +114,14 @@ def _transform_of_stft(node: Node) -> Transform | str:
     return Transform(points, points, parts, points // 2 + 1 if op.onesided else points)
 
 
-def _are_numbers(types: Types, *places: int) -> bool:
-    """Whether these inputs are numbers already, where they are there."""
-    found = [elements(types, i) for i in places if given(types, i)]
-    return all(f is not None and all(isinstance(d, int) for d in f) for f in found)
+def _are_numbers(types: Types, *indices: int) -> bool:
+    """Whether the inputs at the given indices have known numbers, as far as they are present."""
+    known = [elements(types, i) for i in indices if given(types, i)]
+    return all(f is not None and all(isinstance(d, int) for d in f) for f in known)
 
 
 def _parts(x: Value, axis: int) -> int | str:
-    """The parts of the elements of x, which are that axis where it is there; or why it stays."""
+    """Returns the size of the complex axis of x (1 if x has no such axis), or a reject reason."""
     if x.shape is None or not x.dtype.is_float or x.dtype is DType.FLOAT64:
         return f"its input is {x.type}"
     if axis >= len(x.shape):
@@ -125,14 +131,14 @@ def _parts(x: Value, axis: int) -> int | str:
 
 
 def _key(node: Node, transform: Transform) -> tuple[object, ...]:
-    """What tells constants apart."""
+    """Returns a key that is equal for transforms of equal matrices."""
     window = node.input(2) if isinstance(node.op, STFT) else None
     numbers = None if window is None else window.numbers
     return type(node.op), transform, None if numbers is None else numbers.tobytes()
 
 
 def _numbers(node: Node, transform: Transform) -> Array:
-    """The second operand of the product or convolution, in float64."""
+    """Computes the constant operand of the product or convolution, in float64."""
     matrix = transform.matrix()
     if isinstance(node.op, DFT):
         return matrix.reshape(transform.rows, transform.columns)
@@ -144,7 +150,7 @@ def _numbers(node: Node, transform: Transform) -> Array:
 
 
 def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Value) -> Value:
-    """The transforms of lines, whose axis is moved behind the others."""
+    """Builds the DFT along an axis: moves it last, multiplies by the matrix, moves it back."""
     op = node.op
     assert isinstance(op, DFT) and x.shape is not None
     rank = len(x.shape)
@@ -153,19 +159,19 @@ def _dft(build: Builder, node: Node, x: Value, transform: Transform, matrix: Val
     lines = _fitted(build, x, axis, transform.length)
     if axis != rank - 2:
         lines = build.add(Transpose(order), lines)
-    # 0: as it is. One line becomes a matrix, too.
-    kept = (0,) * (rank - 2)
-    rows = build.add(Reshape(), lines, build.ints(*(kept or (1,)), transform.rows))
+    # 0 keeps a dim. A single line becomes a matrix of one row.
+    kept_dims = (0,) * (rank - 2)
+    rows = build.add(Reshape(), lines, build.ints(*(kept_dims or (1,)), transform.rows))
     value = build.add(FusedMatMul(), rows, matrix)
     parts = 1 if transform.real else 2
-    value = build.add(Reshape(), value, build.ints(*kept, transform.outputs, parts))
+    value = build.add(Reshape(), value, build.ints(*kept_dims, transform.outputs, parts))
     if axis != rank - 2:
         value = build.add(Transpose(tuple(map(order.index, range(rank)))), value)
     return value
 
 
 def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
-    """x with that many elements along an axis: cut, or with zeros behind them."""
+    """Crops x, or pads it with zeros at the end, to `length` elements along an axis."""
     assert x.shape is not None
     size, along = x.shape[axis], build.ints(axis)
     if not isinstance(size, int):
@@ -176,7 +182,7 @@ def _fitted(build: Builder, x: Value, axis: int, length: int) -> Value:
 
 
 def _stft(build: Builder, node: Node, x: Value, transform: Transform, weights: Value) -> Value:
-    """The transforms of windows of a signal."""
+    """Builds the STFT of a signal as a convolution."""
     op = node.op
     assert isinstance(op, STFT)
     step, points = op.geometry(node.input_types)

@@ -1,4 +1,4 @@
-"""The projections of an attention -> one product."""
+"""Q, K and V projections of an attention -> one product."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _FIELDS = ("q_offset", "k_offset", "v_offset")
 
 @dataclass
 class _QkvProjection:
-    """x @ weight + bias as an operand of an attention.
+    """Projection x @ weight + bias that an attention reads.
 
     Attributes:
-        places: Which of q, k, v (0, 1, 2) it is.
-        rotary: The rotation between it and the attention.
+        node: The product.
+        places: Attention inputs that it is: 0 for q, 1 for k, 2 for v.
+        rotary: Rotary embedding between the product and the attention; None if there is none.
     """
 
     node: Node
@@ -34,22 +35,24 @@ class _QkvProjection:
 
     @property
     def weight(self) -> Value:
+        """Constant weight matrix."""
         return self.node.arg(1)
 
     @property
     def columns(self) -> int:
+        """Number of output columns."""
         shape = self.weight.shape
         assert shape is not None and isinstance(self.node.op, FusedMatMul)
         return int(shape[0] if self.node.op.trans_b else shape[1])
 
 
 class MergeQkv(Pass):
-    """Two or three projections of one value into an attention -> one, read at three offsets.
+    """Two or three projections of one value for an attention -> one product of all columns.
 
-    A rotation of q or k stays between, and reads its columns of the one.
+    A rotary embedding of q or k is kept and reads its columns of the merged product.
 
-    One product of three times the width is faster than three, and reads its input once. Merged
-    weights are shared where several layers share their parts.
+    One product of three times the width is faster than three, and reads its input once. Layers that
+    share weights share the merged weight.
     """
 
     name = "merge_qkv"
@@ -64,8 +67,8 @@ class MergeQkv(Pass):
             if producer is not None and isinstance(producer.op, FusedRotary):
                 producer, rotary = producer.arg(0).producer, producer
             if producer is not None and isinstance(producer.op, FusedMatMul):
-                found = projections.setdefault(producer, _QkvProjection(producer, [], rotary))
-                found.places.append(place)
+                entry = projections.setdefault(producer, _QkvProjection(producer, [], rotary))
+                entry.places.append(place)
         groups: dict[Value, list[_QkvProjection]] = {}
         for projection in projections.values():
             groups.setdefault(projection.node.arg(0), []).append(projection)
@@ -101,13 +104,14 @@ class MergeQkv(Pass):
                     offsets[_FIELDS[place]] = start + getattr(node.op, _FIELDS[place])
                 else:
                     assert isinstance(rotary.op, FusedRotary)
-                    turned = replace(rotary.op, offset=start + rotary.op.offset)
-                    inputs[place] = build.add(turned, merged, *rotary.inputs[1:])
+                    rotated = replace(rotary.op, offset=start + rotary.op.offset)
+                    inputs[place] = build.add(rotated, merged, *rotary.inputs[1:])
             start += projection.columns
         return build.patch({node.output: build.add(replace(node.op, **offsets), *inputs)})
 
 
 def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> str | None:
+    """Returns why projections cannot be merged; None if they can."""
     first = group[0].node
     for projection in group:
         node, weight = projection.node, projection.weight
@@ -131,7 +135,7 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
 
 
 def _is_bias(node: Node, columns: int) -> bool:
-    """Whether the epilogue is nothing or the addition of a constant vector."""
+    """Whether the epilogue is empty or adds a constant vector."""
     assert isinstance(node.op, FusedMatMul)
     if not node.op.steps:
         return len(node.inputs) == 2
@@ -144,7 +148,7 @@ def _is_bias(node: Node, columns: int) -> bool:
 
 
 def _joined(view: GraphView, build: Builder, parts: list[Value], axis: int) -> Value:
-    """The parts side by side; the same constant for the same parts."""
+    """Concatenates constants along an axis; returns the same constant for the same parts."""
     key = (axis, *parts)
     memo = view.memo
     if key not in memo:

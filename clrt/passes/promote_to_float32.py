@@ -1,4 +1,4 @@
-"""Floats that are narrow in memory only: ops compute with them in float32."""
+"""16-bit and narrower float arithmetic -> float32 arithmetic, with Casts around it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class WidenFloats(Pass):
-    """Nodes on floats of 16 bits, or on others that their kernels do not read -> in float32.
+    """Node on 16-bit floats, or floats that its kernels do not support -> the node in float32.
 
-    Casts stand around what is computed in float32, and none in between: a result is not rounded to
-    16 bits where the model goes on computing with it. float32 is what the fast kernels compute in.
-    Elementwise nodes and those that only move elements read every dtype; they are widened where
-    their inputs are. Weights and caches stay as they lie where kernels read that (`narrow_inputs`).
-    A product with weights keeps the dtype of its A in mind, to which kernels may round.
+    Casts are only at the borders of float32 regions: intermediate results are not rounded to 16
+    bits. The fast kernels compute in float32.
+    Elementwise and data movement nodes support every dtype, and are promoted only if an input was
+    cast from float32. Weights and caches stay narrow if kernels read them directly
+    (`Op.half_storage_inputs`). A product with weights records the original dtype of A (`a_dtype`),
+    to which kernels may round.
     """
 
     name = "widen_floats"
@@ -35,15 +36,15 @@ class WidenFloats(Pass):
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
         if op.host_driven or op.graphs or any(type(v.type) is not TensorType for v in values):
             return None
-        stay = _stay(node, op)
-        inputs = [v for v in node.inputs if v and v not in stay and _is_narrow(v, op)]
+        direct = _direct_inputs(node, op)
+        inputs = [v for v in node.inputs if v and v not in direct and _is_narrow(v, op)]
         if isinstance(op, Cast):
             source = node.arg(0).producer
-            ours = bool(inputs) and source is not None and source.made_by == self.name
-            return Match(view, node) if ours else None
+            is_own_cast = bool(inputs) and source is not None and source.made_by == self.name
+            return Match(view, node) if is_own_cast else None
         if op.supported_storages is None and not any(_wide_source(v) for v in inputs):
             return None
-        narrow = inputs or [v for v in node.outputs if not stay and _is_narrow(v, op)]
+        narrow = inputs or [v for v in node.outputs if not direct and _is_narrow(v, op)]
         return Match(view, node) if narrow and _fits(node, op) else None
 
     def rewrite(self, match: Match) -> Patch:
@@ -51,10 +52,10 @@ class WidenFloats(Pass):
         op = node.op
         assert isinstance(op, Op)
 
-        stay = _stay(node, op)
+        direct = _direct_inputs(node, op)
 
         def widened(value: Value | None) -> Value | None:
-            if value is None or value in stay or not _is_narrow(value, op):
+            if value is None or value in direct or not _is_narrow(value, op):
                 return value
             source = _wide_source(value)
             if source is not None:
@@ -81,15 +82,15 @@ class WidenFloats(Pass):
 
 
 def _with_dtype(op: Op, node: Node) -> Op:
-    """The op of a node; of a product with weights one that says what A was."""
+    """Returns the op of a node; for a 16-bit product with weights, one that records A's dtype."""
     if type(op) is not MatMul or not node.arg(1).is_constant:
         return op
     dtype = node.arg(0).dtype
     return FusedMatMul(a_dtype=dtype) if dtype in HALVES and dtype is node.arg(1).dtype else op
 
 
-def _stay(node: Node, op: Op) -> set[Value | None]:
-    """Inputs that kernels read as they lie."""
+def _direct_inputs(node: Node, op: Op) -> set[Value | None]:
+    """Returns the 16-bit inputs that kernels read directly, which are not promoted."""
     if not op.half_storage_inputs or node.arg(0).dtype is not DType.FLOAT32:
         return set()
     given = range(len(node.inputs))
@@ -101,6 +102,7 @@ def _stay(node: Node, op: Op) -> set[Value | None]:
 
 
 def _is_narrow(value: Value, op: Op) -> bool:
+    """Whether a value is a 16-bit float, or a float that kernels of the op do not support."""
     if value.dtype in HALVES:
         return True
     unread = op.supported_storages is not None and value.dtype.storage not in op.supported_storages
@@ -108,7 +110,7 @@ def _is_narrow(value: Value, op: Op) -> bool:
 
 
 def _wide_source(value: Value) -> Value | None:
-    """The float32 value that a value is the rounding of."""
+    """Returns the float32 value that was cast to a 16-bit value, else None."""
     cast = value.producer
     if cast is None or not isinstance(cast.op, Cast) or value.dtype not in HALVES:
         return None
@@ -116,7 +118,7 @@ def _wide_source(value: Value) -> Value | None:
 
 
 def _fits(node: Node, op: Op) -> bool:
-    """Whether the node gives float32 for float32, and else what it gave."""
+    """Whether inference with promoted inputs changes narrow outputs to float32 at most."""
     types = [
         None if v is None else _widened(v.type) if _is_narrow(v, op) else v.type
         for v in node.inputs
@@ -132,6 +134,7 @@ def _fits(node: Node, op: Op) -> bool:
 
 
 def _widened(type_: TensorType) -> TensorType:
+    """Returns the float32 type of the same shape and elements."""
     numbers = type_.numbers if type_.has_numbers else None
     known = None if numbers is None else numbers.astype(np.float32)
     return TensorType(DType.FLOAT32, type_.shape, known)

@@ -1,4 +1,4 @@
-"""Tells the graph of a loop the sizes of what it carries, where each turn keeps them."""
+"""Propagates dims of loop-carried values that stay the same into loop bodies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, infer_types
 
 
 class CarryShapes(Pass):
-    """A size that a turn gives back as it took it is always the one that the loop began with.
+    """Dim of a loop-carried value that no iteration changes -> its initial size, in the body.
 
-    Files give the sizes of what is carried names of their own: nothing that reads it together with
-    other tensors would be fused.
+    Files give such dims symbols of their own, which would prevent fusion of nodes that also read
+    other tensors.
     """
 
     name = "carry_shapes"
@@ -30,7 +30,7 @@ class CarryShapes(Pass):
         assert isinstance(node.op, (Loop, Scan))
         try:
             body = _body(node)
-        except ClrtError:  # sizes or axes that do not fit each other, which a run says
+        except ClrtError:  # inconsistent sizes or axes, which a run reports
             return None
         return None if body is None else Match(view, node, payload=body)
 
@@ -42,35 +42,35 @@ class CarryShapes(Pass):
 
 
 def _body(node: Node) -> Graph | None:
-    """The graph of a loop that knows more sizes; None where it knows them, or they change."""
+    """Returns the body of a loop with more dims resolved; None if there are none to resolve."""
     assert isinstance(node.op, (Loop, Scan))
-    told = _resolved_dims(node)
-    while told:
-        body = node.op.body.copy(told)
+    resolved = _resolved_dims(node)
+    while resolved:
+        body = node.op.body.copy(resolved)
         infer_types(body)
-        wrong = _changed(node, body, told)
-        if not wrong:
+        changed = _changed(node, body, resolved)
+        if not changed:
             return body
-        told = {name: dim for name, dim in told.items() if name not in wrong}
+        resolved = {name: dim for name, dim in resolved.items() if name not in changed}
     return None
 
 
 def _resolved_dims(node: Node) -> dict[str, Dim]:
-    """What the unknown sizes of the inputs of a loop's graph are in its first turn."""
-    found: dict[str, Dim] = {}
-    for formal, shape in _given(node):
+    """Returns the unknown dims of body inputs, with their sizes in the first iteration."""
+    sizes: dict[str, Dim] = {}
+    for formal, shape in _initial_shapes(node):
         for dim, size in zip(formal.shape or (), shape, strict=False):
-            # Others would have to be computed back from the sizes of a run.
-            plain = isinstance(size, int) or (is_symbol(size) and not is_unknown(size))
+            # Expressions would have to be solved for their symbols at run time.
+            is_plain = isinstance(size, int) or (is_symbol(size) and not is_unknown(size))
             if not (is_symbol(dim) and is_unknown(dim)):
                 continue
-            if not plain or not provably_equal(found.setdefault(str(dim), size), size):
-                found[str(dim)] = dim
-    return {name: size for name, size in found.items() if str(size) != name}
+            if not is_plain or not provably_equal(sizes.setdefault(str(dim), size), size):
+                sizes[str(dim)] = dim
+    return {name: size for name, size in sizes.items() if str(size) != name}
 
 
-def _given(node: Node) -> Iterator[tuple[Value, Shape]]:
-    """The inputs of a loop's graph, and the shapes that they have in the first turn."""
+def _initial_shapes(node: Node) -> Iterator[tuple[Value, Shape]]:
+    """Yields the inputs of a loop body and their shapes in the first iteration."""
     op = node.op
     if isinstance(op, Loop):
         for formal, value in zip(op.body.inputs[2:], node.inputs[2:], strict=False):
@@ -86,24 +86,24 @@ def _given(node: Node) -> Iterator[tuple[Value, Shape]]:
             yield formal, shape
 
 
-def _changed(node: Node, body: Graph, told: dict[str, Dim]) -> set[str]:
-    """The sizes among `told` that a turn does not give back."""
+def _changed(node: Node, body: Graph, resolved: dict[str, Dim]) -> set[str]:
+    """Returns the names of dims among `resolved` that an iteration changes."""
     op = node.op
     assert isinstance(op, (Loop, Scan))
     inputs = (
         op.body.inputs[2 : 2 + op.carried] if isinstance(op, Loop) else op.body.inputs[: op.states]
     )
     outputs = body.outputs[1:] if isinstance(op, Loop) else body.outputs
-    wrong = set()
+    changed = set()
     for formal, result in zip(inputs, outputs, strict=False):
         shape = result.shape or ()
         for axis, dim in enumerate(formal.shape or ()):
-            size = told.get(str(dim))
-            kept = (
+            size = resolved.get(str(dim))
+            is_kept = (
                 len(shape) == formal.type.rank
                 and size is not None
                 and provably_equal(shape[axis], size)
             )
-            if size is not None and not kept:
-                wrong.add(str(dim))
-    return wrong
+            if size is not None and not is_kept:
+                changed.add(str(dim))
+    return changed

@@ -1,4 +1,4 @@
-"""Products with weights of few bits -> with A in 8 bits, where the device multiplies such."""
+"""Low-bit products -> with A quantized to 8 bits, for devices with int8 dot products."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from clrt.ops.matmul.matmul_nbits import DOT_BLOCK, MatMulNBits
 from clrt.ops.matmul.quantized_matmul import ROUNDED_BITS, QuantizedMatMul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
-# Of MatMulNBits' accuracy_level: A may be int8.
+# Value of MatMulNBits' accuracy_level that allows int8 A.
 _INT8 = 4
 
 
 class RoundActivations(Pass):
-    """A product of QuantizedMatMul, or of MatMulNBits that allows it -> with rounded rows of A.
+    """QuantizedMatMul, or MatMulNBits that allows it -> the same with rows of A quantized to int8.
 
-    Whole numbers are multiplied four at a time, and weights are read as they lie. Files of
-    llama.cpp are made for that; those of ONNX say so by accuracy_level.
+    int8 dot products multiply four elements at a time and read quantized weights directly. GGUF
+    models are meant for that; ONNX models allow it by accuracy_level.
     """
 
     name = "round_activations"

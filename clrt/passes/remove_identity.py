@@ -1,4 +1,4 @@
-"""Removes nodes whose output is one of their inputs."""
+"""Removes nodes whose output equals one of their inputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from clrt.passes.matching import (
 
 
 class RemoveIdentity(Pass):
-    """Node that changes nothing -> its input.
+    """Node without effect -> its input.
 
     Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
-    moves nothing, Concat or Sum of one operand, Slice of everything, Pad
-    of nothing, Where with a known condition,
-    x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. Where the neutral operand is larger,
-    an Expand stays, which others can move out of the way.
+    moves no elements, Concat or Sum of one operand, Slice of everything, Pad by 0, Where of
+    constant condition, x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. If the neutral
+    operand has a larger shape, an Expand remains, which other passes may sink.
     """
 
     name = "remove_identity"
@@ -83,7 +82,7 @@ def _single(node: Node) -> Value | None:
 
 
 def _slice(node: Node) -> Value | None:
-    """A slice that keeps the shape keeps everything unless it walks backwards."""
+    """Returns the input if no step is negative: a slice of the same shape is then the input."""
     steps = node.input(4)
     if steps is None:
         return node.arg(0)
@@ -92,8 +91,8 @@ def _slice(node: Node) -> Value | None:
 
 
 def _pad(node: Node) -> Value | None:
-    given = node.input(1)  # which a file may have left out
-    pads = given.numbers if given is not None and given.is_constant else None
+    pads_input = node.input(1)  # None if the file omits it
+    pads = pads_input.numbers if pads_input is not None and pads_input.is_constant else None
     return node.arg(0) if pads is not None and not pads.any() else None
 
 
@@ -103,7 +102,7 @@ def _where(node: Node) -> Value | None:
 
 
 def _neutral(number: float, *, both: bool) -> Callable[[Node], Value | None]:
-    """The rule of a two-operand op with a neutral operand."""
+    """Returns the rule of a binary op whose second operand may be neutral; `both`: or the first."""
 
     def rule(node: Node) -> Value | None:
         if len(node.inputs) != 2:

@@ -1,4 +1,4 @@
-"""Rows of tables of few bits -> with their scales as they are, where products read them so."""
+"""Gather of quantized tables -> with exact scales, so that products can share the table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from clrt.passes.driver import GraphView, Match, Pass
 
 
 class KeepScales(Pass):
-    """QuantizedGather -> exact=1.
+    """QuantizedGather -> QuantizedGather(exact=1), whose table has the layout of float32 products.
 
-    A table that is a product's weight, too, then lies on the device once.
+    A table that is also the weight of a product is then stored on the device once.
     """
 
     name = "keep_scales"

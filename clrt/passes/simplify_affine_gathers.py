@@ -1,4 +1,4 @@
-"""Sees through gathers whose indices only count: what exporters make of broadcast masks."""
+"""Gathers with affine indices, as exporters create for broadcast masks -> views or constants."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import class_name, int_attribute, op_name, produced_by
 
+# Maximum number of producers that are followed from an index tensor.
 _MAX_DEPTH = 12
 _KINDS = ("GreaterOrEqual", "Gather", "GatherND")
-# Smaller integers may wrap on the way.
+# Supported index dtypes: narrower integers may overflow.
 _WIDE = (DType.INT64, DType.INT32)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """An integer tensor that is linear in its own indices: offset + sum of step_k * i_k.
+    """Integer tensor that is affine in its indices: offset + sum of step_k * i_k.
 
     Attributes:
-        steps: One per axis; 0 where the axis has size 1.
+        shape: Shape of the tensor.
+        steps: Coefficient per axis; 0 if the axis has size 1.
+        offset: Element at index 0.
     """
 
     shape: Shape
@@ -35,10 +38,10 @@ class Grid:
 
 
 class SimplifyIndexGrids(Pass):
-    """Gathers of every element in order -> Reshape; comparisons that counting decides -> constant.
+    """Gather of all elements in order -> Reshape; GreaterOrEqual that always holds -> constant.
 
-    Gather(x, row-major positions) and GatherND(x, all positions) are x in another shape. This is
-    how transformers' masks leave both of torch's exporters (vmap over index tensors).
+    Gather(x, row-major positions) and GatherND(x, all positions) are x in another shape. Both of
+    torch's exporters create these from the masks of transformers (vmap over index tensors).
     """
 
     name = "simplify_index_grids"
@@ -69,7 +72,7 @@ class SimplifyIndexGrids(Pass):
 
 
 def grid(value: Value, depth: int = 0) -> Grid | None:
-    """How a tensor counts along its axes, where that is known."""
+    """Returns a tensor as an affine grid; None if it is not known to be one."""
     shape, node = value.shape, value.producer
     if shape is None or value.dtype not in _WIDE or depth > _MAX_DEPTH:
         return None
@@ -96,14 +99,14 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
 
 
 def _known(value: Value) -> Array | None:
-    """The elements of a constant, as numbers or dims."""
+    """Returns the elements of a constant, numbers or dims; None for computed values."""
     if not value.is_constant:
         return None
     return value.type.data if value.numbers is None else value.numbers
 
 
 def _counted(known: Array) -> Grid | None:
-    """The grid of known elements, numbers or dims: what was a Range, and more, before folding."""
+    """Returns the grid of known elements (numbers or dims), such as of a folded Range; or None."""
     if not known.size:
         return None
     first = (0,) * known.ndim
@@ -115,16 +118,18 @@ def _counted(known: Array) -> Grid | None:
         steps.append(_dim(line[1]) - offset if size > 1 else 0)
         counts = np.arange(size).astype(known.dtype) * steps[-1]
         if not np.array_equal(line, counts + offset):
-            return None  # before anything as large as what is known is made
+            return None  # before a full-size array is allocated
         expected = expected + counts.reshape(-1, *(1,) * (known.ndim - 1 - axis))
     return Grid(known.shape, tuple(steps), offset) if np.array_equal(known, expected) else None
 
 
 def _dim(element: object) -> Dim:
+    """Converts an array element to a dim."""
     return element if isinstance(element, Expr) else int(element)  # type: ignore[call-overload]
 
 
 def _range(node: Node) -> Grid | None:
+    """Returns the grid of a Range."""
     start, delta, shape = node.arg(0).type.data, node.arg(2).type.data, node.output.shape
     if start is None or delta is None or shape is None:
         return None
@@ -132,7 +137,7 @@ def _range(node: Node) -> Grid | None:
 
 
 def _moved(source: Grid | None, shape: Shape) -> Grid | None:
-    """The grid in a shape that differs by axes of size 1."""
+    """Reshapes a grid to a shape that differs by axes of size 1 only; None for other shapes."""
     if source is None:
         return None
     pairs = zip(source.shape, source.steps, strict=True)
@@ -149,18 +154,20 @@ def _moved(source: Grid | None, shape: Shape) -> Grid | None:
 
 
 def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
+    """Broadcasts a grid to a shape."""
     if source is None or len(source.shape) > len(shape):
         return None
     lead = len(shape) - len(source.shape)
     steps: list[Dim] = [0] * lead
-    for dim, own, step in zip(shape[lead:], source.shape, source.steps, strict=True):
-        if not provably_equal(dim, own) and not provably_equal(own, 1):
+    for dim, size, step in zip(shape[lead:], source.shape, source.steps, strict=True):
+        if not provably_equal(dim, size) and not provably_equal(size, 1):
             return None
-        steps.append(0 if provably_equal(own, 1) else step)
+        steps.append(0 if provably_equal(size, 1) else step)
     return Grid(shape, tuple(steps), source.offset)
 
 
 def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
+    """Returns the grid of a sum, difference, or product with a uniform grid."""
     a = _broadcast(grid(node.arg(0), depth + 1), shape)
     b = _broadcast(grid(node.arg(1), depth + 1), shape)
     if a is None or b is None:
@@ -177,7 +184,7 @@ def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
 
 
 def _is_always(node: Node) -> bool:
-    """Whether left >= right for every element, because left starts there and only grows."""
+    """Whether left >= right everywhere: left starts no lower than a uniform right, and grows."""
     left, right = grid(node.arg(0)), grid(node.arg(1))
     if left is None or right is None or any(not provably_equal(s, 0) for s in right.steps):
         return False
@@ -188,7 +195,7 @@ def _is_always(node: Node) -> bool:
 
 
 def _gathers_all(node: Node) -> str | None:
-    """Why Gather does not read rows 0, 1, 2, …: "" where it does, None for other indices."""
+    """Returns why a Gather does not read rows 0, 1, 2, …; "" if it does, None if unknown."""
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)
     if positions is None or x.shape is None or int_attribute(node.op, "axis", 0) != 0:
@@ -206,7 +213,7 @@ def _gathers_all(node: Node) -> str | None:
 
 
 def _gathers_all_nd(node: Node) -> str | None:
-    """Why GatherND does not read all in order: "" where it does, None for other indices."""
+    """Returns why a GatherND does not read all in order; "" if it does, None if unknown."""
     x, y = node.arg(0), node.output
     columns = _columns(node.arg(1))
     if columns is None or x.shape is None or y.shape is None:
@@ -232,7 +239,7 @@ def _gathers_all_nd(node: Node) -> str | None:
 
 
 def _columns(indices: Value) -> list[Grid | None] | None:
-    """The last axis of index tuples taken apart: a grid each, None where one does not count."""
+    """Splits index tuples into one grid per component, None if a component is not affine."""
     known = _known(indices)
     if known is not None:
         return [_counted(known[..., k : k + 1]) for k in range(known.shape[-1])]

@@ -1,4 +1,4 @@
-"""Cheaper forms of single elementwise ops."""
+"""Algebraic simplification of single elementwise ops."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from clrt.passes.matching import (
     with_scalar,
 )
 
-# Factors in this range can be multiplied without overflow of what lies between them.
-_TAME = (1e-6, 1e6)
+# Magnitudes of factors that are merged: intermediate products then did not overflow either.
+_FACTOR_RANGE = (1e-6, 1e6)
 Rule = Callable[[GraphView, Node, Builder], "Value | None"]
 
 
 class SimplifyAlgebra(Pass):
     """One elementwise node -> a cheaper one.
 
-    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (with infinity for -infinity, where
-    x may be that), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x, Cast after a
-    lossless Cast -> one Cast.
+    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (corrected for -infinity and -0
+    unless x is known to be neither), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x,
+    Cast after a lossless Cast -> one Cast.
 
     Numerics: exact for c a power of two; else x / c changes by at most one ulp more.
     """
@@ -64,7 +64,7 @@ def _div(view: GraphView, node: Node, build: Builder) -> Value | None:
     x, divisor = node.arg(0), node.arg(1)
     if not x.dtype.is_float or not divisor.is_constant or divisor.numbers is None:
         return None
-    # One number is divided at no cost, and may be a scale of quantised numbers, where an ulp tells.
+    # Dividing one number costs nothing, and it may be a quantization scale, where one ulp matters.
     if x.type.static_shape is not None and prod(x.type.static_shape) == 1:
         return None
     numbers = divisor.numbers
@@ -89,7 +89,7 @@ def _pow(view: GraphView, node: Node, build: Builder) -> Value | None:
 
 
 def _root(x: Value, build: Builder) -> Value:
-    """x ** 0.5, which unlike sqrt(x) is infinity for -infinity and 0 for -0."""
+    """Builds x ** 0.5, which unlike sqrt(x) is infinity for -infinity and 0 for -0."""
     root = build.add(Sqrt(), x)
     if never_negative(x):
         return root
@@ -104,7 +104,7 @@ def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
     if outer is None or inner is None or not node.output.dtype.is_float:
         return None
     (middle, c), (x, d) = outer, inner
-    if view.only_user(middle) is not node or not (_tame(c) and _tame(d)):
+    if view.only_user(middle) is not node or not (_is_moderate(c) and _is_moderate(d)):
         return None
     factor, info = float(c) * float(d), ml_dtypes.finfo(x.dtype.numpy)
     if not float(info.tiny) <= abs(factor) <= float(info.max):
@@ -112,11 +112,14 @@ def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
     return build.add(Mul(), x, build.constant(np.asarray(factor, x.dtype.numpy)))
 
 
-def _tame(number: float) -> bool:
-    return _TAME[0] <= abs(number) <= _TAME[1]
+def _is_moderate(number: float) -> bool:
+    """Whether the magnitude of a factor is in `_FACTOR_RANGE`."""
+    return _FACTOR_RANGE[0] <= abs(number) <= _FACTOR_RANGE[1]
 
 
 def _twice(name: str) -> Rule:
+    """Returns the rule f(f(x)) -> x of an involution."""
+
     def rule(view: GraphView, node: Node, build: Builder) -> Value | None:
         inner = produced_by(node.arg(0), name)
         return None if inner is None else inner.arg(0)
@@ -133,7 +136,7 @@ def _cast(view: GraphView, node: Node, build: Builder) -> Value | None:
 
 
 def is_lossless(source: DType, target: DType) -> bool:
-    """Whether every number of a dtype is one of another dtype, too."""
+    """Whether the target dtype represents every number of the source dtype exactly."""
     wide = source in (DType.INT64, DType.UINT64) and target.is_float
     return not wide and converts_safely(source.numpy, target.numpy)
 

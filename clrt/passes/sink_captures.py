@@ -1,4 +1,4 @@
-"""Moves constants into the graphs that read them."""
+"""Captured constants of If, Loop and Scan -> constants of their inner graphs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class SinkConstants(Pass):
-    """What If, Loop or Scan captures and is constant becomes a constant of their graphs.
+    """Captured value of If, Loop or Scan that is constant -> constant of the inner graph.
 
-    Much is so only once the graph around them is folded. A product in a Loop would pack weights
-    that are an input at each turn.
+    Many captures are constant only after the outer graph is folded. A product in a Loop would pack
+    a captured weight in each iteration.
     """
 
     name = "sink_constants"
@@ -21,8 +21,8 @@ class SinkConstants(Pass):
         return issubclass(op, (If, Loop, Scan))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = sink_constants(node)
-        return None if found is None else Match(view, node, payload=found)
+        op_and_inputs = sink_constants(node)
+        return None if op_and_inputs is None else Match(view, node, payload=op_and_inputs)
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root

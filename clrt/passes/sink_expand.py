@@ -1,4 +1,4 @@
-"""Computes before broadcasting rather than after."""
+"""Sinks Expand below elementwise ops, so that they compute before broadcasting."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from clrt.passes.matching import has_one_element, produced_by
 
 
 class SinkExpand(Pass):
-    """f(Expand(x), y) -> f(x, y) where y broadcasts as far; f(Expand(x), c) -> Expand(f(x, c)).
+    """f(Expand(x), y) -> f(x, y) if y has the output shape; f(Expand(x), c) -> Expand(f(x, c)).
 
-    c has one element. The work shrinks and nothing large is stored in between.
+    c has one element. This reduces work, and no large intermediate is stored.
     """
 
     name = "sink_expand"
@@ -55,6 +55,7 @@ class SinkExpand(Pass):
 
 
 def _broadcast(node: Node, inputs: list[Value | None]) -> Shape | None:
+    """Returns the broadcast shape of inputs; None if they do not broadcast."""
     assert isinstance(node.op, Pointwise)
     try:
         return broadcast_shapes([v.shape for v in inputs if v is not None], node.op)

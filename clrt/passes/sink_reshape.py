@@ -1,4 +1,4 @@
-"""Moves views behind the work, where they meet other views and vanish."""
+"""Sinks Reshape below products and elementwise ops, until it cancels with other views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clrt.passes.matching import has_one_element, keeps_shape, produced_by
 
 
 class SinkReshape(Pass):
-    """f(Reshape(x)) -> Reshape(f(x)) for a product with a matrix, or elementwise f with numbers.
+    """f(Reshape(x)) -> Reshape(f(x)), for a product with a matrix or elementwise f with scalars.
 
     Exporters flatten [B, S, K] to [B * S, K] around every Gemm.
     """
@@ -47,18 +47,19 @@ class SinkReshape(Pass):
         value = build.add(match.root.op, *match.payload)
         if isinstance(match.root.op, FusedMatMul):
             return build.patch({output: reshape(build, value, output)})
-        # Nothing but the target may tell the dims.
+        # Keeps the target input: it may be all that determines the dims.
         return build.patch({output: build.add(inner.op, value, inner.arg(1))})
 
 
 def _is_number(value: Value, beside: Value) -> bool:
-    """Whether a value is one number that does not raise the rank of the other operand."""
+    """Whether a value is a constant of one element that does not raise the rank of the result."""
     if not has_one_element(value) or value.shape is None or beside.shape is None:
         return False
     return value.is_constant and len(value.shape) <= len(beside.shape)
 
 
 def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
+    """Matches a product whose A is a Reshape that merges leading axes only."""
     inner = produced_by(node.arg(0), "Reshape")
     if inner is None or not isinstance(node.op, FusedMatMul):
         return None
@@ -78,6 +79,7 @@ def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
 
 
 def _per_column(value: Value) -> bool:
+    """Whether an operand is a scalar, a vector or a matrix of one row."""
     shape = value.shape
     return shape is not None and (
         len(shape) < 2 or (len(shape) == 2 and provably_equal(shape[0], 1))

@@ -1,4 +1,4 @@
-"""Looks rows up once and slices the result, not the row numbers."""
+"""Gather of sliced constant indices -> Slice of one constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clrt.passes.matching import int_attribute, produced_by
 class SinkSlice(Pass):
     """Gather(table, Slice(rows, …)) of constants -> Slice(Gather(table, rows), …).
 
-    The Gather folds: position embeddings are then a slice of one constant.
+    The Gather is then folded: position embeddings become a slice of one constant.
     """
 
     name = "sink_slice"
@@ -48,6 +48,6 @@ class SinkSlice(Pass):
         looked_up = build.add(node.op, node.arg(0), rows)
         inputs = [looked_up, *part.inputs[1:]]
         if axes is not None and axes.numbers is not None:
-            # Axes count from the front: the rows have fewer than the result.
+            # Non-negative axes: the result has more axes than the indices.
             inputs[3] = build.constant(np.asarray(axes.numbers % len(rows.dims), np.int64))
         return build.patch({node.output: build.add(part.op, *inputs)})

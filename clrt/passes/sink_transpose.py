@@ -1,4 +1,4 @@
-"""Moves transposes behind views, where they meet other transposes and vanish."""
+"""Sinks Transpose below Reshape, until it cancels with other transposes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from clrt.passes.matching import has_known_shape, produced_by
 
 
 class SinkTranspose(Pass):
-    """Reshape(Transpose(x)) -> Transpose(Reshape(x)), where the view keeps moved axes together.
+    """Reshape(Transpose(x)) -> Transpose(Reshape(x)), if merged axes are adjacent in x.
 
-    Between convolutions and products, exporters make tokens of maps, and maps of tokens:
-    [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. Where channels lie last already, no element moves.
+    Between convolutions and products, exporters convert feature maps to tokens and back:
+    [N,C,H,W] -> [N,C,H*W] -> [N,H*W,C]. For channels-last maps no element moves.
     """
 
     name = "sink_transpose"
@@ -27,39 +27,40 @@ class SinkTranspose(Pass):
         return issubclass(op, Reshape)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        turn = produced_by(node.arg(0), "Transpose")
-        if turn is None or not has_known_shape(node.output):
+        transpose = produced_by(node.arg(0), "Transpose")
+        if transpose is None or not has_known_shape(node.output):
             return None
         try:
-            found = _moved(turn, node.output)
+            moved = _moved(transpose, node.output)
         except TooComplex:
             return Miss("its dims are too long", node)
-        if isinstance(found, str):
-            return Miss(found, node)
-        if view.only_user(turn.output) is None:
+        if isinstance(moved, str):
+            return Miss(moved, node)
+        if view.only_user(transpose.output) is None:
             return Miss("others read what is transposed", node)
-        return Match(view, node, traversed_nodes=[turn], payload=found)
+        return Match(view, node, traversed_nodes=[transpose], payload=moved)
 
     def rewrite(self, match: Match) -> Patch:
-        build, (turn,), found = match.builder(self.name), match.traversed_nodes, match.payload
-        value = build.add(Reshape(allowzero=1), turn.arg(0), build.dims(found.shape))
-        return build.patch({match.root.output: build.add(Transpose(found.perm), value)})
+        build, (transpose,), moved = match.builder(self.name), match.traversed_nodes, match.payload
+        value = build.add(Reshape(allowzero=1), transpose.arg(0), build.dims(moved.shape))
+        return build.patch({match.root.output: build.add(Transpose(moved.perm), value)})
 
 
 @dataclass(frozen=True)
 class _Moved:
-    """The shape to view what is transposed in, and how it is transposed then."""
+    """Target shape of the Reshape, and permutation of the Transpose after it."""
 
     shape: Shape
     perm: tuple[int, ...]
 
 
-def _moved(turn: Node, y: Value) -> _Moved | str:
-    before, after = turn.output.shape, y.shape
-    assert isinstance(turn.op, Transpose)
+def _moved(transpose: Node, y: Value) -> _Moved | str:
+    """Computes the swapped Reshape and Transpose that yield y, or returns a reject reason."""
+    before, after = transpose.output.shape, y.shape
+    assert isinstance(transpose.op, Transpose)
     if before is None or after is None:
         return "a rank is unknown"
-    order = turn.op.order(len(before))
+    order = transpose.op.order(len(before))
     groups = _groups(before, after)
     if groups is None:
         return "the view merges and splits axes at once"
@@ -73,9 +74,9 @@ def _moved(turn: Node, y: Value) -> _Moved | str:
 
 
 def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
-    """The shortest runs of axes that hold as many elements in both shapes; None if there are none.
+    """Splits two shapes into the shortest runs of axes of equal element counts; None if impossible.
 
-    Each has an axis at least on both sides; ones that are left over go with the last.
+    Each run has at least one axis of both shapes; trailing axes of size 1 are in the last run.
     """
     groups: list[tuple[range, range]] = []
     i = j = 0
@@ -83,7 +84,7 @@ def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
         ends = sorted(
             ((m, n) for m in range(i, len(before)) for n in range(j, len(after))), key=sum
         )
-        found = next(
+        end = next(
             (
                 e
                 for e in ends
@@ -91,10 +92,10 @@ def _groups(before: Shape, after: Shape) -> list[tuple[range, range]] | None:
             ),
             None,
         )
-        if found is None:
+        if end is None:
             return None
-        groups.append((range(i, found[0] + 1), range(j, found[1] + 1)))
-        i, j = found[0] + 1, found[1] + 1
+        groups.append((range(i, end[0] + 1), range(j, end[1] + 1)))
+        i, j = end[0] + 1, end[1] + 1
     rest = (*before[i:], *after[j:])
     if not groups or not all(provably_equal(d, 1) for d in rest):
         return None

@@ -1,4 +1,4 @@
-"""RoundedMatMul -> a product of floats, where the device multiplies no bytes."""
+"""RoundedMatMul -> float product, for devices without VNNI int8 kernels."""
 
 from __future__ import annotations
 
