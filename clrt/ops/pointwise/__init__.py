@@ -1,1 +1,1 @@
-"""Elementwise ops, casts and quantisation."""
+"""Elementwise ops, casts and quantization."""

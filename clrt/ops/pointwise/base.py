@@ -1,8 +1,8 @@
-"""The base of the elementwise ops.
+"""Base class of the elementwise ops.
 
-In an expression {0}, {1}… are the operands; `@name` is `c_name` of common/math.clh for float32
-(scalar or vector lanes) and float16, and `d_name` for float64. Conditions are C truth values, 0/-1
-per lane in vectors.
+In OpenCL C expressions {0}, {1}… are the operands; `@name` stands for `c_name` of common/math.clh
+for float32 (scalar or vector) and float16, and for `d_name` for float64. Conditions are C truth
+values, 0/-1 per lane in vectors.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ NumpyFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Pointwise(Op):
-    """Base of the elementwise ops, with NumPy's broadcasting.
+    """Base class of the elementwise ops, with NumPy's broadcasting.
 
     Class attributes:
-        expr: The expression for floating point, and for integers where `int_expr` is None.
-        function: NumPy's function of the operands (the attributes are on self).
-        arity: How many operands it has.
+        expr: OpenCL C expression of floats, and of integers if `int_expr` is None.
+        int_expr: OpenCL C expression of integers; None for `expr`.
+        function: NumPy function of the operands.
+        arity: Number of operands.
         compares: The result is bool.
-        integers, floats, booleans: Which dtypes it takes.
-        only_floats: Others are refused: the expression holds for no integers.
+        integers: Whether tests cover integer operands.
+        floats: Whether floats are supported.
+        booleans: Whether tests cover bool operands.
+        only_floats: Operands other than floats are refused, since `expr` is wrong for integers.
     """
 
     expr: ClassVar[Code] = Code("")
@@ -51,7 +54,7 @@ class Pointwise(Op):
     inplace_inputs: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        """Dtype of the result."""
+        """Returns the dtype of the result for the operands' dtypes."""
         return DType.BOOL if self.compares else dtypes[0]
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -63,14 +66,14 @@ class Pointwise(Op):
         return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
 
     def takes(self, operands: int) -> bool:
-        """Whether it is an op of so many operands."""
+        """Returns whether the op accepts this number of operands."""
         return operands == self.arity
 
     def check(self, inputs: Sequence[TensorType]) -> None:
-        """Refuses mixed dtypes, and those for which there is no expression.
+        """Checks the dtypes of the operands.
 
         Raises:
-            ShapeError: Operands have such.
+            ShapeError: The operands differ in dtype, or the op does not support the dtype.
         """
         if not self.floats and any(t.dtype.is_float for t in inputs):
             raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
@@ -91,11 +94,11 @@ class Pointwise(Op):
         return (result.astype(dtype.numpy, copy=False),)
 
     def evaluate(self, *arrays: Array) -> Any:
-        """The NumPy function applied to the operands."""
+        """Computes the result by NumPy."""
         return self.function(*arrays)
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        """The OpenCL C expression, or None where there is none for these dtypes."""
+        """Returns the OpenCL C expression of operands of some dtypes; None if unsupported."""
         template = self.expr
         if not dtypes[0].is_float and self.int_expr is not None:
             template = self.int_expr
@@ -103,5 +106,5 @@ class Pointwise(Op):
         return self.fill(template.renamed(Code("@"), prefix), args, dtypes)
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        """Puts operands and attributes into a template."""
+        """Substitutes operands and attributes into an expression; None if it is empty."""
         return Code("({})").substitute(template.substitute(*args)) if template else None

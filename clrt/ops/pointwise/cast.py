@@ -1,4 +1,4 @@
-"""Cast and BitCast: between dtypes, by value or by bits."""
+"""Cast and BitCast: conversion between dtypes by value, or reinterpretation of the bits."""
 
 from __future__ import annotations
 
@@ -33,30 +33,40 @@ _FLOAT = re.compile(
 
 
 def onnx_dtype(code: int, op: str) -> DType:
-    """The DType of an ONNX TensorProto.DataType code.
+    """Returns the DType of an ONNX TensorProto.DataType code.
+
+    Args:
+        op: Name of the op for the message.
 
     Raises:
-        UnsupportedError: clrt has no such dtype.
+        UnsupportedError: clrt does not support the dtype.
     """
-    found = DType.from_onnx(code)
-    if found is None:
+    dtype = DType.from_onnx(code)
+    if dtype is None:
         raise UnsupportedError(f"{op}: ONNX data type {code} is not supported.")
-    return found
+    return dtype
 
 
 @register
 @dataclass(frozen=True)
 class Cast(Pointwise):
-    """Conversion to another dtype; floats truncate to integers, which wrap.
+    """Converts to another dtype; floats are truncated to integers, and integers wrap.
 
-    ONNX leaves open what floats outside of an integer dtype become. Here they become int32 first
-    (int64 for uint32, int64 and uint64), which wraps: -1 is 255 as uint8. What does not fit there,
-    NaN and infinity is the least int32 (int64), whose low 8 or 16 bits are 0. So it is with NumPy
-    on x86, and mostly with ONNX Runtime. uint64 also takes what lies from 2^63 up to 2^64.
+    ONNX does not define the conversion of floats outside the range of an integer dtype. clrt
+    converts to int32 first (int64 for uint32, int64 and uint64), whose low bits are the result: -1
+    becomes 255 in uint8. Floats outside that range, NaN and infinity become the smallest int32
+    (int64), whose low 8 or 16 bits are 0. NumPy on x86 does the same, and ONNX Runtime mostly.
+    uint64 also represents floats from 2^63 to 2^64.
 
-    To floats of 8 bits, `saturate` makes what is too large the largest number instead of infinity
-    or NaN; to powers of two (float8e8m0) `round_mode` is nearest, up or down. Text converts on the
-    host. Source: ONNX Cast, opset 6 to 25.
+    Strings are converted on the host.
+
+    Attributes:
+        to: Dtype of the result.
+        saturate: For 8-bit floats: values that are too large become the largest number instead of
+            infinity or NaN.
+        round_mode: Rounding to powers of two (float8e8m0).
+
+    Source: ONNX Cast, opset 6 to 25.
     """
 
     to: DType = DType.FLOAT32
@@ -113,7 +123,7 @@ class Cast(Pointwise):
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
             return Code("({} != 0)").substitute(x)
-        # Floats of 16 bits are float32 until they are stored.
+        # 16-bit floats are computed in float32 and rounded when they are stored.
         if to is source or (to in FLOAT_STORAGES and source.compute == "float"):
             return x
         if to in FLOAT_STORAGES and source is DType.BOOL:
@@ -134,7 +144,12 @@ class Cast(Pointwise):
 
 
 def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
-    """Float8e8m0: the exponents of float32 numbers, rounded by mode; NaN for what has none."""
+    """Rounds numbers to powers of two, float8e8m0: the exponents of float32 numbers.
+
+    Args:
+        mode: "nearest", "up" or "down".
+        saturate: Rounding up stops at the largest number instead of giving NaN.
+    """
     bits = x.astype(np.float32).view(np.uint32)
     exponent = (bits >> 23) & 0xFF
     fraction = bits & 0x7FFFFF
@@ -147,15 +162,17 @@ def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
     return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
 
 
-_LONGEST = 32  # characters of a number, about
+# Characters per number assumed for the check of host memory.
+_MAX_NUMBER_CHARS = 32
 
 
 def _texts(x: Array) -> Array:
-    """Numbers as text, integers without a point.
+    """Formats numbers as strings, integers without a decimal point.
 
-    Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
+    Floats have 8 significant digits, as in ONNX Runtime; float64 has as many as make the string
+    convert back exactly.
     """
-    check_texts(x.size, _LONGEST)
+    check_texts(x.size, _MAX_NUMBER_CHARS)
     if x.dtype.kind in "iubU":
         return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
     if DType.of(x.dtype) is DType.FLOAT64:
@@ -171,7 +188,11 @@ def _floats(x: Array) -> Array:
 
 
 def _integers(x: Array) -> Array:
-    """Integers as int64; those of uint64 that are larger wrap."""
+    """Parses strings as int64; numbers from 2^63 to 2^64 wrap, as the bits of a uint64.
+
+    Raises:
+        InputError: A string does not start with an integer, or the integer exceeds 64 bits.
+    """
     numbers = [int(_head(text, _INTEGER)) for text in x.flat]
     for number in numbers:
         if not -(1 << 63) <= number < 1 << 64:
@@ -181,21 +202,21 @@ def _integers(x: Array) -> Array:
 
 
 def _head(text: str, number: re.Pattern[str]) -> str:
-    """The number that a text starts with: what follows is left out, as C does.
+    """Returns the number at the start of a string; like C, ignores the text behind it.
 
     Raises:
-        InputError: There is none.
+        InputError: The string does not start with a number.
     """
-    found = number.match(text)
-    if found is None:
+    match = number.match(text)
+    if match is None:
         raise InputError(f"Cast: the text {str(text)!r} is no number.")
-    return found[0]
+    return match[0]
 
 
 @register
 @dataclass(frozen=True)
 class BitCast(View):
-    """The same bits under another dtype of as many bits. Source: ONNX BitCast, opset 26."""
+    """Reinterprets bits as another dtype of the same size. Source: ONNX BitCast, opset 26."""
 
     to: DType = DType.FLOAT32
 

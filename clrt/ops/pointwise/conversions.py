@@ -1,4 +1,4 @@
-"""Numbers as the device has them, in NumPy and as OpenCL C."""
+"""Number conversions as the device does them, in NumPy and in OpenCL C."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clrt.ir.op import Array
 
 
 def widened(array: Array) -> Array:
-    """The array in the dtype in which the device computes with its elements."""
+    """Casts an array to the dtype in which the device computes with its elements."""
     if array.dtype == object or DType.of(array.dtype).storage == "plain":
         return array
     return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
 
 
 def literal(value: float, dtype: DType) -> Code:
-    """A number in OpenCL C, exact to the last bit."""
+    """Returns a number as an exact OpenCL C literal."""
     if not dtype.is_float:
         return Code("({})({})").substitute(dtype.cl, int(value))
     with np.errstate(over="ignore"):
@@ -32,10 +32,11 @@ def literal(value: float, dtype: DType) -> Code:
 
 
 def truncated(array: Array, dtype: DType) -> Array:
-    """Floats as integers of a dtype, rounded towards 0: what `integer_cl` computes.
+    """Converts floats to an integer dtype, rounded towards 0, as `integer_cl` does on the device.
 
-    They become int32, or int64 for uint32, int64 and uint64, of which the low bits are kept; what
-    does not fit there, and NaN, becomes the least one. uint64 holds what is below 2^64, too.
+    Floats become int32 (int64 for uint32, int64 and uint64), and the low bits of it are the
+    result. Floats that do not fit, and NaN, become the smallest int32 (int64). For uint64, floats
+    from 2^63 to 2^64 are converted correctly, too.
     """
     wide = array.astype(np.float64)
     target, bound = (np.int32, 2.0**31) if dtype in _BY_INT32 else (np.int64, 2.0**63)
@@ -49,12 +50,13 @@ def truncated(array: Array, dtype: DType) -> Array:
 
 
 def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
-    """The OpenCL C expression of a float as an integer of a dtype, as `truncated` has it."""
+    """Returns the OpenCL C expression that converts a float to an integer dtype, as `truncated`."""
     kind = Code("double") if source is DType.FLOAT64 else Code("float")
     wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
     wide = dtype if dtype is DType.UINT64 else wide
     return Code("({})({}_to_{}({}))").substitute(dtype.compute, kind, wide.cl, text)
 
 
+# Integer dtypes to which floats are converted by way of int64; the others by way of int32.
 _BY_INT64 = (DType.UINT32, DType.INT64, DType.UINT64)
 _BY_INT32 = frozenset(d for d in DType if d.is_int and d not in _BY_INT64)

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLinear: floats as uint8, by their own range."""
+"""DynamicQuantizeLinear: quantizes floats to uint8 by their range."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from clrt.util.math import ceil_div, round_up
 _SOURCE = "pointwise/dynamic_quantize_linear.cl"
 TUNED = tuned("dynamic_quantize_linear", {"T_VW": (4, 8, 16)}, T_VW=8)
 _LEVELS = np.float32(255)
-# Elements of a work-item at least, and work-items at most (of a CPU for each core): each reads all
-# parts of the range. Up to 8,192 elements a core takes less time than a second launch.
+# Minimum elements per work-item, and maximum number of work-items (on CPUs per core): each
+# work-item reads all partial ranges. Below 8192 elements one core is faster than a second launch.
 _CPU, _GPU = (8192, 8), (1024, 256)
 
 
 def dynamic_levels(x: Array, of: Array) -> tuple[Array, np.float32, np.float32]:
-    """Levels of x, their scale and zero point: those of the range of `of` and 0. All is float32."""
+    """Quantizes x in float32 by the range of the elements of `of` and 0.
+
+    Returns:
+        The quantized values, integral floats in 0..255; the scale; the zero point.
+    """
     low, high = np.float32(min(of.min(initial=0), 0)), np.float32(max(of.max(initial=0), 0))
     scale = np.float32(1) if low == high else (high - low) / _LEVELS
     zero = np.rint(np.clip(np.float32(0) - low / scale, np.float32(0), _LEVELS))
@@ -38,7 +42,7 @@ def dynamic_levels(x: Array, of: Array) -> tuple[Array, np.float32, np.float32]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    # A file may leave out outputs that nothing reads.
+    # Models may omit outputs that nothing reads.
     scale, zero = (
         node.outputs[i] if i < len(node.outputs) else ctx.scratch(1, dtype)
         for i, dtype in ((1, DType.FLOAT32), (2, DType.UINT8))
@@ -49,19 +53,22 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 def quantize_launches(
     x: Value, y: Buffer, scale: Buffer, zero: Buffer, ctx: Lowering, lens: Value | None = None
 ) -> list[Launch]:
-    """The launches that round x to levels by its range.
+    """Emits the launches that quantize x by its range.
 
     Args:
-        x: float32.
-        y: uint8, as many elements; `scale` and `zero` one of float32 and uint8.
-        lens: Lengths `[B]` of the sequences of an x `[T, B, …]`: steps past the longest one do not
-            count for the range.
+        x: float32 tensor.
+        y: Output, uint8 with the elements of x.
+        scale: Output, one float32.
+        zero: Output, one uint8.
+        lens: Lengths `[B]` of the sequences of an x `[T, B, …]`: time steps past the longest
+            sequence do not count for the range. None to use all elements.
     """
     n = prod(x.dims)
     caps = ctx.caps
     lanes = ctx.tunables(TUNED)["T_VW"] if caps.is_cpu else 1
-    least, most = _CPU if caps.is_cpu else _GPU
-    items = clamp(ceil_div(n, least), 1, most * (caps.compute_units if caps.is_cpu else 1))
+    min_elems, max_items = _CPU if caps.is_cpu else _GPU
+    max_items *= caps.compute_units if caps.is_cpu else 1
+    items = clamp(ceil_div(n, min_elems), 1, max_items)
     chunk = max(round_up(ceil_div(n, items), 16), 16)
     count = max(ceil_div(n, chunk), 1)
     macros: dict[str, Define] = {"T_VW": lanes}
@@ -84,10 +91,11 @@ def quantize_launches(
 
 @register
 class DynamicQuantizeLinear(Op):
-    """x as levels 0 to 255, their scale and their zero point: those of the range of x and 0.
+    """Quantizes x to 0..255 with the scale and zero point of the range of x and 0.
 
-    Output: uint8 of the shape of x; float32 and uint8 scalars. The scale is 1 where all of x is 0,
-    as ONNX Runtime's. Source: ONNX DynamicQuantizeLinear, opset 11.
+    Outputs: uint8 of the shape of x; the scale, a float32 scalar; the zero point, a uint8 scalar.
+    The scale is 1 if all of x is 0, as in ONNX Runtime. Source: ONNX DynamicQuantizeLinear, opset
+    11.
     """
 
     accuracy = Accuracy.ELEMENTWISE

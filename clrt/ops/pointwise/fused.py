@@ -1,4 +1,4 @@
-"""Fused: an elementwise program over broadcast operands, as one generated kernel."""
+"""Fused: an elementwise program over broadcast operands, and the kernel generated from it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ _VARIABLE, _NUMBER = Code("v{}"), Code("c{}")
 @register
 @dataclass(frozen=True)
 class Literal(Op):
-    """A number in a fused program.
+    """A constant scalar in a fused program.
 
-    Source: clrt; it takes the place of a one-element constant.
+    Source: clrt; it replaces a one-element constant.
     """
 
     value: float = 0.0
@@ -74,13 +74,15 @@ class Literal(Op):
         return (np.asarray(self.value, self.dtype.numpy),)
 
     def cl(self) -> Code:
-        """The literal in OpenCL C."""
+        """Returns the literal in OpenCL C."""
         return literal(self.value, self.dtype)
 
     @property
     def is_argument(self) -> bool:
-        """Whether kernels take the number as an argument: one of a layer's own would make a kernel
-        of its own. A small number of few digits is text, of which a compiler makes more.
+        """Whether the number is a kernel argument instead of a literal in the source.
+
+        Arguments let layers with different constants share a kernel. Multiples of 1/8 up to 64 stay
+        literals, since the compiler optimizes them.
         """
         if not self.dtype.is_float or self.dtype is DType.FLOAT64:
             return False
@@ -89,12 +91,13 @@ class Literal(Op):
 
 @dataclass(frozen=True)
 class Program:
-    """A rendered elementwise program.
+    """An elementwise program as OpenCL C.
 
     Attributes:
-        body: Declarations of the steps over v0, v1, …
-        result: The variable that holds the last step.
-        numbers: What c0, c1, … are.
+        body: Declarations of the steps' variables, over the operands v0, v1, …
+        result: Variable of the last step.
+        dtype: Dtype of the result.
+        numbers: Values of the arguments c0, c1, …
     """
 
     body: Code
@@ -104,17 +107,17 @@ class Program:
 
 
 def compute_type(dtype: DType) -> Code:
-    """The C type in which a value of a dtype is computed."""
+    """Returns the C type in which kernels compute values of a dtype."""
     if dtype.compute == "float":
         return Code("F")
     return Code("I") if dtype is DType.BOOL else dtype.compute
 
 
 def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -> list[TensorType]:
-    """Types of the operands followed by those of the steps.
+    """Returns the types of the operands, followed by those of the steps.
 
     Raises:
-        ModelError: A step is no elementwise op, or reads what is not there before it.
+        ModelError: A step is not an elementwise op, or reads a later step.
     """
     types = list(inputs)
     for index, step in enumerate(steps):
@@ -128,17 +131,21 @@ def step_types(steps: Sequence[ElementwiseStep], inputs: Sequence[TensorType]) -
 
 @lru_cache(maxsize=1024)
 def step_dtypes(steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
-    """Dtypes of the operands followed by those of the steps; each layer of a model asks again."""
+    """Returns the dtypes of the operands and the steps; cached, since layers repeat programs."""
     return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
 
 
 def render(
     steps: tuple[ElementwiseStep, ...], inputs: Sequence[DType], takes_numbers: bool = True
 ) -> Program | str:
-    """OpenCL C for a program over variables v0…, or the reason there is none.
+    """Renders a program over operands v0, v1, … as OpenCL C.
 
     Args:
-        takes_numbers: Whether the kernel takes numbers as arguments.
+        inputs: Dtypes of the operands.
+        takes_numbers: Whether the kernel has arguments c0, c1, … for constants.
+
+    Returns:
+        The program, or the reason why it has no kernel.
     """
     return _rendered(steps, tuple(inputs), takes_numbers)
 
@@ -147,11 +154,11 @@ def render(
 def _rendered(
     steps: tuple[ElementwiseStep, ...], inputs: tuple[DType, ...], takes_numbers: bool
 ) -> Program | str:
-    made = step_dtypes(steps, inputs)
+    all_dtypes = step_dtypes(steps, inputs)
     lines: list[Code] = []
     numbers: list[float] = []
     for index, step in enumerate(steps, start=len(inputs)):
-        dtypes = [made[a] for a in step.args]
+        dtypes = [all_dtypes[a] for a in step.args]
         if isinstance(step.op, Literal) and takes_numbers and step.op.is_argument:
             expr: Code | None = _NUMBER.substitute(len(numbers))
             numbers.append(step.op.value)
@@ -162,10 +169,10 @@ def _rendered(
             expr = step.op.cl([_VARIABLE.substitute(a) for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
-        kind = compute_type(made[index])
+        kind = compute_type(all_dtypes[index])
         lines.append(Code("const {0} v{1} = ({0})({2});").substitute(kind, index, expr))
-    result = _VARIABLE.substitute(len(made) - 1)
-    return Program(Code(" ").join(lines), result, made[-1], tuple(numbers))
+    result = _VARIABLE.substitute(len(all_dtypes) - 1)
+    return Program(Code(" ").join(lines), result, all_dtypes[-1], tuple(numbers))
 
 
 def can_vectorise(
@@ -173,21 +180,23 @@ def can_vectorise(
     inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
-    """Whether the program holds for float vectors: steps are floats or bool, the result is a float.
+    """Returns whether a program can be computed on float vectors.
+
+    Operands and result must be of a dtype in `memory`, intermediate steps may also be bool.
 
     Args:
-        memory: What the kernel reads and writes vectors of.
+        memory: Dtypes of which the kernel loads and stores vectors.
     """
-    made = step_dtypes(steps, tuple(inputs))
-    return all(d in memory for d in (*inputs, made[-1])) and all(
-        d in memory or d is DType.BOOL for d in made
+    dtypes = step_dtypes(steps, tuple(inputs))
+    return all(d in memory for d in (*inputs, dtypes[-1])) and all(
+        d in memory or d is DType.BOOL for d in dtypes
     )
 
 
 @register
 @dataclass(frozen=True)
 class Fused(Op):
-    """Elementwise steps over inputs that broadcast together; the last step is the output.
+    """Elementwise program over inputs that broadcast together; the output is the last step.
 
     Source: clrt.
     """
@@ -215,7 +224,11 @@ class Fused(Op):
 
 
 def steps_of(op: Op, arity: int) -> tuple[ElementwiseStep, ...]:
-    """The program of a node: its own steps, or the one step that a pointwise op is."""
+    """Returns the program of an elementwise op: the steps of a Fused, else one step of `op`.
+
+    Args:
+        arity: Number of operands.
+    """
     return op.steps if isinstance(op, Fused) else (ElementwiseStep(op, tuple(range(arity))),)
 
 
@@ -241,7 +254,10 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def symbolic_shape(value: Value) -> Shape:
-    """The shape before dims were bound: what may decide on a kernel without tying it to sizes."""
+    """Returns the shape before dims were bound to numbers.
+
+    Kernels must be chosen by it, so that a call with other sizes does not compile another kernel.
+    """
     return value.symbolic_shape if value.symbolic_shape is not None else value.dims
 
 
@@ -250,7 +266,9 @@ def _is_one(value: Value) -> bool:
 
 
 def _inner(value: Value, y: Value) -> Code:
-    """The step along the last axis: a number where every shape agrees on it, else the argument."""
+    """Returns the stride of an operand along the last axis: 0 or 1 if the symbolic shapes tell it,
+    else the macro ARG, which reads it from an argument.
+    """
     shape, target = symbolic_shape(value), symbolic_shape(y)
     if _is_one(value):
         return Code("0")
@@ -260,7 +278,7 @@ def _inner(value: Value, y: Value) -> Code:
 
 
 def _takes_vectors(node: Node) -> bool:
-    """Whether the CPU kernel holds for vectors of floats, whatever the sizes."""
+    """Returns whether the CPU kernel can use float vectors for all sizes of the symbolic shapes."""
     values, y = _inputs(node), node.output
     assert isinstance(node.op, Op)
     row = symbolic_shape(y)[-1:]
@@ -273,21 +291,21 @@ def _takes_vectors(node: Node) -> bool:
 
 
 def _is_flat(node: Node) -> bool:
-    """Whether every operand has the shape of the result, or one element."""
+    """Returns whether each operand has the shape of the result or one element."""
     target = symbolic_shape(node.output)
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
 def _match_norm(node: Node, makers: ProducerMap, ctx: Lowering) -> FusionMatch | FusionMiss | None:
-    """A program and the normalisation of its rows."""
-    made = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
-    if made is None or not isinstance(made.op, (Pointwise, Fused)):
+    """Matches an elementwise node followed by the normalization of its rows."""
+    producer = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
+    if producer is None or not isinstance(producer.op, (Pointwise, Fused)):
         return None
     norm = row_norm(node, ctx.caps)
-    runs_as("cpu", made.op.variants, made, ctx.caps)
-    if not _takes_vectors(made):
-        return FusionMiss(f"{made} does not go by vectors")
-    return FusionMatch((made, node), norm)
+    runs_as("cpu", producer.op.variants, producer, ctx.caps)
+    if not _takes_vectors(producer):
+        return FusionMiss(f"{producer} does not go by vectors")
+    return FusionMatch((producer, node), norm)
 
 
 def _emit_norm(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
@@ -324,22 +342,26 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
 
 
 def _by_rows(value: Value, k: int, y: Value, width: int, args: Mapping[str, Any]) -> BufferArg:
-    """An operand, in rows that may be apart where its steps go by the rows of the result."""
+    """Returns the argument of operand `k`; its rows may have a pitch if it is read by rows."""
     if _inner(value, y) != "1":
         return BufferArg(value)
     steps = [f"s{k}_{axis}" for axis in range(MAX_RANK - 1) if args[f"s{k}_{axis}"]]
     return BufferArg(value, rows=RowPitchSupport(width, tuple(steps)))
 
 
-def _is_part(value: Value, width: int) -> bool:
-    """Whether a value is rows of this width of another one, in whose memory it may lie."""
-    maker = value.producer
-    while maker is not None and isinstance(maker.op, Op) and maker.op.is_view(maker.input_types):
-        value, maker = maker.arg(0), maker.arg(0).producer
-    if maker is None or not isinstance(maker.op, Op) or not value.dims:
+def _is_subview(value: Value, width: int) -> bool:
+    """Returns whether a value is a strided subview of another value, with rows of `width`."""
+    producer = value.producer
+    while (
+        producer is not None
+        and isinstance(producer.op, Op)
+        and producer.op.is_view(producer.input_types)
+    ):
+        value, producer = producer.arg(0), producer.arg(0).producer
+    if producer is None or not isinstance(producer.op, Op) or not value.dims:
         return False
-    parts = maker.op.subviews(maker)
-    return any(p.value is value and p.width == width != p.pitch for p in parts)
+    subviews = producer.op.subviews(producer)
+    return any(s.value is value and s.width == width != s.pitch for s in subviews)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -349,10 +371,10 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     storages = [v.dtype.storage for v in values]
     if _is_flat(node):
-        places = [Code("0") if _is_one(v) else Code("i") for v in values]
+        indices = [Code("0") if _is_one(v) else Code("i") for v in values]
         reads = [
-            Code("READ_AS({}, {}, {})").substitute(k, s, at)
-            for k, (s, at) in enumerate(zip(storages, places, strict=True))
+            Code("READ_AS({}, {}, {})").substitute(k, s, index)
+            for k, (s, index) in enumerate(zip(storages, indices, strict=True))
         ]
         kernel = KernelSpec.of(
             "pointwise/elementwise.cl", "elementwise_flat", **_defines(node, reads)
@@ -360,8 +382,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return [launch(kernel, (total,), n=total, **_operands(node))]
     inner = [_inner(v, y) for v in values]
     reads = [
-        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").substitute(k, s, at)
-        for k, (s, at) in enumerate(zip(storages, inner, strict=True))
+        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").substitute(k, s, stride)
+        for k, (s, stride) in enumerate(zip(storages, inner, strict=True))
     ]
     defines = _defines(node, reads) | {"GENERAL": 1}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_general", **defines)
@@ -378,27 +400,31 @@ def _program(node: Node) -> Program:
 
 
 def _operands(node: Node) -> dict[str, Any]:
-    """The result, and what INPUTS declares."""
+    """Returns the kernel arguments of the result, and those that the macro INPUTS declares."""
     numbers = indexed_args("c", _program(node).numbers)
     return {"y": node.output, **indexed_args("x", _inputs(node)), **numbers}
 
 
 def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
-    """The program, with operands read by the given expressions."""
+    """Returns the macros of a node's program.
+
+    Args:
+        reads: Expressions that load the operands.
+    """
     values, program = _inputs(node), _program(node)
-    declared = (
+    declarations = (
         Code("const {} v{} = {};").substitute(compute_type(v.dtype), k, read)
         for k, (v, read) in enumerate(zip(values, reads, strict=True))
     )
-    step, given = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
-    steps = (step.substitute(k, j) for k in range(len(values)) for j in range(MAX_RANK))
-    inputs = (given.substitute(v.dtype.cl, k) for k, v in enumerate(values))
+    stride, operand = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
+    strides = (stride.substitute(k, j) for k in range(len(values)) for j in range(MAX_RANK))
+    inputs = (operand.substitute(v.dtype.cl, k) for k, v in enumerate(values))
     return {
         "OUT_T": node.output.dtype.cl,
         "STORAGE": node.output.dtype.storage,
-        "STRIDES": Code("").join(steps),
+        "STRIDES": Code("").join(strides),
         "INPUTS": Code("").join([*inputs, number_inputs(len(program.numbers))]),
-        "READS": Code(" ").join(declared),
+        "READS": Code(" ").join(declarations),
         "BODY": program.body,
         "RESULT": program.result,
     }
@@ -407,19 +433,21 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
 def _walk(
     values: Sequence[Value], y: Value, keeps_rows: bool = False
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
+    """Merges axes; returns the dims of the result, padded to MAX_RANK, and the arguments STRIDES.
 
-    The last axis may swallow those before it, but is never dropped: the program has its steps.
+    The last axis may be merged with those before it but is never dropped: the program's source has
+    its strides.
 
     Args:
-        keeps_rows: Whether the kernel takes rows that are apart, which the last axis then leaves.
+        keeps_rows: Whether the kernel reads subviews with a row pitch; then their last axis is not
+            merged.
     """
     out = y.dims or (1,)
     strides = [broadcast_strides(v.dims or (1,), out) for v in values]
     inner = [0 if _inner(v, y) == "0" else s[-1] for v, s in zip(values, strides, strict=True)]
     dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
     n = out[-1]
-    merges = not (keeps_rows and any(_is_part(v, n) for v in values))
+    merges = not (keeps_rows and any(_is_subview(v, n) for v in values))
     while dims and merges and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
     steps: dict[str, Any] = {}

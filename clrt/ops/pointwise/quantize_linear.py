@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: numbers as multiples of a scale around a zero point."""
+"""QuantizeLinear and DequantizeLinear, per tensor, per axis or per block."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from clrt.ops.checks import need, normalize_axis
 from clrt.ops.pointwise.cast import onnx_dtype
 from clrt.ops.registry import register
 
+# Dtypes to which kernels round x / scale.
 _QUOTIENTS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-# Of 8 and 16 bits, then the smaller ones.
+# Dtypes of quantized tensors.
 QUANTIZED = (
     DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.UINT4, DType.INT4, DType.UINT2,
     DType.INT2, DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ,
@@ -32,13 +33,16 @@ QUANTIZED = (
 
 @dataclass(frozen=True)
 class Quantization(Op):
-    """Base of both directions: x, a scale, and a zero point of the scale's shape.
+    """Base class of QuantizeLinear and DequantizeLinear.
 
-    The scale is one number, or `[n]` for the n places on `axis`, or with `block_size` B has the
-    shape of x but ceil(n / B) places on `axis`.
+    Inputs: x, a scale, and optionally a zero point of the scale's shape. The scale is a scalar, or
+    `[n]` for n elements along `axis`, or has the shape of x with ceil(n / `block_size`) elements
+    along `axis`.
 
     Attributes:
-        output_dtype: None where the inputs say it.
+        axis: Axis of per-axis and blocked scales.
+        block_size: Elements along `axis` that share a scale; 0 if the scale is not blocked.
+        output_dtype: Dtype of the output; None if the inputs imply it.
     """
 
     axis: int = 1
@@ -59,13 +63,18 @@ class Quantization(Op):
         return super().from_onnx(node)
 
     def walk(self, dims: tuple[int, ...], scale: tuple[int, ...]) -> ScaleIndexing:
-        """How scales lie over x."""
+        """Returns which scale applies to which element of x.
+
+        Args:
+            dims: Shape of x.
+            scale: Shape of the scale.
+        """
         one = prod(scale) == 1 and len(scale) < 2
         axis = 0 if one else normalize_axis(self.axis, len(dims), self)
         return ScaleIndexing.of(dims, axis, self.block_size, one=one)
 
     def spread(self, x: Array, parameter: Array) -> Array:
-        """A scale or zero point in a shape that broadcasts against x."""
+        """Reshapes or repeats a scale or zero point so that it broadcasts against x."""
         if parameter.ndim < 2 and parameter.size == 1:
             return parameter.reshape(())
         axis = normalize_axis(self.axis, x.ndim, self)
@@ -75,15 +84,15 @@ class Quantization(Op):
 
     @staticmethod
     def levels(dtype: DType, zero: Array) -> tuple[Array, Array]:
-        """The least and the largest integer of a dtype less zero points: float32."""
+        """Returns the bounds of an integer dtype minus the zero points, as float32."""
         low, high = (np.float32(bound) for bound in bounds(dtype))
         return low - zero.astype(np.float32), high - zero.astype(np.float32)
 
     def check(self, inputs: Types) -> None:
-        """Refuses what does not fit.
+        """Checks the shapes of scale and zero point.
 
         Raises:
-            ShapeError: The scale does not fit x, or the zero point the scale.
+            ShapeError: The scale does not fit x, or the zero point does not fit the scale.
         """
         x, scale = need(inputs, 0, self), need(inputs, 1, self)
         zero = inputs[2] if len(inputs) > 2 else None
@@ -127,14 +136,15 @@ def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class QuantizeLinear(Quantization):
-    """y = x / scale, rounded half to even, plus the zero point, kept within the dtype's bounds.
+    """y = clamp(round(x / scale) + zero point), rounded half to even.
 
-    Small floats are rounded as Cast does it; `saturate` keeps floats of 8 bits within bounds.
+    Low-bit float outputs are rounded as by Cast, without a zero point.
 
     Attributes:
-        precision: The dtype to which the quotient is rounded; None for the scale's.
+        saturate: 8-bit float outputs are clamped to finite numbers.
+        precision: Dtype to which the quotient is rounded; None for the scale's.
 
-    Numerics: NaN gives the least integer. Source: ONNX QuantizeLinear, opset 10 to 28.
+    Numerics: NaN gives the smallest integer. Source: ONNX QuantizeLinear, opset 10 to 28.
     """
 
     saturate: bool = True
@@ -154,7 +164,7 @@ class QuantizeLinear(Quantization):
         return [TensorType(to, x.shape)]
 
     def quotient(self, x: DType, scale: DType) -> DType:
-        """The dtype to which x / scale is rounded."""
+        """Returns the dtype to which x / scale is rounded."""
         if self.precision is not None:
             return self.precision
         return next((d for d in (scale, x) if d in _QUOTIENTS), DType.FLOAT32)
@@ -163,10 +173,10 @@ class QuantizeLinear(Quantization):
         x, scale, zero = (*inputs, None)[:3]
         assert x is not None and scale is not None
         to = self.output_dtype or (DType.UINT8 if zero is None else DType.of(zero.dtype))
-        divided = self.quotient(DType.of(x.dtype), DType.of(scale.dtype)).numpy
+        quotient_dtype = self.quotient(DType.of(x.dtype), DType.of(scale.dtype)).numpy
         with np.errstate(all="ignore"):
             quotient = x.astype(np.float32) / self.spread(x, scale).astype(np.float32)
-            v = quotient.astype(divided).astype(np.float32)
+            v = quotient.astype(quotient_dtype).astype(np.float32)
             low, high = bounds(to)
             if to.is_float:
                 large = (to.itemsize, self.saturate) == (1, True)
@@ -189,7 +199,7 @@ def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class DequantizeLinear(Quantization):
-    """y = (x - zero point) * scale; small floats have no zero point but 0.
+    """y = (x - zero point) * scale; low-bit float inputs have no zero point.
 
     Numerics: in float32, rounded once to the output's dtype. Source: ONNX DequantizeLinear, opset
     10 to 28.

@@ -1,4 +1,4 @@
-"""RoundToScale: numbers as multiples of a scale, in floating point."""
+"""RoundToScale: QuantizeLinear followed by DequantizeLinear, in floating point."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clrt.ops.registry import register
 
 @register
 class RoundToScale(Pointwise):
-    """The multiple of `scale` nearest to x, from `low` to `high` times it, ties to even.
+    """clamp(round(x / scale), low, high) * scale, rounded half to even.
 
-    Operands: x, scale, low, high. Low and high are whole, and less than 2^21 from 0. It is what
-    DequantizeLinear makes of QuantizeLinear's result: low and high are the bounds of the integers
-    between, less the zero point.
+    Operands: x, scale, low, high. `low` and `high` are integral with a magnitude below 2^21. The op
+    is equal to QuantizeLinear and DequantizeLinear if `low` and `high` are the bounds of the
+    quantized dtype minus the zero point.
 
-    Numerics: the same numbers as these; NaN gives the least. Source: clrt.
+    Numerics: identical to the pair; NaN gives `low * scale`. Source: clrt.
     """
 
     domain = "clrt"

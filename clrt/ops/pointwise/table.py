@@ -1,6 +1,6 @@
-"""Every elementwise op: one row each.
+"""Table of the elementwise ops, and the elementwise ops with attributes or special types.
 
-A row gives the OpenCL C expression (see `elementwise`) and the NumPy function.
+A row of the table has the OpenCL C expression (see `pointwise.base`) and the NumPy function.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from clrt.ops.registry import register
 def _row(
     name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
 ) -> type[Pointwise]:
-    """Makes and registers an op without attributes; its expressions are literals."""
+    """Creates and registers an op class without attributes.
+
+    Args:
+        expr: OpenCL C expression of floats; {0} and {1} are the operands.
+        function: NumPy function.
+        int_expr: OpenCL C expression of integers; None for `expr`.
+        traits: Further class attributes.
+    """
     body = {
         "name": name,
         "expr": Code(expr),
@@ -39,7 +46,12 @@ def _row(
 
 
 def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
-    """A function that treats arrays of dims one by one."""
+    """Returns a binary function that applies `plain`, or `symbolic` to each pair of dims.
+
+    Args:
+        plain: NumPy function for arrays of numbers.
+        symbolic: Function of two dims, used if an operand is an object array.
+    """
     one_by_one = np.frompyfunc(symbolic, 2, 1)
 
     def apply(a: Array, b: Array) -> Any:
@@ -50,7 +62,7 @@ def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
 
 
 def _divide_dims(a: Dim, b: Dim) -> Dim:
-    """The quotient, rounded towards 0."""
+    """Divides dims, rounding towards 0."""
     if b < 0:
         a, b = -a, -b
     return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
@@ -67,7 +79,7 @@ def _divide(a: Array, b: Array) -> Any:
 
 
 def _integer_power(x: Array, y: Array) -> Array:
-    """Powers modulo 2^64, as uint64; fractions are 0."""
+    """Computes integer powers modulo 2^64, as uint64; fractional results become 0."""
     with np.errstate(all="ignore"):
         power = np.power(x.astype(np.uint64), np.where(y < 0, 0, y).astype(np.uint64))
     of_one = np.where((x == 1) | (y % 2 == 0), 1, x)
@@ -189,8 +201,8 @@ Atanh = _row("Atanh", "atanh({0})", np.arctanh, **_FLOATS)
 class Pow(Pointwise):
     """x to the power y; y may have another dtype.
 
-    Of integers an integer, in its dtype's arithmetic, which wraps: 0 for what lies between -1 and
-    1, such as negative powers of 2 and more, and for negative powers of 0.
+    For integer x and y the result wraps in x's dtype. Results between -1 and 1, such as negative
+    powers of 2, become 0, as do negative powers of 0.
 
     Source: ONNX Pow, opset 7 to 15.
     """
@@ -199,13 +211,13 @@ class Pow(Pointwise):
     arity = 2
 
     def check(self, inputs: Sequence[TensorType]) -> None:
-        """Any two numeric dtypes go together."""
+        """Accepts any two numeric dtypes."""
 
     def evaluate(self, *arrays: Array) -> Any:
         x, y = arrays
         if x.dtype.kind in "iu" and y.dtype.kind in "iu":
             return _integer_power(x, y).astype(x.dtype)
-        # np.power takes square roots for 0.5, which err at -infinity and -0.
+        # np.power computes x^0.5 by sqrt, which is wrong for -infinity and -0.
         if x.dtype.kind in "iu":
             return truncated(np.float_power(x, y), DType.of(x.dtype))
         return np.float_power(x, y.astype(x.dtype))
@@ -266,7 +278,7 @@ class BitShift(Pointwise):
         return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        # C leaves a shift by the width or more undefined; ONNX shifts everything out.
+        # Shifts by the width or more are undefined in C; in ONNX all bits are shifted out.
         left = Code("((ulong)({1}) < {2} ? {0} << {1} : 0)")
         right = Code("((ulong)({1}) < {2} ? {0} >> {1} : ({0} < 0 ? -1 : 0))")
         template = left if self.direction == "LEFT" else right
@@ -300,7 +312,7 @@ class Where(Pointwise):
 @register
 @dataclass(frozen=True)
 class Gelu(Pointwise):
-    """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
+    """x Φ(x), exact or with the tanh approximation of Φ. Source: ONNX Gelu, opset 20."""
 
     approximate: Literal["none", "tanh"] = "none"
 
@@ -319,7 +331,7 @@ class Gelu(Pointwise):
 @register
 @dataclass(frozen=True)
 class IsInf(Pointwise):
-    """Whether x is infinite, per sign. Source: ONNX IsInf, opset 10 to 20."""
+    """Whether x is infinite, of either or one sign. Source: ONNX IsInf, opset 10 to 20."""
 
     detect_negative: int = 1
     detect_positive: int = 1

@@ -20,14 +20,22 @@ from clrt.ops.pointwise.base import NumpyFunction, Pointwise
 from clrt.ops.pointwise.table import Div, either
 from clrt.ops.registry import register
 
-# Operands of one kernel: 36 bytes of arguments each where they broadcast, and a device takes 1024.
+# Maximum operands of a kernel: each has 36 bytes of arguments if it broadcasts, and devices
+# support 1024 bytes.
 MAX_OPERANDS = 24
 
 
 @register
 @dataclass(frozen=True)
 class Clip(Pointwise):
-    """min(max(x, low), high) with optional bounds as inputs. Source: ONNX Clip, opset 6 to 13."""
+    """min(max(x, low), high) with optional bounds as inputs.
+
+    Attributes:
+        has_min: Whether the lower bound is an input.
+        has_max: Whether the upper bound is an input.
+
+    Source: ONNX Clip, opset 6 to 13.
+    """
 
     has_min: bool = True
     has_max: bool = True
@@ -71,16 +79,18 @@ class Clip(Pointwise):
 
 
 def _prefix(dtype: DType) -> Code:
-    """Of the functions for a dtype."""
+    """Returns the prefix of the OpenCL C functions max and min for a dtype."""
     if dtype is DType.FLOAT64:
         return Code("d_")
     return Code("c_") if dtype.is_float else Code("i_")
 
 
 class Variadic(Pointwise):
-    """Base of ops over one or more operands; many are several nodes.
+    """Base class of ops over one or more operands.
 
-    Numerics: operands are taken in pairs, and then the results of these.
+    Planning splits a node with more than `MAX_OPERANDS` operands into several nodes.
+
+    Numerics: operands are reduced pairwise, as a tree.
     """
 
     arity = 2
@@ -90,15 +100,15 @@ class Variadic(Pointwise):
 
     @property
     def partial(self) -> Variadic:
-        """The op of some of many operands, and of the results."""
+        """Op that reduces a part of many operands, and the partial results."""
         return self
 
     def finish(self, total: Value, count: int, make: Builder) -> Value:
-        """What comes after the partial results of `count` operands are one."""
+        """Computes the result from the reduction of all `count` operands."""
         return total
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
-        """The expression of two operands."""
+        """Returns the OpenCL C expression of two operands."""
         raise NotImplementedError
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
@@ -112,7 +122,7 @@ class Variadic(Pointwise):
 
 @register_decomposition(Variadic, audience=DecompositionStage.PLANNING)
 def _in_levels(node: Node, make: Builder) -> list[Value] | None:
-    """More operands than a kernel takes."""
+    """Decomposes an op with more than `MAX_OPERANDS` operands into a tree of nodes."""
     assert isinstance(node.op, Variadic)
     level = [v for v in node.inputs if v is not None]
     count = len(level)
