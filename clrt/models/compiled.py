@@ -207,7 +207,7 @@ def open_compiled(path: Path) -> SafetensorsHeader:
     metadata = header.metadata
     if metadata.get("format") != FORMAT:
         raise ModelError(
-            f"{header.file} is no compiled model of clrt; make one by "
+            f"{header.file} is not a compiled model of clrt; create one by "
             f"clrt-convert SOURCE -o {header.file.stem}{SUFFIX}."
         )
     version = metadata.get("version", "")
@@ -292,7 +292,7 @@ def _check_graph(graph: Graph, known_symbols: Set[str]) -> None:
 
 def _check_symbols(value: Value, dims: Iterable[Dim], known_symbols: Set[str]) -> None:
     if unknown := _symbols(dims) - known_symbols:
-        raise ModelError(f"nothing tells '{min(unknown)}' of '{value.name}'")
+        raise ModelError(f"symbol '{min(unknown)}' of '{value.name}' is not a dim of any value")
 
 
 def _symbols(dims: Iterable[Dim]) -> set[str]:
@@ -306,10 +306,10 @@ def _set_origins(graphs: Sequence[Graph], record: Any) -> None:
         ModelError: The entry does not match these graphs.
     """
     if not isinstance(record, list) or len(record) != len(graphs):
-        raise ModelError(f"its nodes are not those of {len(graphs)} graphs")
+        raise ModelError(f"its node records are not for {len(graphs)} graphs")
     for graph, nodes in zip(graphs, record, strict=True):
         if not isinstance(nodes, dict) or nodes.keys() != {n.name for n in graph.nodes}:
-            raise ModelError(f"its nodes are not those of graph '{graph.name}'")
+            raise ModelError(f"its node records do not match graph '{graph.name}'")
         for node in graph.nodes:
             origins, node.made_by = _origins_of(node, nodes[node.name])
             node.origins = tuple(origins)
@@ -321,7 +321,7 @@ def _origins_of(node: Node, record: Any) -> tuple[list[str], str]:
         texts = isinstance(origins, list) and all(isinstance(o, str) for o in origins)
         if texts and isinstance(made_by, str):
             return origins, made_by
-    raise ModelError(f"what it says of where {node} is from is not valid")
+    raise ModelError(f"the origins of {node} are not valid")
 
 
 def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]:
@@ -335,9 +335,9 @@ def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]
         raise ModelError("its shapes are not lists by input")
     for each in record:
         if not each.keys() <= names:
-            raise ModelError("its shapes are not those of its inputs")
+            raise ModelError("its input shapes name unknown inputs")
         if not all(type(n) is int and 0 <= n < 1 << 31 for shape in each.values() for n in shape):
-            raise ModelError("its shapes are not sizes")
+            raise ModelError("its input shapes have invalid sizes")
     return [{n: tuple(s) for n, s in each.items()} for each in record]
 
 
@@ -376,5 +376,5 @@ def _load(header: SafetensorsHeader, name: str) -> Any:
 def _typed(header: SafetensorsHeader, name: str, holds: Callable[[Any], bool]) -> Any:
     value = _load(header, name)
     if not holds(value):
-        raise damaged(header.file, f"its {name} are not what the format has there")
+        raise damaged(header.file, f"its {name} have the wrong type")
     return value

@@ -55,7 +55,7 @@ def find_model(
     except PermissionError as error:
         raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error
     except (OSError, ValueError) as error:  # path too long, or with a NUL
-        raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
+        raise ModelError(f"'{str(source)[:80]}' is not a path: {error}.") from error
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
     if matched is None or path.suffix in (".onnx", SUFFIX):
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")

@@ -157,28 +157,28 @@ OF_DATA = """%some: int64[tokens,past+tokens] = Add(%behind, %tokens)
 %m: bool[tokens,past+tokens] = GreaterOrEqual(%some, %zero)
 """
 REFUSED = {
-    "CumSum 'q': what it does with tokens is not known": (
+    "CumSum 'q': clrt cannot tell whether it mixes tokens": (
         CAUSAL, "%q: float32[1,tokens,8] = CumSum(%x, %one)\n", ATTEND,
     ),
-    "Softmax 'q': it goes along the axis of tokens": (
+    "Softmax 'q': it operates along the token axis": (
         CAUSAL, "%q: float32[1,tokens,8] = Softmax{axis=1}(%x)\n", ATTEND,
     ),
-    "Mul 'q': 'f' depends on how many tokens came before": (
+    "Mul 'q': 'f' depends on the number of past tokens": (
         CAUSAL,
         "%f: float32[] = Cast{to=float32}(%p) %q: float32[1,tokens,8] = Mul(%x, %f)\n",
         ATTEND,
     ),
-    "or on their order in a step": (
+    "or on the order of tokens in a step": (
         CAUSAL,
         """%f: float32[tokens] = Cast{to=float32}(%count)
         %f2: float32[tokens,1] = Unsqueeze(%f, %ax)
         %q: float32[1,tokens,8] = Mul(%x, %f2)\n""",
         ATTEND,
     ),
-    "does not show each token those up to its own place": (HIDES_NOTHING, SAME, ATTEND),
-    "adds to scores what is neither a mask nor ALiBi": (ODD, SAME, ATTEND),
+    "its mask is neither causal nor a sliding window": (HIDES_NOTHING, SAME, ATTEND),
+    "adds something other than a mask or ALiBi to scores": (ODD, SAME, ATTEND),
     "'m' depends on data": (OF_DATA, SAME, ATTEND),
-    "attention over 'past_k' is not of a form": (
+    "attention over 'past_k' is not recognised": (
         CAUSAL, SAME, ATTEND.replace("%past_k, %past_v)", "%past_v, %past_k)"),
     ),
 }  # fmt: skip

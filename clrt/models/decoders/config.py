@@ -104,7 +104,7 @@ def _sizes(config: ConfigValues) -> dict[str, int]:
     size = config.integer("head_dim", default=max(hidden // heads, 1))
     if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
         raise UnsupportedError(
-            f"{config.file} asks for heads of {size} elements, and clrt has kernels for multiples "
+            f"{config.file} has heads of {size} elements, and clrt has kernels for multiples "
             f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
         )
     return {

@@ -108,8 +108,8 @@ class DecoderConfig:
         windows: Number of preceding keys that a token attends to, by layer; -1 for all.
         scale: Multiplier of attention scores; None for head_size ** -0.5.
         softcap, final_softcap: Soft limits of attention scores and of logits; 0 for none.
-        embedding_scale, residual_scale, logit_scale: Multipliers of embeddings, of what a layer
-            adds to the residual, and of logits.
+        embedding_scale, residual_scale, logit_scale: Multipliers of embeddings, of each addition to
+            the residual, and of logits.
         clip: Limit of the absolute values of Q, K and V; 0 for none.
         experts: Mixture of experts that replaces the feed-forward network; None for none.
         encoder: The encoder whose states cross-attention reads; None for a decoder alone. Its

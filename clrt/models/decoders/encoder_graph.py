@@ -1,6 +1,4 @@
-"""The encoder of an encoder-decoder model, which writes cross-attention keys and values to the
-cache.
-"""
+"""The encoder of an encoder-decoder model; writes cross-attention keys and values to the cache."""
 
 from __future__ import annotations
 

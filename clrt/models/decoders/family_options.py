@@ -20,8 +20,9 @@ def none(config: ConfigValues) -> Fields:
 
 
 def gemma(config: ConfigValues) -> Fields:
-    """Reads Gemma: embeddings are scaled by sqrt(hidden); "gelu" in early files means its tanh
-    form.
+    """Reads Gemma: embeddings are scaled by sqrt(hidden).
+
+    "gelu" in early files means its tanh form.
     """
     fields: dict[str, Any] = {"embedding_scale": config.integer("hidden_size") ** 0.5}
     if config.text("hidden_act", "gelu") == "gelu":
@@ -183,8 +184,9 @@ def granite_moe(config: ConfigValues) -> Fields:
 
 
 def qwen_moe(config: ConfigValues) -> Fields:
-    """Reads Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one. Layers without a router have
-    none.
+    """Reads Qwen 2 and 3 MoE: experts, in Qwen 2 with a shared one.
+
+    Layers without a router have no experts.
     """
     normalised = config.flag("norm_topk_prob", False)
     return {"experts": _experts(config, "moe_intermediate_size", normalised=normalised)}
@@ -207,8 +209,10 @@ _ALPHA = 1.702
 
 
 def _slopes(heads: int) -> tuple[float, ...]:
-    """Returns ALiBi slopes: powers of 2 ** (-8 / n) for the largest power of two n <= heads, then
-    odd powers of its root.
+    """Returns the ALiBi slope of each head.
+
+    They are powers of 2 ** (-8 / n), n the largest power of two <= heads, then odd powers of 2 **
+    (-4 / n).
     """
     whole = 1 << (heads.bit_length() - 1)
     first = [2.0 ** (-8 / whole * k) for k in range(1, whole + 1)]
@@ -232,14 +236,14 @@ def no_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def upper_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 2 and 3: layers from `max_window_layers` on have a window, if `use_sliding_window`."""
+    """Returns True for layers >= `max_window_layers` if `use_sliding_window` (Qwen 2 and 3)."""
     first = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer >= first for layer in range(layers)]
 
 
 def lower_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 2 MoE: every other layer below `max_window_layers` has one, if `use_sliding_window`."""
+    """Returns True for even layers < `max_window_layers` if `use_sliding_window` (Qwen 2 MoE)."""
     end = config.integer("max_window_layers", default=28, least=0)
     used = config.flag("use_sliding_window", False)
     return [used and layer % 2 == 0 and layer < end for layer in range(layers)]
@@ -251,18 +255,21 @@ def all_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Qwen 3 MoE: all layers have a window, if `use_sliding_window`."""
+    """Returns `use_sliding_window` for all layers (Qwen 3 MoE)."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
-    """Gemma 2 and 3, OLMo 3, Cohere 2, gpt-oss: all but every `sliding_window_pattern`-th layer."""
+    """Returns True for all but every `sliding_window_pattern`-th layer.
+
+    Used by Gemma 2 and 3, OLMo 3, Cohere 2 and gpt-oss.
+    """
     period = config.integer("sliding_window_pattern", default=6)
     return [bool((layer + 1) % period) for layer in range(layers)]
 
 
 def unturned_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """SmolLM3: layers without rotary embedding have a window, if `use_sliding_window`."""
+    """Returns True for layers without RoPE if `use_sliding_window` (SmolLM3)."""
     used = config.flag("use_sliding_window", False)
     return [used and not turned for turned in sometimes_turned(config, layers)]
 
@@ -273,12 +280,12 @@ def turned(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def turned_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
-    """Falcon: all layers have a rotary embedding; none with ALiBi."""
+    """Returns True for all layers, or False for all with ALiBi (Falcon)."""
     return [not config.flag("alibi", False)] * layers
 
 
 def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
-    """Cohere 2, EXAONE 4: RoPE in layers with a window; in all if there is no window."""
+    """Returns True for layers with a window; for all if none has one (Cohere 2, EXAONE 4)."""
     if config.integer("sliding_window", default=0, least=0) == 0:
         return [True] * layers
     if "layer_types" in config:
@@ -288,8 +295,10 @@ def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
 
 
 def sometimes_turned(config: ConfigValues, layers: int) -> list[bool]:
-    """SmolLM3: all but every `no_rope_layer_interval`-th layer, or those with a nonzero entry in
-    `no_rope_layers`.
+    """Returns whether each layer has RoPE (SmolLM3).
+
+    These are the layers with a nonzero entry in `no_rope_layers`; without it, all but every
+    `no_rope_layer_interval`-th layer.
 
     Source: Yang et al., Rope to Nope and Back Again (2025).
     """

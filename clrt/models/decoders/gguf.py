@@ -84,7 +84,7 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
     size = keys.integer("attention.key_length", max(hidden // heads, 1))
     if size > _MAX_HEAD_SIZE or size % _HEAD_STEP:
         raise UnsupportedError(
-            f"{file.path} asks for heads of {size} elements, and clrt has kernels for multiples "
+            f"{file.path} has heads of {size} elements, and clrt has kernels for multiples "
             f"of {_HEAD_STEP} up to {_MAX_HEAD_SIZE}; take another model."
         )
     if (values := keys.integer("attention.value_length", size)) != size:
@@ -137,9 +137,7 @@ def _check_layers(file: GgufFile, layers: int) -> None:
 
 
 def _windows(keys: DecoderKeys, architecture: Architecture, layers: int) -> tuple[int, ...]:
-    """Returns the number of preceding keys that a token attends to, by layer; -1 for all; ()
-    without windows.
-    """
+    """Returns the window of each layer as in `DecoderConfig.windows`; () if no layer has one."""
     period, pattern = architecture.windows, "attention.sliding_window_pattern"
     if period is None:
         return ()

@@ -29,12 +29,12 @@ def _all_turn(keys: DecoderKeys, layers: int) -> list[bool]:
 
 
 def _granite_turns(keys: DecoderKeys, layers: int) -> list[bool]:
-    """All layers have a rotary embedding, or none: only here the key "finetuned" means that."""
+    """Returns the "finetuned" flag for all layers: only in Granite it means RoPE or none."""
     return [keys.flag("rope.scaling.finetuned", True)] * layers
 
 
 def _smollm3_turns(keys: DecoderKeys, layers: int) -> list[bool]:
-    """All but every fourth layer have a rotary embedding."""
+    """Returns True for all but every fourth layer."""
     return [bool((layer + 1) % 4) for layer in range(layers)]
 
 
@@ -77,12 +77,12 @@ class Architecture:
 
 
 def _llama(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Mixtral is a Llama with experts, as wide as a feed-forward network."""
+    """Reads Mixtral, a Llama with experts, as wide as a feed-forward network."""
     return {"experts": _experts(keys, "feed_forward_length", normalised=True)}
 
 
 def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Router weights are not normalised; there is a shared expert."""
+    """Reads Qwen 2 MoE: router weights are not normalised; there is a shared expert."""
     experts = _experts(keys, "expert_feed_forward_length", normalised=False)
     shared = keys.integer("expert_shared_feed_forward_length", 0, least=0)
     shared = shared or keys.shared("feed_forward_length", _layers(keys))
@@ -90,7 +90,7 @@ def _qwen2_moe(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _qwen3_moe(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Router weights are normalised."""
+    """Reads Qwen 3 MoE: router weights are normalised."""
     return {"experts": _experts(keys, "expert_feed_forward_length", normalised=True)}
 
 
@@ -112,12 +112,12 @@ def _layers(keys: DecoderKeys) -> int:
 
 
 def _gemma(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Embeddings are scaled by sqrt(hidden)."""
+    """Reads Gemma: embeddings are scaled by sqrt(hidden)."""
     return {"embedding_scale": keys.integer("embedding_length") ** 0.5}
 
 
 def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Scores and logits have soft limits."""
+    """Reads Gemma 2: soft limits of scores and logits."""
     return {
         **_gemma(keys, tensors),
         **_scale_of_27b(keys, 46),
@@ -127,13 +127,13 @@ def _gemma2(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _gemma3(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Logits may have a soft limit."""
+    """Reads Gemma 3: an optional soft limit of logits."""
     softcap = keys.number("final_logit_softcapping", 0.0, least=0.0)
     return {**_gemma(keys, tensors), **_scale_of_27b(keys, 62), "final_softcap": softcap}
 
 
 def _scale_of_27b(keys: DecoderKeys, layers: int) -> Fields:
-    """The 27B models, which llama.cpp identifies by `layers`, have another scale of scores."""
+    """Returns the scale of scores of the 27B models, which llama.cpp identifies by `layers`."""
     if _layers(keys) != layers:
         return {}
     heads = keys.shared("attention.head_count", layers, most=MAX_HEADS)
@@ -141,7 +141,7 @@ def _scale_of_27b(keys: DecoderKeys, layers: int) -> Fields:
 
 
 def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Multipliers of embeddings and residuals (0 means 1), and a divisor of logits."""
+    """Reads Granite: multipliers of embeddings and residuals (0 means 1), a divisor of logits."""
     return {
         **_llama(keys, tensors),
         "embedding_scale": keys.number("embedding_scale", 1.0) or 1.0,
@@ -151,7 +151,7 @@ def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
-    """A multiplier of logits (0 means 1), and optional norms of Q and K heads."""
+    """Reads Cohere: a multiplier of logits (0 means 1), and optional norms of Q and K heads."""
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "logit_scale": keys.number("logit_scale", 1.0) or 1.0,
@@ -160,12 +160,12 @@ def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _neox(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Attention and network run in parallel, unless the file says otherwise."""
+    """Reads GPT-NeoX: attention and network run in parallel, unless the file says otherwise."""
     return {"parallel": keys.flag("use_parallel_residual", True)}
 
 
 def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Attention and network run in parallel if a layer has one norm; QK norms are optional."""
+    """Reads StableLM: parallel residuals if a layer has one norm; QK norms are optional."""
     has_norms = "blk.0.attn_q_norm.weight" in tensors
     return {
         "parallel": "blk.0.ffn_norm.weight" not in tensors,
@@ -174,17 +174,17 @@ def _stablelm(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _olmo(keys: DecoderKeys, tensors: Names) -> Fields:
-    """An optional limit of Q, K and V."""
+    """Reads OLMo: an optional limit of Q, K and V."""
     return {"clip": keys.number("attention.clamp_kqv", 0.0, least=0.0)}
 
 
 def _bloom(keys: DecoderKeys, tensors: Names) -> Fields:
-    """ALiBi slopes."""
+    """Reads BLOOM: ALiBi slopes."""
     return {"slopes": _slopes(keys, 8.0)}
 
 
 def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
-    """ALiBi slopes or learned position embeddings, and an optional limit of Q, K and V."""
+    """Reads MPT: ALiBi slopes or position embeddings, and an optional limit of Q, K and V."""
     bias = keys.number("attention.max_alibi_bias", 0.0, least=0.0, most=1e3)
     has_places = "position_embd.weight" in tensors
     return {
@@ -195,8 +195,10 @@ def _mpt(keys: DecoderKeys, tensors: Names) -> Fields:
 
 
 def _slopes(keys: DecoderKeys, most: float) -> tuple[float, ...]:
-    """Returns ALiBi slopes: powers of 2 ** (-most / n), n the largest power of two <= heads, then
-    odd powers of its root.
+    """Returns the ALiBi slope of each head.
+
+    They are powers of 2 ** (-most / n), n the largest power of two <= heads, then odd powers of 2
+    ** (-most / 2n).
     """
     heads = keys.shared("attention.head_count", _layers(keys), most=MAX_HEADS)
     whole = 1 << (heads.bit_length() - 1)
@@ -205,22 +207,22 @@ def _slopes(keys: DecoderKeys, most: float) -> tuple[float, ...]:
 
 
 def _places(keys: DecoderKeys, tensors: Names) -> Fields:
-    """Learned position embeddings."""
+    """Reads models with learned position embeddings."""
     return {"places": keys.integer("context_length")}
 
 
 def _phi3_names(tensors: Names) -> Mapping[str, str]:
-    """Gate and up projection are one tensor."""
+    """Returns Phi-3's name of the joint gate and up projection."""
     return {"ffn_gate_up": "ffn_up"}
 
 
 def _behind_attention(tensors: Names) -> Mapping[str, str]:
-    """The norm before the feed-forward network is named after attention, which it follows."""
+    """Returns the name of the feed-forward norm, named after the preceding attention."""
     return {"ffn_norm": "post_attention_norm"}
 
 
 def _falcon_names(tensors: Names) -> Mapping[str, str]:
-    """Larger models have two norms per layer, and the second one is that of attention."""
+    """Returns Falcon's names if layers have two norms: the second one is that of attention."""
     if "blk.0.attn_norm_2.weight" not in tensors:
         return {}
     return {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}

@@ -72,8 +72,7 @@ class DecoderKeys:
     def shared(
         self, name: str, layers: int, default: int | None = None, most: int = (1 << 31) - 1
     ) -> int:
-        """Returns a positive integer that is the same for all layers, stored as one number or one
-        per layer.
+        """Returns a positive integer that all layers share, stored once or per layer.
 
         Raises:
             ModelError: As `integer`, or layers have different ones.

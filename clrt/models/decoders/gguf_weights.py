@@ -75,7 +75,7 @@ class GgufWeights:
         if unread:
             others = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
             raise UnsupportedError(
-                f"{self.path} has the tensor '{unread[0][:80]}'{others}, which clrt has no use "
+                f"{self.path} has the tensor '{unread[0][:80]}'{others}, which clrt does not use "
                 "for in a model of this architecture; take another conversion of the model, or "
                 "update clrt."
             )

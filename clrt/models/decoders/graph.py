@@ -199,9 +199,7 @@ class DecoderGraph:
         return self._tables[rotary]
 
     def _frequencies(self, rotary: RopeConfig) -> Value:
-        """Returns the rotary frequencies: `[tokens, turned / 2]`, or `[turned / 2]` if all tokens
-        share them.
-        """
+        """Returns rotary frequencies, `[tokens, turned / 2]`; `[turned / 2]` if all are equal."""
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)
         both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))

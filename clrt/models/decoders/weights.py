@@ -139,8 +139,9 @@ def in_order(array: Array, key: str, family: DecoderFamily, decoder: DecoderConf
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Returns a tensor's name without kind, with `{}` for the layer, and the number of the layer
-    ("" if none).
+    """Returns (name without kind and with `{}` for the layer, number of the layer or "").
+
+    "blk.3.attn_q.weight" becomes ("blk.{}.attn_q", "3").
     """
     path = name.rpartition(".")[0]
     parts = path.split(".")

@@ -116,7 +116,7 @@ class ConfigValues:
             longer: Whether the list may be longer; further elements are ignored.
 
         Raises:
-            ModelError: It is not such a list, or of another length.
+            ModelError: It is not a list of finite numbers, or of another length.
         """
         value = self.get(key)
         elements = [_finite(v) for v in value] if isinstance(value, list) else [None]

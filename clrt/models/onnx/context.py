@@ -102,9 +102,7 @@ class Context:
             )
 
     def refuse(self, call: NodeCall, reason: str | UnsupportedError = "") -> list[Value | None]:
-        """Records an unsupported node and returns placeholders, so that the error can list all
-        nodes.
-        """
+        """Records an unsupported node and returns placeholders, so that import can continue."""
         if isinstance(reason, UnsupportedError):
             reason = without_title(str(reason), call.title, call.op_type)
         schema = schema_of(call.domain, call.op_type, call.opset)

@@ -202,7 +202,7 @@ def sort_nodes(
         lost = next((n for n in node.input if is_lost(n)), None)
         if lost is not None:
             raise ModelError(
-                f"{_title(node)} of {where} reads '{lost}', which is no input, initializer or "
+                f"{_title(node)} of {where} reads '{lost}', which is not an input, initializer or "
                 "output of a node; the model is not valid ONNX."
             )
         waits.append(len(needed))

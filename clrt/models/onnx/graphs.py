@@ -210,8 +210,9 @@ class SubgraphImporter:
 
 
 def _element_type(type_: TensorType) -> TensorType:
-    """Returns the type that the body of a SequenceMap gets for an input: an element of a sequence,
-    or a tensor.
+    """Returns the type of an input in the body of a SequenceMap: an element of a sequence.
+
+    Tensors keep their type. Shapes are unknown.
     """
     if isinstance(type_, ContainerType) and type_.kind == "sequence":
         return _of_any_shape(type_.element)

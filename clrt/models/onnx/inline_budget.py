@@ -49,7 +49,7 @@ def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Functi
     if total.nodes > limit:
         raise ModelError(
             f"The model has {total.nodes:.3g} nodes once its functions are inlined, and "
-            f"CLRT_NODE_LIMIT allows {limit}; raise it where they are meant."
+            f"CLRT_NODE_LIMIT allows {limit}; raise it if this is intended."
         )
     if total.depth > _MAX_DEPTH:
         raise ModelError(

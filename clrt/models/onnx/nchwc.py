@@ -27,8 +27,8 @@ def block_of(graph: onnx.GraphProto) -> int:
     block = next(_evidence(graph), None) or _block_of_cpu()
     if block is None:
         raise UnsupportedError(
-            "its layout is for the CPU on which it was saved, and nothing tells which (save the "
-            "model with ORT_ENABLE_EXTENDED or less)"
+            "its layout is for the CPU on which it was saved, which the file does not name (save "
+            "the model with ORT_ENABLE_EXTENDED or less)"
         )
     return block
 

@@ -151,9 +151,7 @@ def _tensor(value: Any) -> Array:
 
 
 def with_texts(array: Array) -> Array:
-    """Returns an object array of strings as an array of NumPy's string type; other arrays
-    unchanged.
-    """
+    """Converts an object array of strings to NumPy's string type; returns others unchanged."""
     if array.dtype == object and all(isinstance(x, str) for x in array.flat):
         return text_array(array.reshape(-1).tolist(), array.shape)
     return array

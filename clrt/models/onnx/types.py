@@ -183,9 +183,7 @@ def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
-    """Returns the inferred type, with unknown dims and ranks replaced by those that the file
-    declares.
-    """
+    """Returns the inferred type, with unknown dims and ranks filled in from the file."""
     declared_kind = None if info is None else info.type.WhichOneof("value")
     if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred
@@ -205,8 +203,9 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
 def varying_types(
     graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
 ) -> dict[int, TensorType]:
-    """Returns generalized types of loop-carried inputs whose shape changes between iterations, by
-    index.
+    """Returns types without the varying dims of loop-carried inputs, by input index.
+
+    An input is included if its rank, or a dim that is a number, changes between iterations.
 
     Args:
         carries: As `Op.loop_carried_offsets`.
@@ -220,12 +219,13 @@ def varying_types(
         if initial is not None and not initial.is_compatible(start.type):
             types.append(initial)
         joint = wider(types, [start.type])
-        if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
+        if start.shape is not None and _loses_static_dims(start.shape, joint.shape):
             varying[index] = joint
     return varying
 
 
-def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
+def _loses_static_dims(before: Shape | None, after: Shape | None) -> bool:
+    """Returns whether `after` lacks the rank, or a dim that is a number in `before`."""
     pairs = zip(before or (), after or (), strict=False)
     return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
 

@@ -178,8 +178,7 @@ def within(call: Callable[[], T], chars: int) -> T:
 def translated(
     kind: type[ClrtError], what: str, remedy: str = "use the model's own tokenizer.json"
 ) -> Iterator[None]:
-    """Context manager: turns errors and panics of the tokenizers library into errors of class
-    `kind`.
+    """Turns errors and panics of the tokenizers library into `kind` (context manager).
 
     Args:
         what: Start of the message.
@@ -263,9 +262,7 @@ class _Check:
             raise self._wrong(where, f"has the number {value}")
 
     def _step(self, value: Mapping[str, object], where: str) -> None:
-        """Multiplies `growth` by the factor of a normalizer or decoder step; raises beyond the
-        limit.
-        """
+        """Multiplies `growth` by a normalizer or decoder step's factor; raises beyond the limit."""
         kind = value.get("type")
         if kind == "Sequence" or "normalizers" in value or "decoders" in value:
             return
@@ -316,7 +313,7 @@ class _Check:
         try:
             raw = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
         except (binascii.Error, ValueError) as error:
-            raise damaged(self._file, f"its precompiled_charsmap is no base64, {error}") from error
+            raise damaged(self._file, f"its precompiled_charsmap is not base64: {error}") from error
         longest = check_charsmap(raw, self._file, "precompiled_charsmap") if raw else 0
         self.growth *= max(1, longest)
         if self.growth > _MAX_GROWTH:
@@ -385,8 +382,9 @@ def _cannot_be_empty(pattern: str) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; raises ValueError for repeated keys, except in vocabularies (last one
-    wins).
+    """Returns a JSON object; raises ValueError for repeated keys, except in vocabularies.
+
+    In a vocabulary (all values are integers) the last one wins.
     """
     result = dict(pairs)
     if len(result) < len(pairs) and not all(type(value) is int for _, value in pairs):

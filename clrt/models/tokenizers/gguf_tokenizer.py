@@ -247,7 +247,7 @@ def _stored_merges(metadata: Metadata) -> list[tuple[str, str]]:
     for text in metadata.texts(f"{PREFIX}merges"):
         at = text.find(" ", 1)  # a token may start with a space
         if at < 0:
-            raise damaged(metadata.file, f"'{text}' in '{PREFIX}merges' is no pair of tokens")
+            raise damaged(metadata.file, f"'{text}' in '{PREFIX}merges' is not a pair of tokens")
         merges.append((text[:at], text[at + 1 :]))
     return merges
 

@@ -54,8 +54,9 @@ class Vocabulary:
         return all(f"<0x{byte:02X}>" in self.ids for byte in range(256))
 
     def merges(self) -> list[tuple[str, str]]:
-        """Returns pairs of tokens to merge, highest score of the merged token first, as
-        SentencePiece.
+        """Returns the pairs of tokens to merge, best score of the merged token first.
+
+        This is the order of SentencePiece.
         """
         scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
         normal = np.flatnonzero(~np.isin(self.types, (UNKNOWN, CONTROL, BYTE)))

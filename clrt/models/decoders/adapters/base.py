@@ -71,9 +71,7 @@ class AdaptedModel:
         return np.ascontiguousarray(rows).reshape(array.shape)
 
     def shifted(self, name: str, array: Array, *, from_gguf: bool) -> Array:
-        """Returns the scale of a norm in an adapter as the model stores it; other tensors
-        unchanged.
-        """
+        """Returns a norm's scale as the model stores it; other tensors unchanged."""
         if from_gguf == self.is_gguf or not name.endswith("norm.weight"):
             return array
         shift = np.float32(self.family.fields.get("norm_shift", 0.0))

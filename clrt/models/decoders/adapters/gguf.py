@@ -19,7 +19,7 @@ _EMBEDDINGS = "token_embd.weight"
 
 
 class GgufAdapter:
-    """A GGUF file whose `general.type` is "adapter"; as `PeftAdapter`.
+    """A LoRA adapter in a GGUF file (`general.type` "adapter"); implements `Adapter`.
 
     Attributes:
         path: The file.
@@ -76,12 +76,16 @@ class GgufAdapter:
         return False
 
     def changes(self, name: str) -> bool:
-        """Returns whether it changes a matrix."""
+        """Returns whether the adapter changes a matrix of the model.
+
+        Args:
+            name: Name of the model's tensor.
+        """
         stored = stored_name(name, self._model.names)
         return any(stored + end in self._file.tensors for end in (_DOWN, _UP))
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """Returns its change of a tensor; None if it has none.
+        """Returns the adapter's change of a tensor; None if it leaves it unchanged.
 
         Raises:
             ModelError: As `PeftAdapter.change`, which documents the arguments.

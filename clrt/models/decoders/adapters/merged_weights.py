@@ -222,11 +222,10 @@ def _rows(matrix: Array | QuantizedMatrix) -> Rows:
 
 
 def _assemble(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Returns a matrix from chunks of rows: float32 if it was or if float16 overflows, else
-    float16.
+    """Returns a matrix from chunks of rows, in float16 if it fits, else in float32.
 
     Args:
-        dtype: Dtype of the unchanged matrix.
+        dtype: Dtype of the unchanged matrix; float32 stays float32.
     """
     narrow = dtype != np.float32
     matrix = np.empty(shape, np.float16 if narrow else np.float32)

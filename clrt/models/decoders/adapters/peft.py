@@ -51,7 +51,7 @@ class _Module:
 
 
 class PeftAdapter:
-    """A folder with adapter_config.json and adapter_model.safetensors.
+    """A LoRA or DoRA adapter in a folder of peft; implements `Adapter`.
 
     Attributes:
         path: The folder.
@@ -99,19 +99,19 @@ class PeftAdapter:
         return hasher.digest()
 
     def adds_to(self, name: str) -> bool:
-        """Returns whether it adds to a bias, which the model may lack."""
+        """Returns whether the adapter adds to a bias, which the model may lack."""
         module = self._module(name, 0)
         return module is not None and name.endswith(".bias") and "added" in module.tensors
 
     def changes(self, name: str) -> bool:
-        """Returns whether it changes a matrix (other than those of experts)."""
+        """Returns whether the adapter changes a matrix (other than those of experts)."""
         module = self._module(name, 0)
         return module is not None and not module.tensors.keys().isdisjoint(
             ("down", "up", "rows", "columns", "weight")
         )
 
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorDelta | None:
-        """Returns its change of a tensor; None if it has none.
+        """Returns the adapter's change of a tensor; None if it leaves it unchanged.
 
         Args:
             name: Name of the model's tensor.
@@ -195,7 +195,7 @@ class PeftAdapter:
         lengths = read if of_columns else self._rows(module, "lengths", name, (count,))
         if lengths is None:
             raise ModelError(
-                f"{self.path} is said to be a DoRA adapter, and has no lora_magnitude_vector of "
+                f"{self.path} is declared a DoRA adapter, but has no lora_magnitude_vector of "
                 f"'{module.name[:200]}'; download the adapter again."
             )
         return lengths

@@ -48,8 +48,7 @@ class LayerAttention:
 
 
 def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
-    """Replaces nodes that write new rows into a cache (UpdateCache) by a Concat of past and new
-    rows.
+    """Replaces UpdateCache nodes, which write new rows into a cache, by a Concat.
 
     The cache of one text without padding has no free rows, so the result is the same. Shapes that
     depend on it are inferred again.
@@ -65,7 +64,7 @@ def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None
             places = [probe.at(node.arg(i), past, new) for i in (2, 3)]
             numbers = [None if p is None else p.reshape(-1).tolist() for p in places]
             if numbers != [[past], [past + new]]:
-                raise refusal("its new keys or values do not come behind the past", node)
+                raise refusal("its new keys or values are not written right after the past", node)
     for node in updates:
         node.op, node.inputs = Concat(2), node.inputs[:2]
     for node in graph.nodes if updates else ():
@@ -122,12 +121,12 @@ def _check_heads(node: Node) -> None:
             f"its heads have {op.head_size} elements of keys, {op.v_head_size} of values", node
         )
     if op.k_offset or op.v_offset:
-        raise refusal("its keys are columns of something wider", node)
+        raise refusal("its keys are columns of a wider value", node)
 
 
 def _reason(key: str, report: PassReport) -> str:
     """Returns why the attention over a past was not recognised, with the first miss of a pass."""
-    text = f"attention over '{key}' is not of a form that clrt knows"
+    text = f"attention over '{key}' is not recognised"
     for record in report.records:
         if record.name in ("fuse_attention", "lower_attention") and record.misses:
             node, reason = record.misses[0]

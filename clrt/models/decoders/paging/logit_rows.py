@@ -60,7 +60,7 @@ def _gather_rows(build: Builder, value: Value, rows: Value) -> Value:
         or not provably_equal(value.shape[axis], symbol(TOKENS))
     ):
         raise refusal(
-            f"'{value.name}' {value.type}, of which logits are made, has no axis of tokens"
+            f"'{value.name}' {value.type}, from which logits are computed, has no axis of tokens"
         )
     return build.add(Gather(axis=axis), value, rows)
 
@@ -126,7 +126,7 @@ def _without_axis(build: Builder, value: Value, node: Node) -> Value:
         is_one = start is not None and start.size == 1 and _is_last(start.flat[0])
         if is_one and at is not None and int(at) % rank == axis:
             return value
-    raise refusal("it makes one of the tokens of a step", node)
+    raise refusal("it does not just select the last token of a step", node)
 
 
 def _is_last(index: object) -> bool:
@@ -135,9 +135,7 @@ def _is_last(index: object) -> bool:
 
 
 def _of_rows(build: Builder, value: Value) -> Value:
-    """Returns a constant shape with the dim of tokens replaced by that of rows; other values
-    unchanged.
-    """
+    """Replaces the number of tokens in a constant shape by that of rows; keeps other values."""
     data = value.type.data
     if data is None or value.has_numbers:
         return value

@@ -62,8 +62,7 @@ class HeadJoiner:
         self._halves: dict[Value, Value | None] = {}
 
     def join(self, layer: LayerAttention) -> tuple[Value, list[Value | None]]:
-        """Returns the heads of Q, K and V `[tokens, width]`, and the cosine and sine tables of Q
-        and K.
+        """Returns the heads of Q, K and V `[tokens, width]`, and the (cos, sin) tables of Q and K.
 
         The tables are None if Q and K are rotated already, or not at all.
         """
@@ -96,9 +95,7 @@ class HeadJoiner:
         return value if wide else self._build.add(Cast(DType.FLOAT32), value)
 
     def _columns(self, value: Value, offset: int, count: int) -> _Columns:
-        """Returns heads as columns of a value `[1, tokens, width]`; transposes heads of rank 4 if
-        needed.
-        """
+        """Returns heads as columns of a value `[1, tokens, width]`, transposed if needed."""
         if value.type.rank == 3:
             return _Columns(value, offset, count)
         heads = find_heads(value, transposed=False)
@@ -128,9 +125,7 @@ class HeadJoiner:
         return self._build.add(Slice(), part.source, *(self._build.ints(n) for n in bounds))
 
     def _product(self, parts: Sequence[_Columns]) -> Value | None:
-        """Returns one product that replaces several of the same value; None if they are not such
-        products.
-        """
+        """Returns one product that replaces several of the same value; None if impossible."""
         sources = [part.source for part in parts if part.is_whole]
         adds = [s.producer for s in sources]
         if len(sources) < len(parts) or any(self._is_shared(s) for s in sources):
@@ -182,9 +177,7 @@ class HeadJoiner:
         return value in self._outputs or len(self._users.get(value, ())) != 1
 
     def _tables(self, *turns: Node) -> tuple[Value, Value] | None:
-        """Returns the cosines and sines `[tokens, size / 2]` that both rotations share; None if
-        they differ.
-        """
+        """Returns (cos, sin) `[tokens, size / 2]` of both rotations; None if they differ."""
         if any(turns[0].inputs[1:] != turn.inputs[1:] for turn in turns):
             return None
         halves = [self._half(v) for v in turns[0].inputs[1:3] if v is not None]

@@ -208,7 +208,7 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
         nodes: The nodes of the original graph.
 
     Raises:
-        UnsupportedError: Naming the first such node.
+        UnsupportedError: Names the first node that mixes tokens or reads the past.
     """
     given, tokens = set(graph.inputs), dict[Value, int]()
     original = set(nodes)

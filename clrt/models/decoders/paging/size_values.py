@@ -15,7 +15,7 @@ from clrt.models.decoders.paging.step_probe import STEPS, StepProbe
 from clrt.ops.tensor.shape import Shape_
 
 _INTEGERS = (DType.INT32, DType.INT64)
-_PER_STEP = "'{}' depends on how many tokens came before, or on their order in a step"
+_PER_STEP = "'{}' depends on the number of past tokens, or on the order of tokens in a step"
 
 
 @dataclass(frozen=True, eq=False)

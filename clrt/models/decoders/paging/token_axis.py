@@ -49,7 +49,7 @@ def token_axis(shape: Shape | None) -> int | str | None:
     if not axes:
         return None
     if len(axes) > 1 or _each(shape, axes[0]) is None:
-        return f"tokens are no axis of {[str(d) for d in shape]}"
+        return f"tokens are not an axis of {[str(d) for d in shape]}"
     return axes[0]
 
 
@@ -68,7 +68,7 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
     if isinstance(op, Quantization):
         rank = len(node.arg(0).shape or ())
         along = axes.get(0) == normalize_axis(op.axis, rank, op)
-        return "it goes along the axis of tokens" if along else _aligned(node, axes)
+        return "it operates along the token axis" if along else _aligned(node, axes)
     if isinstance(op, MatrixProduct):
         return _product(node, axes)
     if isinstance(op, View):
@@ -77,22 +77,24 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
     if isinstance(op, Gather):
         return _gathered(op, node, axes)
     if isinstance(op, Concat) and len(axes) < len(node.inputs):
-        return "it puts what is not by token beside tokens"
+        return "it concatenates values with and without tokens"
     if isinstance(op, _LOOKED_UP) and len(set(axes.values())) > 1:
         return "its operands have tokens on different axes"
     if axis is None:
-        return None if isinstance(op, Expand) else "it reads tokens where only sizes are expected"
+        return (
+            None
+            if isinstance(op, Expand)
+            else "it reads tokens as an input that must only depend on sizes"
+        )
     rank = len(node.arg(0).shape or ())
     used = _used_axes(node, rank)
     if used is None:
-        return "what it does with tokens is not known"
-    return "it goes along the axis of tokens" if axis in used else None
+        return "clrt cannot tell whether it mixes tokens"
+    return "it operates along the token axis" if axis in used else None
 
 
 def _used_axes(node: Node, rank: int) -> set[int] | None:
-    """Returns the axes of input 0 along which an op moves or combines elements; None for an unknown
-    op.
-    """
+    """Returns the axes of input 0 that an op moves or combines; None for an unknown op."""
     op = node.op
     if isinstance(op, (Transpose, Expand)):
         return set()
@@ -136,22 +138,20 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
     for index, value in enumerate(node.inputs):
         shape = () if value is None else value.shape or ()
         if index not in axes and len(shape) >= at and not provably_equal(shape[-at], 1):
-            return "it reads what differs along the axis of tokens, but not by token"
+            return "an operand varies along the token axis but is not computed per token"
     dims = {str((node.arg(i).shape or ())[k]) for i, k in axes.items()}
     dims.add(str((node.output.shape or ())[rank - at]))
     return None if len(dims) == 1 else "its operands have different numbers of tokens"
 
 
 def _product(node: Node, axes: Mapping[int, int]) -> str | None:
-    """Returns why a product mixes tokens; None if they are rows of A or columns of B (as in rotary
-    angles).
-    """
+    """Returns why a product mixes tokens; None if tokens are rows of A or columns of B."""
     transposed = [
         any(getattr(node.op, name, 0) for name in pair)
         for pair in (("trans_a", "transA"), ("trans_b", "transB"))
     ]
     ranks = [len(node.arg(i).shape or ()) for i in (0, 1)]
-    # The reduced axes.
+    # The reduced axes. B has tokens as columns in products that compute rotary angles.
     columns, rows = ranks[0] - 1 - transposed[0], ranks[1] - 2 + transposed[1]
     if {0, 1} <= axes.keys() or axes.get(0) == columns or axes.get(1) == rows:
         return "it multiplies tokens with each other"
@@ -162,13 +162,13 @@ def _viewed(node: Node, axis: int | None) -> str | None:
     before, after = node.arg(0).shape or (), node.output.shape or ()
     after_axis = token_axis(after)
     if axis is None or not isinstance(after_axis, int):
-        return "it reads tokens where only sizes are expected"
+        return "it reads tokens as an input that must only depend on sizes"
     heads = product(before[:axis]), product(after[:after_axis])
     first = provably_equal(heads[0], 1) and provably_equal(heads[1], 1)
     each = _each(before, axis), _each(after, after_axis)
     if first or (provably_equal(*heads) and each[0] == each[1]):
         return None
-    return "it views elements of several tokens as one"
+    return "it merges elements of several tokens into one axis"
 
 
 def _gathered(op: Gather, node: Node, axes: Mapping[int, int]) -> str | None:
@@ -176,5 +176,5 @@ def _gathered(op: Gather, node: Node, axes: Mapping[int, int]) -> str | None:
     if len(axes) > 1:
         return "it looks up tokens by tokens"
     if axes.get(0) == normalize_axis(op.axis, rank, op):
-        return "it takes some of the tokens"
+        return "it selects some of the tokens"
     return None

@@ -66,10 +66,10 @@ class VisibilityReader:
         self._check_lengths(node, lengths)
         if mask is None:
             if not (op.is_causal and op.at_end) or sink:
-                raise refusal("it shows each token those behind it, too", node)
+                raise refusal("it is not causal: tokens attend to later ones", node)
             return AttentionPattern(op.left_window)
         if op.is_causal:
-            raise refusal("it has a mask beside its own order", node)
+            raise refusal("it has a mask and is_causal", node)
         key = (mask, sink)
         if key not in self._found:
             self._found[key] = self._read(node, mask, sink)
@@ -81,7 +81,7 @@ class VisibilityReader:
         for past, new in STEPS:
             elements = self._probe.at(lengths, past, new)
             if elements is None or elements.size != 1 or int(elements.flat[0]) != past + new:
-                raise refusal(f"'{lengths.name}' is not how many keys there are", node)
+                raise refusal(f"'{lengths.name}' is not the number of keys", node)
 
     def _read(self, node: Node, mask: Value, sink: bool) -> AttentionPattern:
         """Derives the pattern from the longest row; checks it in steps of several tokens."""
@@ -161,10 +161,10 @@ class _MaskRow:
         distance = self.place - np.arange(self.scores.shape[1])
         seen = (distance >= 0) & ((distance <= window) | (window < 0))
         if ((self.scores > _HIDDEN) != seen).any():
-            raise refusal("it does not show each token those up to its own place", node)
+            raise refusal("its mask is neither causal nor a sliding window", node)
         own_score = self.scores[:, self.place : self.place + 1]
         expected = -slopes[:, None] * distance[seen]
         if not np.allclose(self.scores[:, seen] - own_score, expected, 1e-3, 1e-4):
-            raise refusal("it adds to scores what is neither a mask nor ALiBi", node)
+            raise refusal("it adds something other than a mask or ALiBi to scores", node)
         if self.sinks is not None and not np.isfinite(self.sinks).all():
-            raise refusal("its last key is hidden", node)
+            raise refusal("its sink is masked", node)

@@ -294,9 +294,7 @@ class _GraphExporter:
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:
-        """Returns (value name, axis) whose size is a symbol, an input if possible; None if there is
-        none.
-        """
+        """Returns (value name, axis) of a size that is the symbol, preferring inputs; or None."""
         outer = None if self._outer is None else self._outer.source
         return (
             self._size(self._graph.inputs, symbol)

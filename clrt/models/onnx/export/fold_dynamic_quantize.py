@@ -1,6 +1,4 @@
-"""Recognizes decomposed DynamicQuantizeLinear in exported graphs, so that ONNX Runtime's kernel
-runs it.
-"""
+"""Folds decomposed DynamicQuantizeLinear into the op, for which ONNX Runtime has a kernel."""
 
 from __future__ import annotations
 
@@ -46,8 +44,7 @@ def recompose(graph: Graph) -> None:
 
 
 def _is_dynamic(node: Node) -> bool:
-    """Returns whether a QuantizeLinear's scale and zero point are computed from the range of its
-    input.
+    """Returns whether a QuantizeLinear computes its parameters from the range of its input.
 
     The optimiser leaves many forms of this, so the nodes are evaluated on samples instead of
     matched.

@@ -101,8 +101,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def choose_opset(graphs: Sequence[Graph]) -> int:
-    """Returns the oldest opset, from `OLDEST` on, that has every op, attribute and type of the
-    graphs.
+    """Returns the oldest opset >= `OLDEST` with all ops, attributes and types of the graphs.
 
     Raises:
         UnsupportedError: No opset has all; lists the nodes that the best one lacks.

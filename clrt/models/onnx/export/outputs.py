@@ -20,8 +20,9 @@ def node_outputs(source: Path | bytes) -> set[str]:
 
 
 def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
-    """Returns the serialized model with values appended to its outputs; external data stay
-    external.
+    """Returns the serialized model with values appended to its outputs.
+
+    External data stay external.
 
     Raises:
         ModelError: The file cannot be read.
