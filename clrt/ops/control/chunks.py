@@ -98,8 +98,8 @@ class RepeatedBodies:
         key = tuple((t.dtype, t.shape) for t in types)
         if key not in notes:
             notes[key] = cls(loop, types)
-        found: RepeatedBodies = notes[key]
-        return found
+        instance: RepeatedBodies = notes[key]
+        return instance
 
     def _repeats(self, node: Node) -> bool:
         """Returns whether a node can be repeated: it is not random and cannot fail past the end."""
@@ -167,10 +167,10 @@ class RepeatedBodies:
             return None
         if not counted:
             return results[:states], True
-        held = int(host.read(results[states]).reshape(()))
-        valid = min(held, limit)
+        conditions_held = int(host.read(results[states]).reshape(()))
+        valid = min(conditions_held, limit)
         iterations.keep(valid, lambda x: take(x, 0, range(valid), host))
-        return results[:states], held > limit
+        return results[:states], conditions_held > limit
 
     def _size(self, count: int, remaining: int | None) -> int:
         """Returns the number of iterations to run at once after `count` iterations; 0 if none."""
@@ -238,8 +238,7 @@ class RepeatedBodies:
         return [build.input(v.name, t.dtype, t.shape) for v, t in pairs]
 
     def _build_unrolled(self, count: int, host: HostContext) -> Graph | None:
-        """Builds and optimises a graph of `count` copies of the body; None if shapes are not
-        static.
+        """Builds and optimises a graph of `count` body copies; None if shapes are not static.
 
         Inputs: number of the first iteration, states, captured values, and True if the condition is
         computed. Outputs: states; if the condition is computed, the number of conditions that held,
@@ -292,9 +291,7 @@ class RepeatedBodies:
         return flops <= _MAX_SURPLUS_FLOPS and sum(v.nbytes for v in outputs) <= _MAX_SURPLUS_BYTES
 
     def _copy(self, build: Builder, iteration: int, args: Sequence[Value]) -> list[Value] | None:
-        """Adds a copy of the body and returns its outputs; None if a shape is unknown or
-        changes.
-        """
+        """Adds a copy of the body; returns its outputs, None if a shape is unknown or changes."""
         body = self._loop.body
         at, *others = args
         numbers = [at, build.numbers(True, DType.BOOL)]

@@ -95,9 +95,7 @@ class If(HostDriven):
 
 @register_decomposition(If, audience=DecompositionStage.PLANNING)
 def _inline_branch(node: Node, builder: Builder) -> list[Value] | None:
-    """Inlines the branch that a known condition chooses, else both branches with Where, if
-    small.
-    """
+    """Inlines the branch of a known condition; else both branches and Where, if small."""
     assert isinstance(node.op, If)
     condition = node.input(0)
     if condition is None:
@@ -393,9 +391,7 @@ class Scan(HostDriven):
 
 
 def counters(body: Graph, iteration: int) -> list[Array]:
-    """Returns the first two inputs of a Loop's subgraph: the iteration number, and a true
-    condition.
-    """
+    """Returns the first two inputs of a Loop's subgraph: iteration number and condition (true)."""
     # Some exporters declare them with shape [1].
     numbers = np.asarray(iteration, np.int64), np.asarray(True)
     pairs = zip(numbers, body.inputs, strict=False)
@@ -440,9 +436,7 @@ def _sinks(value: Value | None) -> bool:
 
 
 def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
-    """Returns a copy of a subgraph whose captured inputs are replaced by constants where
-    possible.
-    """
+    """Returns a copy of a subgraph with captured constants inlined."""
     copy = graph.copy()
     inputs = copy.inputs[len(copy.inputs) - len(captured) :]
     copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})

@@ -90,9 +90,7 @@ def _symbols(types: Types) -> frozenset[str]:
 
 
 def sizes(graph: Graph, inputs: Sequence[RuntimeValue | Value]) -> dict[str, int]:
-    """Returns the values of the symbols in the shapes of a graph's inputs, matched against
-    `inputs`.
-    """
+    """Returns the symbol values that follow from matching the graph's input shapes to `inputs`."""
     bindings: dict[str, int] = {}
     for value, x in zip(graph.inputs, inputs, strict=True):
         shape = getattr(x, "shape", None)
@@ -208,9 +206,7 @@ class Iterations:
         return results
 
     def keep(self, count: int, shorten: Callable[[Tensor], RuntimeValue]) -> None:
-        """Keeps the first `count` iterations of the last group, and shortens its rows by
-        `shorten`.
-        """
+        """Keeps the first `count` iterations of the last group; `shorten` truncates its rows."""
         self.count -= self._last - count
         if self.rows and count < self.sizes[-1]:
             self.rows[-1] = [shorten(tensor(x)) for x in self.rows[-1]]
@@ -257,8 +253,9 @@ def truth(value: RuntimeValue, host: HostContext) -> bool:
 
 
 def infer_known(node: Node) -> bool:
-    """Sets the output types of a node; returns False if shapes stay unknown or the host is
-    needed.
+    """Sets the output types of a node.
+
+    Returns False if a shape stays unknown, or the host has to run or read something.
     """
     op = node.op
     assert isinstance(op, Op)
@@ -280,8 +277,6 @@ def infer_known(node: Node) -> bool:
 
 
 def positional(graph: Graph) -> Graph:
-    """Renames a graph's outputs to their positions, which makes the names unique; returns the
-    graph.
-    """
+    """Renames a graph's outputs to their positions, so that names are unique; returns the graph."""
     graph.output_names = [str(i) for i in range(len(graph.outputs))]
     return graph

@@ -37,8 +37,7 @@ _FMAS_PER_OPERATION = 4
 
 
 def node_work(node: Node) -> int | None:
-    """Returns the number of operations of a node in a kernel loop; None if the op is
-    unsupported.
+    """Returns the operation count of a node in a kernel loop; None if the op is unsupported.
 
     Args:
         node: Node with static shapes.
@@ -159,8 +158,8 @@ class LoopCode:
             self.args[name] = ctx.scratch(elems, slot.dtype)
 
     def number(self, value: int | float) -> Code:
-        """Adds a number as a kernel argument, so that other sizes compile no kernel; returns its
-        name.
+        """Adds a number as a kernel argument and returns its name; other sizes compile no new
+        kernel.
         """
         name = self._name(Code("k{}"))
         kind = Code("float") if isinstance(value, float) else Code("IDX_T")
@@ -187,8 +186,8 @@ class LoopCode:
         return slot
 
     def row(self, formal: Value, whole: Value, backwards: bool) -> None:
-        """Binds `formal` to the row of `whole` for the iteration, counted from the last row if
-        backwards.
+        """Binds `formal` to the iteration's row of `whole`; `backwards` counts from the last
+        row.
         """
         slot = self.tensor(whole, Code("IN"), formal)
         place = Code("at")
@@ -224,8 +223,8 @@ class LoopCode:
             self.next.append(_copy_statement(slot, source))
 
     def stack(self, value: Value, stack: Value, backwards: bool) -> None:
-        """Writes `value` to the iteration's row of `stack`, counted from the last row if
-        backwards.
+        """Writes `value` to the iteration's row of `stack`; `backwards` counts from the last
+        row.
         """
         slot = self.tensor(stack, Code("OUT"))
         source = self._slots[value]
@@ -416,7 +415,7 @@ class LoopCode:
         return text.substitute(n, step, each, read, slot.store(place, result.substitute(read)))
 
     def _extremum(self, node: Node, op: ArgExtremum, slot: _Slot) -> Code:
-        """Returns statements that find the index of the extremum of axis line i; NaN counts as
+        """Returns statements that find the extremum's index along axis line i; NaN is the
         extremum.
         """
         x = node.arg(0)
@@ -432,9 +431,7 @@ class LoopCode:
         return text.substitute(n, s, compute_type(x.dtype), *reads, op.better, stored)
 
     def _gather(self, node: Node, op: Gather, slot: _Slot) -> Code:
-        """Returns the statement that gathers element i, and adds the status word for bad
-        indices.
-        """
+        """Returns the statement that gathers element i; adds the status word for bad indices."""
         x, indices = node.arg(0), node.arg(1)
         axis = normalize_axis(op.axis, len(x.dims), op)
         status = self._name(Code("status{}"))

@@ -47,8 +47,7 @@ def _check_one(op: Op, *names: str) -> None:
 @register
 @dataclass(frozen=True)
 class ZipMap(HostDriven):
-    """Converts each row of [N, C] or [C] to a map from class label to score; returns a sequence of
-    maps.
+    """Converts [N, C] or [C] to a sequence with a map from class label to score per row.
 
     If labels repeat, the last one counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
     """
@@ -150,7 +149,7 @@ class CastMap(HostDriven):
 @register
 @dataclass(frozen=True)
 class DictVectorizer(HostDriven):
-    """Converts a map to a tensor [1, C]: the value of each vocabulary key, zero (or "") if
+    """Converts a map to a tensor [1, C] of the values of the vocabulary's keys; 0 or "" if
     missing.
 
     Source: ONNX ai.onnx.ml DictVectorizer, opset 1.

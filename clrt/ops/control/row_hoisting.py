@@ -1,6 +1,4 @@
-"""Hoists per-iteration computations on rows of a tensor out of a loop, as one computation on all
-rows.
-"""
+"""Hoists computations on rows of a tensor out of a loop: one computation covers all rows."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ class Hoisting:
         return [node]
 
     def _row(self, value: Value, whole: Value, number: Value) -> Node:
-        """Returns the Gather that reads `value` from the hoisted tensor `whole`, a new body
-        input.
-        """
+        """Returns the Gather that reads `value` from the hoisted tensor `whole`, a new input."""
         formal = Value(f"{value.name}.rows", whole.type)
         self._body.inputs.append(formal)
         self.added.append(whole)

@@ -1,6 +1,4 @@
-"""Ops on sequences (lists of tensors) and optionals (values that may be absent), held on the
-host.
-"""
+"""Ops on sequences (lists of tensors) and optionals (values that may be absent), on the host."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ def _element(inputs: Types, op: Op) -> TensorType:
 
 
 def _position(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
-    """Returns a list index as a non-negative number; up to `behind` positions past the end are
-    valid.
+    """Returns a list index as a non-negative number, at most `behind` positions past the end.
 
     Raises:
         NumberError: The index is out of range.
@@ -233,9 +230,7 @@ class ConcatFromSequence(HostDriven):
 @register
 @dataclass(frozen=True)
 class Optional(HostDriven):
-    """Wraps the input in an optional, empty if there is no input. Source: ONNX Optional, opset
-    15.
-    """
+    """Wraps the input in an optional; empty without input. Source: ONNX Optional, opset 15."""
 
     type: TensorType | None = None
 

@@ -107,9 +107,7 @@ class TripCountGraph:
 
 
 def _computable(graph: Graph, known: set[Value]) -> list[Node]:
-    """Returns the nodes of a graph that the host can evaluate, and adds their outputs to
-    `known`.
-    """
+    """Returns the nodes that the host can evaluate, and adds their outputs to `known`."""
     nodes = []
     for node in graph.nodes:
         op = node.op

@@ -177,9 +177,7 @@ def _move_axis(builder: Builder, x: Value, start: int, end: int) -> Value:
 
 
 def _loop_in_kernel(node: Node, builder: Builder, count: int) -> list[Value] | None:
-    """Runs a Loop of `count` iterations as a kernel loop; None if these are few or it is
-    unsupported.
-    """
+    """Runs `count` iterations as a kernel loop; None if these are few or the body unsupported."""
     op, inputs = sink_constants(node) or (node.op, node.inputs)
     assert isinstance(op, Loop)
     given = _tensors(inputs[2:])
@@ -202,9 +200,7 @@ def _if_compatible(node: Node, results: list[Value]) -> list[Value] | None:
 
 
 def _unroll_loop(node: Node, builder: Builder, most: int) -> list[Value] | None:
-    """Unrolls a Loop whose trip count the host can compute; None if it needs more than `most`
-    nodes.
-    """
+    """Unrolls a Loop of known trip count; None if it is unknown or needs more than `most` nodes."""
     op = node.op
     assert isinstance(op, Loop)
     states = _tensors(node.inputs[2:])
@@ -280,7 +276,7 @@ class _Copies:
         self._count = 0
 
     def add(self, inputs: Sequence[Value]) -> list[Value] | None:
-        """Adds a copy and returns its outputs; None if shapes stay unknown or the host is
+        """Adds a copy and returns its outputs; None if a shape stays unknown or the host is
         needed.
         """
         prefix, title = (f"{n}[{self._count}]." for n in (self._node.name, self._node.origins[0]))

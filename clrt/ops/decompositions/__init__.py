@@ -1,1 +1,1 @@
-"""What ops stand for: the registry, and its rules by who asks."""
+"""Decompositions: their registry, and rules for import and export."""

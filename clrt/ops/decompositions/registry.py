@@ -73,11 +73,10 @@ _BY_CLASS: dict[tuple[DecompositionStage, type], Decomposition | None] = {}
 def register_decomposition(
     *keys: Key, audience: DecompositionStage, before: int | None = None
 ) -> Callable[[RuleOf], RuleOf]:
-    """Returns a decorator that registers a rule for op classes (and subclasses) or for names in
-    files.
+    """Returns a decorator that registers a rule for op classes or for names in files.
 
     Args:
-        keys: Op classes, or pairs of domain and op type.
+        keys: Op classes (subclasses included), or pairs of domain and op type.
         audience: Stage that applies the rule.
         before: At import, apply only to opsets below this one; None for all.
     """
@@ -93,9 +92,7 @@ def register_decomposition(
 
 
 def imported_as(domain: str, op_type: str, opset: int) -> Decomposition | None:
-    """Returns the decomposition that the importer applies to an op of an opset; None if there is
-    none.
-    """
+    """Returns the import decomposition of an op at an opset; None if there is none."""
     entries = DECOMPOSITIONS.get((DecompositionStage.IMPORT, (domain, op_type)), ())
     versioned = (d for d in entries if d.before is not None and opset < d.before)
     return next(versioned, next((d for d in entries if d.before is None), None))

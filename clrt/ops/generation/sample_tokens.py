@@ -203,9 +203,9 @@ class _TokenRows:
     def drawn(self) -> dict[str, Any]:
         """Further arguments of the kernel that draws."""
         names = "logits", "settings", "limits"
-        made = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
+        args = dict(zip(names, (self.node.arg(i) for i in range(3)), strict=True))
         token, logprob = self.node.outputs
-        return dict(draw=self.node.arg(4), token=token, logprob=logprob, **made)
+        return dict(draw=self.node.arg(4), token=token, logprob=logprob, **args)
 
 
 @register

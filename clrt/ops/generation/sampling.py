@@ -18,7 +18,7 @@ def draw_row(
     bias_ids: Array | None,
     bias_values: Array | None,
 ) -> tuple[int, float] | None:
-    """Returns the token of a row of SampleTokens and its log-probability; None if no token is
+    """Returns the token of a row of SampleTokens and its log-probability; None if none is
     allowed.
     """
     assert logits is not None and settings is not None and limits is not None
@@ -50,9 +50,7 @@ def draw_row(
 
 
 def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
-    """Returns exp((score - top) / temperature) of tokens that pass the cut-offs, 0 for the
-    others.
-    """
+    """Returns exp((score - top) / temperature) of tokens within the cut-offs, 0 for the others."""
     temperature, top_p, min_p, typical_p = (float(x) for x in settings[:4])
     with np.errstate(all="ignore"):
         distances = (scores.max() - scores) / temperature

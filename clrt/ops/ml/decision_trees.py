@@ -1,6 +1,4 @@
-"""clrt.DecisionTrees: aggregates leaf weights of decision trees; ONNX's tree ensembles expand to
-it.
-"""
+"""clrt.DecisionTrees: aggregates leaf weights of decision trees, for ONNX's tree ensembles."""
 
 from __future__ import annotations
 

@@ -83,11 +83,11 @@ class SquaredDistance(Op):
 @register
 @dataclass(frozen=True)
 class CouplePairs(Op):
-    """Returns class probabilities [N, k] from pairwise ones [N, k (k - 1) / 2]: that i wins over j,
-    i < j.
+    """Returns class probabilities [N, k] from the probabilities [N, k (k - 1) / 2] of pairs.
 
-    Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise
-    coupling (2004), method 2, as in libsvm: it stops when the largest error is below 0.005 / k.
+    Input column of pair i < j: probability that class i wins over j. Source: Wu, Lin and Weng,
+    Probability estimates for multi-class classification by pairwise coupling (2004), method 2, as
+    in libsvm: it stops when the largest error is below 0.005 / k.
     """
 
     classes: int = 2

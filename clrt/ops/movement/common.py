@@ -27,9 +27,7 @@ _FILL_RUN = 4096
 
 
 def fresh_dim() -> Expr:
-    """Returns a new symbol for a dim that is unknown until the model runs, or until dims are
-    bound.
-    """
+    """Returns a new symbol for a dim that is unknown at plan time or until dims are bound."""
     return symbol(f"{UNKNOWN}{next(_NUMBERS)}")
 
 

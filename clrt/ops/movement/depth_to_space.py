@@ -48,9 +48,7 @@ class _DepthSpace(Op):
     variants = (Variant("strided", _emit),)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the input shape with block axes split off, and the permutation to the output
-        order.
-        """
+        """Returns the input shape with separate block axes, and their permutation in the output."""
         raise NotImplementedError(self.name)
 
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:

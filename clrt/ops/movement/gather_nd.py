@@ -37,8 +37,7 @@ _MIN_SPAN = 1024  # minimum elements of a slice per CPU work-group
 
 
 def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
-    """Returns the kernel arguments for index tuples: a status word, and TUPLE_PARAMS of
-    common/tuple.clh.
+    """Returns the arguments for index tuples: status word, TUPLE_PARAMS of common/tuple.clh.
 
     Args:
         node: Node whose input 1 holds the tuples.
@@ -175,11 +174,10 @@ def _emit_scatter_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ScatterND(Op):
-    """Writes or reduces slices into a copy of x: y[indices[t]] = updates[t], tuples along the last
-    axis.
+    """Writes or reduces slices into a copy of x: y[indices[t]] = updates[t].
 
-    Numerics: updates of one element are applied in tuple order by one work-item. Source: ONNX
-    ScatterND, opset 11 to 18.
+    Index tuples are along the last axis. Numerics: updates of one element are applied in tuple
+    order by one work-item. Source: ONNX ScatterND, opset 11 to 18.
     """
 
     reduction: Reduction = "none"

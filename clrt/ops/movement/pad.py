@@ -124,7 +124,7 @@ def _mirror_rows(
     lead: Sequence[int],
     mode: dict[str, Define],
 ) -> Launch:
-    """Returns the CPU launch, whose rows are along the last padded axis; later axes are
+    """Returns the CPU launch; its rows are along the last padded axis, later axes are
     contiguous.
     """
     rank = len(lead)

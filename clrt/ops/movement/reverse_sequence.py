@@ -50,8 +50,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ReverseSequence(Op):
-    """Reverses the first sequence_lens[b] elements of sequence b along time; the rest is
-    unchanged.
+    """Reverses the first sequence_lens[b] elements of sequence b along time, and copies the
+    rest.
 
     Source: ONNX ReverseSequence, opset 10.
     """

@@ -55,9 +55,7 @@ def data_t(reduction: Reduction, dtype: DType) -> Code:
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """Returns launches that copy input 0 to the output; the executor skips them if it is in
-    place.
-    """
+    """Returns launches that copy input 0 to the output, for the case that it is not in place."""
     x, y = node.arg(0), node.output
     strides = contiguous_strides(x.dims)
     launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, strides, strides)
@@ -105,8 +103,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class ScatterElements(Op):
-    """Writes or reduces elements into a copy of x: y[i][indices[i][j][k]][k] = updates[i][j][k]
-    (axis 1).
+    """Writes or reduces elements into a copy of x: y[i][indices[i][j]] = updates[i][j] (axis 1).
 
     Numerics: updates of one element are applied in index order by one work-item. Source: ONNX
     ScatterElements, opset 11 to 18.

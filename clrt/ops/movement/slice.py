@@ -39,8 +39,8 @@ _FAR = (1 << 31) - 1
 
 
 def taken(dim: int, start: int, end: int, step: int) -> range:
-    """Returns the indices `start:end:step` of a dim, as in Python, but clamped at 0 if step is
-    negative.
+    """Returns the indices `start:end:step` of a dim, as Python does, but clamped at 0 for step <
+    0.
 
     ONNX Runtime clamps as ONNX specifies; ONNX's reference evaluator follows Python.
     """

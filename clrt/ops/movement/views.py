@@ -126,8 +126,9 @@ class Reshape(View):
 @register
 @dataclass(frozen=True)
 class Flatten(View):
-    """Reshapes x to a matrix whose rows are the axes before `axis`. Source: ONNX Flatten, opset 1
-    to 25.
+    """Reshapes x to a matrix; its rows are the axes before `axis`.
+
+    Source: ONNX Flatten, opset 1 to 25.
     """
 
     axis: int = 1

@@ -67,12 +67,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Dropout(RandomOp):
-    """Returns x / (1 - ratio) where a random number in [0, 1) is at least the ratio, else 0; and
-    the mask.
+    """Returns x / (1 - ratio) where a random number is at least the ratio, else 0; and the mask.
 
-    Inputs: x, ratio, training_mode. If training_mode is omitted or false, y is x and the mask is
-    true. A node without mask that never trains is imported as Identity. Source: ONNX Dropout, opset
-    7 to 22.
+    Inputs: x, ratio, training_mode. Random numbers are uniform in [0, 1). If training_mode is
+    omitted or false, y is x and the mask is true. A node without mask that never trains is imported
+    as Identity. Source: ONNX Dropout, opset 7 to 22.
 
     Attributes:
         key: Random key.

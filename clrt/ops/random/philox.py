@@ -39,9 +39,7 @@ class RandomOp(Op):
     non_attribute_fields = frozenset({"key"})
 
     def to_onnx(self) -> dict[str, Any]:
-        """Returns the attributes, with the seed from which the key was made; none if made from the
-        name.
-        """
+        """Returns the attributes, with the seed of the key unless the key is a hash of the name."""
         if self.key >= _NO_SEED or not self.key:
             return super().to_onnx()
         (seed,) = struct.unpack("<f", struct.pack("<I", self.key & _MASK))

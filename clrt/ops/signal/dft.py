@@ -79,9 +79,7 @@ def _transform(
 
 
 def _is_complex(dims: Sequence[int], node: Node) -> bool:
-    """Returns whether the last axis holds real and imaginary part; signals of STFT may lack this
-    axis.
-    """
+    """Returns whether the last axis holds real and imaginary part; STFT signals may lack it."""
     return dims[-1] == 2 and (not isinstance(node.op, STFT) or len(dims) == 3)
 
 

@@ -16,8 +16,7 @@ from clrt.ops.registry import register
 
 @register
 class DynamicTimeWarping(Op):
-    """Returns rows and columns int32 `[2, L]` of the cheapest path from the first to the last
-    element.
+    """Returns rows and columns of the cheapest path from first to last element, int32 `[2, L]`.
 
     Input: costs `[M, N]` or `[1, M, N]`. A step advances row, column or both. It advances both only
     if this is cheaper than either, else the row if this is cheaper than the column. Source:

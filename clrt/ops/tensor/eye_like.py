@@ -34,8 +34,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class EyeLike(Op):
-    """Returns a matrix of the shape of x with ones on the k-th diagonal. Source: ONNX EyeLike,
-    opset 9.
+    """Returns a matrix of the shape of x with ones on the k-th diagonal.
+
+    Source: ONNX EyeLike, opset 9.
     """
 
     dtype: DType | None = None

@@ -50,8 +50,7 @@ class NonZero(Op):
 @register
 @dataclass(frozen=True)
 class Compress(Op):
-    """Selects the slices of x along `axis` (default: elements of the flattened x) where the
-    condition is true.
+    """Selects slices of x along `axis` (default: elements of x) where the condition is true.
 
     If `axis` is None, the condition may be multi-dimensional, as in Paddle's masked_select and ONNX
     Runtime. Runs on the host if the condition is unknown at plan time; the size is then an unknown

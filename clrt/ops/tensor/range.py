@@ -42,8 +42,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 class Range(Op):
-    """Returns start, start + delta, … below limit (above, if delta < 0). Source: ONNX Range, opset
-    11.
+    """Returns start, start + delta, … below limit (above, if delta < 0).
+
+    Source: ONNX Range, opset 11.
     """
 
     plan_time_inputs = (0, 1, 2)

@@ -18,8 +18,9 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Shape_(Op):
-    """Returns the dims of x from `start` to before `end`, int64. Source: ONNX Shape, opset 1 to
-    25.
+    """Returns the dims of x from `start` to before `end`, int64.
+
+    Source: ONNX Shape, opset 1 to 25.
     """
 
     start: int = 0

@@ -20,8 +20,7 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class Unique(Op):
-    """Returns distinct elements of x, or slices along `axis`, sorted or in order of first
-    occurrence.
+    """Returns distinct elements of x, or slices along `axis`, sorted or by first occurrence.
 
     Outputs: distinct elements; index of the first occurrence of each; for each element of x, the
     index of its distinct value; count of each. Runs on the host; if x is unknown at plan time,

@@ -18,8 +18,7 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class BifurcationDetector(Op):
-    """Appends predicted tokens up to the first one that differs from the source, which is
-    included.
+    """Appends predicted tokens up to and including the first that differs from the source.
 
     Inputs: source `[S]`, tokens `[T]`, position P in the source where the last match ended, and
     optionally the predicted tokens `[S + 1 - P]`. Outputs: tokens; position in the source after the

@@ -28,15 +28,14 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
     Raises:
         ShapeError: The input is not a string tensor.
     """
-    found = need(inputs, index, op)
-    if found.dtype is not DType.STRING:
-        raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
-    return found
+    type_ = need(inputs, index, op)
+    if type_.dtype is not DType.STRING:
+        raise ShapeError(f"{op.name}: input {index} is {type_}; expected strings.")
+    return type_
 
 
 def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
-    """Returns lists of strings as an array `[rows, length]`, padded with `filler` to the longest
-    list.
+    """Returns lists of strings as an array `[rows, length]`, padded with `filler`.
 
     Raises:
         OutOfMemoryError: The array would exceed CLRT_HOST_LIMIT.

@@ -47,11 +47,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class BestBoxes(Op):
-    """Selects boxes per class by non-maximum suppression: int32 `[B, C, most]`, best first, padded
-    with -1.
+    """Selects boxes per class by non-maximum suppression: int32 `[B, C, most]`, best first.
 
-    Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as in NonMaxSuppression. Lowering replaces
-    NonMaxSuppression, whose output size depends on data, by BestBoxes and ListBoxes.
+    Unused elements are -1. Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as in
+    NonMaxSuppression. Lowering replaces NonMaxSuppression, whose output size depends on data, by
+    BestBoxes and ListBoxes.
 
     Attributes:
         center_point_box: Whether boxes are (x, y, width, height) instead of corners.
@@ -110,9 +110,9 @@ class ListBoxes(Op):
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        kept = need(inputs, 0, self)
-        if kept.shape is not None and len(kept.shape) != 3:
-            raise ShapeError(f"ListBoxes: {kept} must be [B, C, most].")
+        boxes = need(inputs, 0, self)
+        if boxes.shape is not None and len(boxes.shape) != 3:
+            raise ShapeError(f"ListBoxes: {boxes} must be [B, C, most].")
         return [TensorType(DType.INT64, (fresh_dim(), 3))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -124,9 +124,7 @@ class GridSample(Op):
         return (result.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(x.dtype),)
 
     def _taps(self, coordinates: Array, size: int) -> tuple[Array, Array]:
-        """Returns element indices (-1: outside) and weights for coordinates along an axis, `[taps,
-        N, P]` each.
-        """
+        """Returns element indices (-1: outside) and weights along an axis, `[taps, N, P]` each."""
         low, high = (0.0, size - 1.0) if self.align_corners else (-0.5, size - 0.5)
         unit = (coordinates + 1) / 2
         x = unit * (size - 1) if self.align_corners else unit * size - 0.5

@@ -30,14 +30,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def region_grid(y: Value) -> tuple[int, int, int]:
-    """Returns the global size of kernels that pool regions: columns, rows, regions times
-    channels.
-    """
+    """Returns the global size of region pooling kernels: columns, rows, regions times channels."""
     return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
 
 
 def region_sizes(x: Value, y: Value) -> dict[str, int]:
-    """Returns the size arguments of such kernels, for images [N, C, H, W] and the output."""
+    """Returns the size arguments of region pooling kernels, for images [N, C, H, W] and the
+    output.
+    """
     names = ("images", "channels", "height", "width", "rows", "columns")
     return dict(zip(names, (*x.dims, *y.dims[2:]), strict=True))
 
@@ -49,8 +49,7 @@ _FAR = 2.0**28
 @register
 @dataclass(frozen=True)
 class MaxRoiPool(Op):
-    """Returns the maximum in each bin of regions of x `[N, C, H, W]`: `[regions, C,
-    *pooled_shape]`.
+    """Returns the maximum of each bin of regions of x `[N, C, H, W]`: `[R, C, *pooled_shape]`.
 
     A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Source: ONNX MaxRoiPool,
     opset 1 to 22.

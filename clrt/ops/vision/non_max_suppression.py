@@ -22,14 +22,14 @@ _TILE = 128
 @register
 @dataclass(frozen=True)
 class NonMaxSuppression(Op):
-    """Selects boxes by non-maximum suppression: int64 `[K, 3]` (batch, class, box), best first per
-    class.
+    """Selects boxes by non-maximum suppression; returns int64 `[K, 3]`: batch, class, box.
 
-    Inputs: boxes `[B, N, 4]`; scores `[B, C, N]`; optional: maximum number of boxes per class
-    (default 0), maximum overlap (intersection over union; of two boxes above it, the worse one is
-    dropped), score that a box must exceed. Boxes are corners (y1, x1, y2, x2) in any order, or with
-    `center_point_box` (x, y, width, height). The output size depends on data: if the limits are
-    known, the device selects (BestBoxes) and the host lists; else all runs on the host.
+    Boxes of a class are sorted, best first. Inputs: boxes `[B, N, 4]`; scores `[B, C, N]`;
+    optional: maximum number of boxes per class (default 0), maximum overlap (intersection over
+    union; of two boxes above it, the worse one is dropped), score that a box must exceed. Boxes are
+    corners (y1, x1, y2, x2) in any order, or with `center_point_box` (x, y, width, height). The
+    output size depends on data: if the limits are known, the device selects (BestBoxes) and the
+    host lists; else all runs on the host.
 
     Source: ONNX NonMaxSuppression, opset 10 to 11.
     """
@@ -59,8 +59,9 @@ class NonMaxSuppression(Op):
     def limits(
         self, most: Array | None = None, overlap: Array | None = None, least: Array | None = None
     ) -> tuple[int, float, float | None]:
-        """Returns the optional inputs as numbers: maximum number, maximum overlap, minimum score or
-        None.
+        """Returns the optional inputs as numbers: maximum count, maximum overlap, minimum score.
+
+        The defaults are 0, 0.0 and None.
         """
         return (
             0 if most is None else max(int(most.reshape(-1)[0]), 0),
@@ -134,8 +135,7 @@ def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
 
 
 def _disjoint_groups(boxes: Array) -> list[Array]:
-    """Splits boxes into groups that do not overlap along axis 0; returns sorted positions per
-    group.
+    """Splits boxes into groups that do not overlap along axis 0; returns positions per group.
 
     Models that suppress per class give each class its own range of coordinates.
     """

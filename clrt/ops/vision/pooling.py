@@ -229,8 +229,9 @@ class WindowPool(Op):
         return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
 
     def geometry(self, size: Sequence[int], out: Sequence[int]) -> dict[str, int]:
-        """Returns kernel arguments for three axes: sizes of x and y, window, strides, dilations,
-        padding before.
+        """Returns kernel arguments for three axes.
+
+        They are the sizes of x and y, window, strides, dilations, and padding before.
         """
         return {
             **axes("in", size, 1, _AXES),
@@ -282,7 +283,7 @@ class WindowPool(Op):
         raise NotImplementedError(self.name)
 
     def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
-        """Returns the elements of every window [N, C, out …, window], and their index along each
+        """Returns the elements of all windows [N, C, out …, window], and their index along each
         axis.
 
         Elements outside x are `fill`.

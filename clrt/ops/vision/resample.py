@@ -1,6 +1,4 @@
-"""Separable resampling by index and weight tables, as used by Resize, and a host-driven
-implementation.
-"""
+"""Separable resampling by index and weight tables, as in Resize, and its host-driven form."""
 
 from __future__ import annotations
 

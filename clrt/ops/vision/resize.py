@@ -174,9 +174,7 @@ class Resize(Op):
         return pick((size / old_size for old_size, size in pairs if old_size), default=1.0)
 
     def samplings(self, dims: Sequence[int], inputs: Types) -> list[AxisSampling]:
-        """Returns the axes that change, in the cheapest processing order; all inputs must be
-        known.
-        """
+        """Returns the axes that change, in the cheapest order; all inputs must be known."""
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
         scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
@@ -311,16 +309,12 @@ def _scaled(dim: Dim, scale: float) -> Dim:
 
 @lru_cache(maxsize=256)
 def _scaling(scale: float) -> Callable[[int], int]:
-    """Returns the function that scales a dim; cached, so that a trace has one function per
-    scale.
-    """
+    """Returns the function that scales a dim; cached, so that a trace has one per scale."""
     return pure(lambda size: int(np.float32(size) * np.float32(scale)))
 
 
 def _shrinks_more(a: AxisSampling, b: AxisSampling) -> int:
-    """Comparison function: orders axes by ratio of outputs to size, to leave less work for later
-    axes.
-    """
+    """Comparison function: orders axes by outputs / size, which leaves less work for later axes."""
     return a.outputs * b.size - b.outputs * a.size
 
 
@@ -332,8 +326,8 @@ def cubic_weights(distance: Array, a: float) -> Array:
 
 
 def _old_nearest(scales: Array | None) -> str:
-    """Returns the nearest_mode of opset 10: ceil for axes that shrink, else floor; "by_scale" for
-    both.
+    """Returns opset 10's nearest_mode: ceil for axes that shrink, else floor; "by_scale" if
+    mixed.
     """
     if scales is None or ((scales < 1).any() and (scales > 1).any()):
         return "by_scale"

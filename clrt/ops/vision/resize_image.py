@@ -1,6 +1,4 @@
-"""ResizeImage: resamples an image as Pillow does, and writes it cropped and normalized into a
-batch.
-"""
+"""ResizeImage: resamples an image as Pillow does, crops and normalizes it into a batch."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ class RoiAlign(Op):
     def _samples(
         self, start: float, extent: float, bins: int, size: int
     ) -> tuple[Array, Array, int]:
-        """Returns sample coordinates per bin along an axis, whether they are inside the image, and
-        their number.
+        """Returns sample coordinates per bin along an axis, whether they are inside, and their
+        number.
 
         If there are very many samples, those far outside the image are omitted.
         """

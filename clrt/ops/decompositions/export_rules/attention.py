@@ -94,9 +94,7 @@ def _update_cache(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _bias(node: Node, q: Value, k: Value, builder: ExportBuilder) -> Value | None:
-    """Returns the additive bias of the scores: the mask, and -inf for keys that a query may not
-    see.
-    """
+    """Returns the additive bias of the scores: the mask, and -inf for keys that are not visible."""
     mask, op = node.input(3), node.op
     assert isinstance(op, FusedAttention)
     if mask is not None and op.by_distance:

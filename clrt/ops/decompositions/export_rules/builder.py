@@ -86,9 +86,7 @@ class ExportBuilder(Builder):
         return self(Mul(), self(Round(), levels), scale)
 
     def swish(self, op: Swish, x: Value) -> Value:
-        """Adds Swish as Sigmoid and Mul, for which ONNX Runtime has more kernels than for opset
-        24's Swish.
-        """
+        """Adds Swish as Sigmoid and Mul: ONNX Runtime has more kernels for these than for Swish."""
         scaled = x if op.alpha == 1 else self(Mul(), x, self.numbers(op.alpha, x.dtype))
         return self(Mul(), x, self(Sigmoid(), scaled))
 

@@ -170,8 +170,7 @@ def _squared_distance(node: Node, builder: ExportBuilder) -> Sequence[Value]:
 
 
 def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
-    """Returns whether DequantizeLinear computes the same, which needs integer zero points in
-    range.
+    """Returns whether DequantizeLinear is equivalent; it needs integer zero points in range.
 
     The pass that creates MatMulNBits from it (`fuse_dequantized_matmul`) stores zero points as
     floats.
@@ -185,9 +184,7 @@ def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
 
 @register_decomposition(MatMulNBits, audience=DecompositionStage.EXPORT)
 def _matmul_nbits(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports DequantizeLinear and MatMul if equivalent; else MatMulNBits with a separate
-    epilogue.
-    """
+    """Exports DequantizeLinear and MatMul if equivalent, else MatMulNBits and an epilogue."""
     op = node.op
     assert isinstance(op, MatMulNBits)
     if _is_dequantized(node, op):
@@ -232,8 +229,8 @@ def _has_zero_points(node: Node) -> bool:
 
 @register_decomposition(ConvInteger, audience=DecompositionStage.EXPORT)
 def _conv_integer(node: Node, builder: ExportBuilder) -> Sequence[Value] | None:
-    """Exports zero points per channel, which ONNX Runtime lacks, as a second convolution to
-    subtract.
+    """Exports zero points per channel, which ONNX Runtime lacks: it subtracts a second
+    convolution.
     """
     if not _has_zero_points(node):
         return None

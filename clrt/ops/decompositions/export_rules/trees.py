@@ -19,8 +19,9 @@ from clrt.ops.pointwise.cast import Cast
 
 @dataclass(frozen=True)
 class TreeEnsembleRegressor(Op):
-    """Trees whose leaves hold weights for any number of targets. Source: ai.onnx.ml, opset 1 to
-    3.
+    """Decision trees whose leaves hold weights for any number of targets.
+
+    Source: ai.onnx.ml, opset 1 to 3.
 
     Attributes:
         n_targets, aggregate_function, …: ONNX's attributes, with one element per node or per

@@ -10,10 +10,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "Bernoulli")
 def _bernoulli(body: ImportBuilder) -> None:
-    """Replaces ONNX's function body, which wrongly returns 1 if the random number is above the
-    input.
+    """Returns 1 if a uniform random number is below the input, else 0.
 
-    ONNX's text and reference implementation return 1 if it is below.
+    ONNX's function body wrongly compares the other way; ONNX's text and reference do not.
     """
     seed = {"seed": body.attrs["seed"]} if "seed" in body.attrs else {}
     x = body.inputs[0]

@@ -41,9 +41,7 @@ def _image_scaler(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Crop")
 def _crop(body: ImportBuilder) -> None:
-    """Crops an image: `border` is removed at left, top, right, bottom; `scale` is height and width
-    to keep.
-    """
+    """Crops `border` (left, top, right, bottom), or to the height and width in `scale`."""
     left, top, right, bottom = (int(v) for v in body.attrs["border"])
     x, axes, size = body.inputs[0], body.ints(2, 3), body.attrs.get("scale")
     if size:
@@ -74,8 +72,8 @@ def _dynamic_slice(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "ConstantFill")
 def _constant_fill(body: ImportBuilder) -> None:
-    """Fills a tensor; the shape is an attribute, the input's shape, or the input if
-    `input_as_shape`.
+    """Fills a tensor whose shape is an attribute, the input's shape, or (`input_as_shape`) the
+    input.
 
     Source: ONNX, opset 1 to 8; PyTorch exported initial states of recurrent nets with it.
     """

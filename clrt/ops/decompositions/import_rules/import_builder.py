@@ -1,5 +1,5 @@
-"""Decompositions at import: clrt's rules for ops without an ONNX function body, or instead of
-it.
+"""Builder of clrt's import decompositions, for ops whose ONNX function body is missing or
+unused.
 
 A rule is a function under `@register_import_decomposition` that builds the nodes that replace one
 node of the file, given its attributes and input types. It adds ops by their names and attributes in
@@ -221,8 +221,7 @@ class ImportBuilder(Builder):
         return len(self.shape_of(index))
 
     def count_of(self, name: str, default: int | None = None, most: int = MAX_COUNT) -> int:
-        """Returns an integer attribute that determines how many nodes or elements the rule
-        creates.
+        """Returns an integer attribute that determines a number of nodes or elements to create.
 
         Raises:
             ModelError: The attribute is missing, or outside 1..most.
@@ -277,9 +276,7 @@ class ImportBuilder(Builder):
         return self("Reshape", value, self.ints(1, -1))
 
     def real(self) -> tuple[Value, DType]:
-        """Returns the first input and its compute dtype: float64 stays, others are cast to
-        float32.
-        """
+        """Returns the first input and its compute dtype: float64 stays, others become float32."""
         if self.input_dtype() is DType.FLOAT64:
             return self.inputs[0], DType.FLOAT64
         return self.as_float32(), DType.FLOAT32

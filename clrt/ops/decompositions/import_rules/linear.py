@@ -1,4 +1,4 @@
-"""LinearRegressor and LinearClassifier of ai.onnx.ml: a product, and what is done to scores."""
+"""LinearRegressor and LinearClassifier of ai.onnx.ml: a matrix product, then post-processing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DOMAIN = "ai.onnx.ml"
 
 
 def _product(body: ImportBuilder, rows: int) -> Value:
-    """x W^T + intercepts, [N, rows]."""
+    """Returns x W^T + intercepts, [N, rows]."""
     weights = np.asarray(body.attrs["coefficients"], np.float32).reshape(rows, -1)
     intercepts = np.asarray(body.attrs.get("intercepts") or [0.0], np.float32)
     x = body.rows(body.as_float32())
@@ -35,16 +35,16 @@ def _linear_classifier(body: ImportBuilder) -> None:
     classes = len(intercepts) or (1 if labels is None else len(labels))
     scores = _product(body, classes)
     if classes > 1:
-        place = s.best(body, scores)
-        body.outputs = [s.named(body, place, labels), s.transform(body, scores)]
+        class_index = s.best(body, scores)
+        body.outputs = [s.named(body, class_index, labels), s.transform(body, scores)]
         return
     if labels is not None and len(labels) > 2:
         raise ModelError(f"it has one row of coefficients for {len(labels)} classes.")
-    place = s.above(body, scores, 0.0)
+    class_index = s.above(body, scores, 0.0)
     if labels is not None and len(labels) == 2:
-        made = s.two_columns(body, scores, share=True)
+        transformed = s.two_columns(body, scores, share=True)
     else:
-        made = s.transform(body, scores)
+        transformed = s.transform(body, scores)
     if labels is not None and len(labels) == 1:
         labels = np.array([labels.dtype.type(), labels[0]])
-    body.outputs = [s.named(body, place, labels), made]
+    body.outputs = [s.named(body, class_index, labels), transformed]

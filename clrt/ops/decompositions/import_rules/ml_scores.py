@@ -52,8 +52,7 @@ def _probit(body: ImportBuilder, x: Value) -> Value:
 
 
 def two_columns(body: ImportBuilder, score: Value, share: bool) -> Value:
-    """Returns the transformed scores of two classes, from the score [rows, 1] of the second
-    class.
+    """Returns the transformed scores of two classes, from the second one's score [rows, 1].
 
     The score of the first class is the negative. It is 1 - score if the transform is PROBIT, or if
     it is NONE and `share` is set, i.e. the score is a probability. Source: ONNX Runtime for NONE,

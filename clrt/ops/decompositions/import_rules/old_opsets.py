@@ -29,8 +29,8 @@ from clrt.ops.decompositions.import_rules.import_builder import (
     before=7,
 )
 def _broadcasting(body: ImportBuilder) -> None:
-    """Converts `axis`, the axis of a that aligns with the first axis of b; default: align the last
-    axes.
+    """Binary ops before opset 7: converts `axis`, the axis of a that aligns with the first axis of
+    b; default: align the last axes.
     """
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
@@ -41,7 +41,7 @@ def _broadcasting(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "PRelu", before=7)
 def _prelu(body: ImportBuilder) -> None:
-    """Accepts one slope, or one per channel."""
+    """PRelu before opset 7: accepts one slope, or one per channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
         slope = _append_axes(body, slope, body.rank_of(0) - 1 - body.rank_of(1))
@@ -50,7 +50,7 @@ def _prelu(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Selu", before=6)
 def _selu(body: ImportBuilder) -> None:
-    """Uses the old defaults, which have fewer digits."""
+    """Selu before opset 6: uses the old defaults, which have fewer digits."""
     alpha, gamma = (
         float(body.attrs.get(name, default))
         for name, default in (("alpha", 1.6732), ("gamma", 1.0507))
@@ -60,7 +60,7 @@ def _selu(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Cast", before=6)
 def _cast(body: ImportBuilder) -> None:
-    """Reads the dtype from a name."""
+    """Cast before opset 6: reads the dtype from a name."""
     name = str(body.attrs["to"]).lower()
     dtype = DType({"float": "float32", "double": "float64"}.get(name, name))
     body.outputs = [body.cast(body.inputs[0], dtype)]
@@ -68,20 +68,20 @@ def _cast(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Concat", before=4)
 def _concat(body: ImportBuilder) -> None:
-    """Applies the default of `axis`."""
+    """Concat before opset 4: applies the default of `axis`."""
     body.outputs = [body("Concat", *body.inputs, axis=int(body.attrs.get("axis", 1)))]
 
 
 @register_import_decomposition("", "Reshape", before=5)
 def _reshape(body: ImportBuilder) -> None:
-    """Reads the shape from an attribute."""
+    """Reshape before opset 5: reads the shape from an attribute."""
     shape = body.ints(*body.attrs["shape"])
     body.outputs = [body("Reshape", body.inputs[0], shape)]
 
 
 @register_import_decomposition("", "Pad", before=2)
 def _pad(body: ImportBuilder) -> None:
-    """Reads the pads from the attribute `paddings`."""
+    """Pad before opset 2: reads the pads from the attribute `paddings`."""
     pads = body.ints(*body.attrs["paddings"])
     number = body.number(body.attrs.get("value", 0.0))
     mode = body.attrs.get("mode", "constant")
@@ -90,7 +90,7 @@ def _pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Tile", before=6)
 def _tile(body: ImportBuilder) -> None:
-    """Repeats x along a single axis."""
+    """Tile before opset 6: repeats x along a single axis."""
     x, tiles, axis = body.inputs
     tiles, axis = (
         body("Reshape", body.cast(value, DType.INT64), body.ints(1)) for value in (tiles, axis)
@@ -103,7 +103,9 @@ def _tile(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "Split", before=2)
 def _split(body: ImportBuilder) -> None:
-    """Reads the sizes from an input of x's dtype or an attribute; by default parts are equal."""
+    """Split before opset 2: reads the sizes from an input of x's dtype or an attribute; by default
+    parts are equal.
+    """
     inputs = body.inputs[:1]
     attrs: dict[str, Any] = {"axis": int(body.attrs.get("axis", 0))}
     if len(body.inputs) > 1:
@@ -145,7 +147,7 @@ def _scatter(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "LpPool", before=2)
 def _lp_pool(body: ImportBuilder) -> None:
-    """Reads p as a float."""
+    """LpPool before opset 2: reads p as a float."""
     p = float(body.attrs.get("p", 2))
     if not p.is_integer():
         raise UnsupportedError(f"p={p:g} is no integer")

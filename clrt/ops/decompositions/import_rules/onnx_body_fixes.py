@@ -29,9 +29,7 @@ def _shrink(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: ImportBuilder) -> None:
-    """Avoids ONNX's float32 constants, and its difference of squares, which suffers
-    cancellation.
-    """
+    """Avoids the float32 constants and the cancellation of ONNX's difference of squares."""
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
     centred = body("Sub", x, body("ReduceMean", x, axes))
@@ -40,7 +38,9 @@ def _mean_variance_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "MeanVarianceNormalization", before=9)
 def _experimental_mean_variance_normalization(body: ImportBuilder) -> None:
-    """Handles the old attributes `across_channels` and `normalize_variance`."""
+    """MeanVarianceNormalization before opset 9: handles the old attributes `across_channels` and
+    `normalize_variance`.
+    """
     x = body.inputs[0]
     axes = None if body.attrs.get("across_channels") else body.ints(0, 2, 3)
     centred = body("Sub", x, body("ReduceMean", x, axes))
@@ -66,7 +66,7 @@ def _center_crop_pad(body: ImportBuilder) -> None:
 
 @register_import_decomposition("", "AffineGrid")
 def _affine_grid(body: ImportBuilder) -> None:
-    """Fixes ONNX's body, which drops a batch axis of size 1 and divides by 0 for spatial dims of
+    """Fixes ONNX's body: it drops a batch axis of size 1, and divides by 0 for spatial dims of
     1.
     """
     theta, size = body.inputs

@@ -15,9 +15,7 @@ CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides
 
 
 def is_list(body: ImportBuilder, index: int) -> bool:
-    """Returns whether a quantization parameter has one element per index of an axis, not just
-    one.
-    """
+    """Returns whether a quantization parameter is per axis index instead of per tensor."""
     type_ = body.types[index] if index < len(body.types) else None
     if type_ is None or type_.shape is None:
         return False

@@ -14,8 +14,9 @@ from clrt.ops.decompositions.import_rules.import_builder import (
 
 @register_import_decomposition("", "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Handles rotation of whole heads with halves as pairs; other forms use ONNX's function
-    body.
+    """Handles rotation of whole heads with halves as pairs.
+
+    Other forms use ONNX's function body.
     """
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):

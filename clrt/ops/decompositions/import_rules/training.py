@@ -39,10 +39,10 @@ class _Arithmetic:
         Raises:
             ModelError: The attribute is missing and has no default.
         """
-        found = self.body.attrs.get(name, default)
-        if found is None:
+        number = self.body.attrs.get(name, default)
+        if number is None:
             raise ModelError(f"it lacks its attribute '{name}'.")
-        return float(found)
+        return float(number)
 
     def add(self, a: Value, b: Value) -> Value:
         return self.body("Add", a, b)

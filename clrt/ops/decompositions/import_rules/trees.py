@@ -135,9 +135,7 @@ def _tree_ensemble(body: ImportBuilder) -> None:
 
 
 def _root(index: int, children: list[list[int]]) -> int:
-    """Returns the root of a tree; the leaf if the tree is a single leaf, to which both branches
-    lead.
-    """
+    """Returns the root of a tree; the leaf if both children of the root are this leaf."""
     true, false = children[0][index], children[1][index]
     return true if true == false and true < 0 else index
 
@@ -249,8 +247,7 @@ def _tree_ensemble_classifier(body: ImportBuilder) -> None:
 
 
 def _two_classes(body: ImportBuilder, forest: _Forest, labels: Array, share: bool) -> None:
-    """Handles two classes if trees have weights for class 0 only: these add up to the score of
-    class 1.
+    """Handles trees with weights for class 0 only, of two: they add up to the score of class 1.
 
     If all weights are non-negative, the score is a probability (`share`), and the class is 1 above
     0.5; else above 0. Source: ONNX Runtime; ONNX does not specify it.

@@ -58,8 +58,7 @@ def _unmasked_keys(body: ImportBuilder, index: int, total: Value) -> Value:
 def _mask(
     body: ImportBuilder, index: int, total: Value, added: Value | None = None, like: int = 0
 ) -> Value | None:
-    """Returns the additive mask of scores `[B, H, S, T]`: padding mask plus `added`; None if
-    none.
+    """Returns the additive mask of scores `[B, H, S, T]`: padding mask plus `added`, or None.
 
     Args:
         body: Builder.
@@ -70,9 +69,9 @@ def _mask(
     """
     if not body.has(index):
         return added
-    kept = _unmasked_keys(body, index, total)
+    unmasked = _unmasked_keys(body, index, total)
     low = body.number(body.attrs.get("mask_filter_value", -10000.0), like)
-    bias = body("Where", kept, body.number(0.0, like), low)
+    bias = body("Where", unmasked, body.number(0.0, like), low)
     return body("Add", bias, added) if added else bias
 
 
@@ -132,7 +131,7 @@ def _attend_with_capacity(
     count: Value,
     beams: Value | None,
 ) -> list[Value]:
-    """Like `attend`, on caches `[B, H, P, D]` with spare capacity, of which `count` positions are
+    """Like `attend`, but caches `[B, H, P, D]` have spare capacity: `count` positions are
     filled.
 
     Args:
@@ -251,13 +250,16 @@ def self_attention(
 
 @register_import_decomposition(_DOMAIN, "Attention")
 def _attention(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, mask, past, additive bias of the scores."""
+    """Decomposes Attention.
+
+    Inputs: x, weights, bias, mask, past, additive bias of the scores.
+    """
     self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
 
 def _operands(body: ImportBuilder, bias: int) -> tuple[Value, ...]:
-    """Returns q, k, v `[B, S, H * D]` from inputs that may be packed or split by head, plus the
-    bias.
+    """Returns q, k, v `[B, S, H * D]`, plus bias, from inputs that may be packed or split by
+    head.
 
     Input `bias` holds the biases of all three, concatenated.
     """
@@ -325,7 +327,7 @@ def _decoder_masked_multi_head_attention(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "DecoderMaskedSelfAttention")
 def _decoder_masked_self_attention(body: ImportBuilder) -> None:
-    """Attention of one new position, with a cache `[2, B, H, P, D]` that may have spare
+    """Decomposes attention of one new position, whose cache `[2, B, H, P, D]` may have spare
     capacity.
 
     In a cache with capacity, keys are stored as `[B, H, D / n, P, n]`, where n elements are 16

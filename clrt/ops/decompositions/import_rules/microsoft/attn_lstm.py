@@ -26,8 +26,9 @@ _FUNCTIONS_PER_DIRECTION = 3
 
 @register_import_decomposition("com.microsoft", "AttnLSTM")
 def _attn_lstm(body: ImportBuilder) -> None:
-    """Inputs: those of LSTM, whose W also applies to the last attention output, concatenated with
-    x.
+    """Decomposes AttnLSTM.
+
+    Inputs: those of LSTM, whose W also applies to the last attention output, concatenated with x.
 
     Further inputs: weights of queries `[D, H, A]` and of the memory `[D, M, A]`, a vector `[D, A]`,
     the memory `[B, S, M]`, its lengths, and weights `[D, M + H, …]` that combine attention result

@@ -24,8 +24,9 @@ _TABLES = ((*_FP4, *(-value for value in _FP4)), _NF4)
 
 @register_import_decomposition(_DOMAIN, "MatMulBnb4")
 def _matmul_bnb4(body: ImportBuilder) -> None:
-    """Inputs: A; levels of `[N, K]` flattened, high half of a byte first; largest magnitude per
-    block.
+    """Decomposes MatMulBnb4.
+
+    Inputs: A; levels of `[N, K]` flattened, high half of a byte first; largest magnitude per block.
     """
     n, k, block = (int(body.attrs[name]) for name in ("N", "K", "block_size"))
     kind = int(body.attrs["quant_type"])
@@ -49,7 +50,9 @@ def _matmul_bnb4(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MatMulFpQ4")
 def _matmul_fp_q4(body: ImportBuilder) -> None:
-    """Inputs: A; blocks of 32 levels, column by column; shape `[K, N]` of the weights.
+    """Decomposes MatMulFpQ4.
+
+    Inputs: A; blocks of 32 levels, column by column; shape `[K, N]` of the weights.
 
     A block has a 4-byte scale, a 1-byte zero point (if `blk_quant_type` is 1), then 16 bytes of
     levels: the low halves hold the first 16 levels, the high halves the others.

@@ -72,7 +72,10 @@ def _bias_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BiasDropout")
 def _bias_dropout(body: ImportBuilder) -> None:
-    """Inputs: x, bias, residual added after the dropout, ratio, training flag."""
+    """Decomposes BiasDropout.
+
+    Inputs: x, bias, residual added after the dropout, ratio, training flag.
+    """
     seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
     inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
     y, mask = body.node("Dropout", inputs, 2, **seed)
@@ -131,7 +134,10 @@ def _skip_simplified_layer_normalization(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "EmbedLayerNormalization")
 def _embed_layer_normalization(body: ImportBuilder) -> None:
-    """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
+    """Decomposes EmbedLayerNormalization.
+
+    Inputs: ids, segments, three tables, gamma, beta, mask, positions.
+    """
     positions = body.optional(8) or positions_of(body)
     tables = body.inputs
     embed(body, lambda table, ids: body("Gather", tables[table], ids), positions, tables[5:7])
@@ -190,8 +196,9 @@ def _product(body: ImportBuilder) -> Value:
 
 
 def _transposed_operand(body: ImportBuilder, index: int, side: str) -> Value:
-    """Returns an operand, with axis 0 moved before the columns (transBatch) and transposed
-    (trans).
+    """Returns an operand with the axis moves of the attributes `transBatch…` and `trans…`.
+
+    transBatch moves axis 0 before the columns; trans swaps rows and columns.
     """
     rank = body.rank_of(index)
     perm = list(range(rank))
@@ -281,8 +288,9 @@ def _nhwc_fused_conv(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CausalConvWithState")
 def _causal_conv_with_state(body: ImportBuilder) -> None:
-    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1)
-    dilation.
+    """Decomposes CausalConvWithState.
+
+    Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, past inputs `[B, C, P]`, P = (K - 1) dilation.
 
     The second output is the new state: the last P positions of past inputs and x. With channels
     last, x and the states are `[B, L, …]`, and all axes after L are channels.
@@ -329,7 +337,10 @@ def _group_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "SkipGroupNorm")
 def _skip_group_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, bias."""
+    """Decomposes SkipGroupNorm.
+
+    Inputs: x `[N, H, W, C]`, gamma, beta, skip per element or per channel, bias.
+    """
     if not body.attrs.get("channels_last", 1):
         raise UnsupportedError("channels_last 0")
     skip = body.inputs[3]
@@ -375,7 +386,9 @@ def _positions(body: ImportBuilder, given: Value, rank: int, like: Value, axis: 
 
 @register_import_decomposition(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: x, positions, cosine table, sine table.
+    """Decomposes RotaryEmbedding.
+
+    Inputs: x, positions, cosine table, sine table.
 
     `scale` and `is_packed_batching` are ignored, as in ONNX Runtime: the tables are scaled already,
     and positions cover packed rows.

@@ -36,8 +36,9 @@ def _gated_add(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GatedRMSNorm")
 def _gated_rms_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[…, H * C]`, scale `[C]`, gate with the shape of x. Numerics: computed in
-    float32.
+    """Decomposes GatedRMSNorm.
+
+    Inputs: x `[…, H * C]`, scale `[C]`, gate with the shape of x. Numerics: computed in float32.
     """
     size = body("Concat", body.ints(-1), body("Shape", body.inputs[1]), axis=0)
     epsilon = body.attrs.get("epsilon", 1e-5)
@@ -57,8 +58,10 @@ def _gated_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "BranchwiseRMSNorm")
 def _branchwise_rms_norm(body: ImportBuilder) -> None:
-    """Inputs: x `[…, C, H]`, or `[…, C * H]` if `num_branches` (C) is set; scale `[C * H]`, `[C,
-    H]` or `[H]`.
+    """Decomposes BranchwiseRMSNorm.
+
+    Inputs: x `[…, C, H]`, or `[…, C * H]` if `num_branches` (C) is set; scale `[C * H]`, `[C, H]`
+    or `[H]`.
 
     Numerics: computed in float32.
     """
@@ -83,7 +86,10 @@ def _branchwise_rms_norm(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "LinearAttentionGate")
 def _linear_attention_gate(body: ImportBuilder) -> None:
-    """Inputs: a, its bias, scale of the decay, b. Numerics: the decay is computed in float32."""
+    """Decomposes LinearAttentionGate.
+
+    Inputs: a, its bias, scale of the decay, b. Numerics: the decay is computed in float32.
+    """
     total = body("Add", body.as_float32(), body.inputs[1])
     decay = body("Mul", body.inputs[2], body("Softplus", total))
     body.outputs = [_as_input(body, decay)]

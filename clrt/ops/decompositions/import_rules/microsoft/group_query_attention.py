@@ -38,8 +38,7 @@ def split_groups(body: ImportBuilder) -> list[Value]:
 
 
 def first_places(body: ImportBuilder, lengths: Value, rows: Value) -> Value:
-    """Returns the position of the first new row per sequence, `[B]`, from total lengths and row
-    count.
+    """Returns the position of each sequence's first new row, `[B]`, from total lengths.
 
     In a first call, a sequence may be shorter than the number of rows; its positions still start at
     0.
@@ -115,15 +114,14 @@ def _bits(body: ImportBuilder) -> int:
 
 
 def grown(body: ImportBuilder, cache: Value, rows: Value, first: Value, total: Value) -> Value:
-    """Writes rows into a cache `[B, K, P, D]` from position `first` `[B]` on, growing it to
+    """Writes rows into a cache `[B, K, P, D]` at position `first` `[B]`, and grows it to
     `total`.
     """
     return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
 def _cached_count(body: ImportBuilder, lengths: Value, size: Value) -> Value:
-    """Returns how many of `lengths` positions a sliding-window cache of `size` `[1]` holds,
-    `[B]`.
+    """Returns how many of `lengths` positions a sliding-window cache of `size` `[1]` holds.
 
     Once the cache is full, size - window + 1 positions are evicted at a time.
     """
@@ -197,9 +195,7 @@ def _bias_of_keys(
 
 
 def _scores_kind(body: ImportBuilder) -> int:
-    """Returns the content of the fourth output: 0 nothing, 1 scores before the softmax, 2 after
-    it.
-    """
+    """Returns what the fourth output holds: 0 nothing, 1 scores before softmax, 2 after softmax."""
     kind = int(body.attrs.get("qk_output", 0))
     return kind if body.output_count > 3 and kind in (1, 2) else 0
 
@@ -234,8 +230,7 @@ def _attend_in_order(
 def _with_sink(
     body: ImportBuilder, k: Value, v: Value, mask: Value, count: Value
 ) -> tuple[Value, Value, Value]:
-    """Appends one position with value 0 to keys, values and mask; it absorbs part of the
-    softmax.
+    """Appends one position with value 0, which absorbs part of the softmax, to k, v and mask.
 
     Args:
         body: Builder.
@@ -254,7 +249,9 @@ def _with_sink(
 
 @register_import_decomposition(_DOMAIN, "GroupQueryAttention")
 def _group_query_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, lengths - 1, total length, cosines and
+    """Decomposes GroupQueryAttention.
+
+    Inputs: q, k, v, past keys and values `[B, K, P, D]`, lengths - 1, total length, cosines and
     sines.
 
     Caches may have spare capacity. Sequence b has `seqlens_k[b] + 1` positions, of which the new

@@ -23,7 +23,10 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "ConvTransposeWithDynamicPads")
 def _conv_transpose_with_dynamic_pads(body: ImportBuilder) -> None:
-    """Inputs: x, weights, pads, bias. Computes the full output, then crops it by the pads."""
+    """Decomposes ConvTransposeWithDynamicPads.
+
+    Inputs: x, weights, pads, bias. Computes the full output, then crops it by the pads.
+    """
     y = body("ConvTranspose", *body.inputs[:2], body.optional(3), **body.attrs)
     if body.has(2) and body.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID"):
         axes = body.ints(*range(2, body.rank_of()))
@@ -45,8 +48,10 @@ def _maxpool_with_mask(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "CropAndResize")
 def _crop_and_resize(body: ImportBuilder) -> None:
-    """Inputs: x `[N, C, H, W]`, regions `[R, 4]`, image index per region `[R]`, output size
-    (height, width).
+    """Decomposes CropAndResize.
+
+    Inputs: x `[N, C, H, W]`, regions `[R, 4]`, image index per region `[R]`, output size (height,
+    width).
 
     Regions are top, left, bottom, right, where 1 is the last pixel.
     """
@@ -84,8 +89,7 @@ def _crop_and_resize(body: ImportBuilder) -> None:
 
 
 def _coordinates(body: ImportBuilder, axis: int, shape: Value) -> tuple[Value, Value]:
-    """Returns row (axis 0) or column coordinates of the regions in x, and which are inside the
-    image.
+    """Returns row (axis 0) or column coordinates of regions, and whether they are inside x.
 
     Coordinates outside are set to 0. Both broadcast to `shape`, `[R, rows, columns]`.
     """

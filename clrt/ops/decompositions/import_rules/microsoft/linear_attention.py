@@ -17,7 +17,9 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 @register_import_decomposition("com.microsoft", "LinearAttention")
 def _linear_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, log of its decay, learning rate.
+    """Decomposes LinearAttention.
+
+    Inputs: q, k, v `[B, T, H * D]`, state `[B, H, D, E]`, log of its decay, learning rate.
 
     Decay and rate are per head; the decay may also be per row of the state.
     """

@@ -83,8 +83,7 @@ def _weights_per_element(body: ImportBuilder, index: int, quantised: bool) -> in
 
 
 def _is_first_layout(body: ImportBuilder, first: int, second: int, *, quantised: bool) -> bool:
-    """Returns whether weights declared as `[E, in, out / packs]` are stored as `[E, out, in /
-    packs]`.
+    """Returns whether weights declared `[E, in, out / packs]` are stored `[E, out, in / packs]`.
 
     Files from before August 2025 are like this. The shapes decide, as in ONNX Runtime's
     `moe_helper`.
@@ -148,11 +147,10 @@ def _float_layer(
 def _quantised_layer(
     body: ImportBuilder, index: int, rows: slice = slice(None), *, swapped: bool = False
 ) -> _Layer:
-    """Returns rows of a quantized layer; inputs from `index` on: weights `[E, N, K * bits / 8]`,
-    scales, bias.
+    """Returns rows of a quantized layer.
 
-    Levels are grouped into blocks along K, or into one block per row. Zero points are inputs after
-    those of all layers.
+    Inputs from `index` on: weights `[E, N, K * bits / 8]`, scales, bias. Levels are grouped into
+    blocks along K, or into one block per row. Zero points are inputs after those of all layers.
     """
     number, bits = index // 3 + 1, _bits_of(body, index)
     weights, scales = (body.array_of(i) for i in (index, index + 1))
@@ -286,7 +284,9 @@ def _mix(
 
 @register_import_decomposition(_DOMAIN, "MoE")
 def _moe(body: ImportBuilder) -> None:
-    """Inputs: tokens, router logits, then weights `[E, out, in]` and bias of each layer.
+    """Decomposes MoE.
+
+    Inputs: tokens, router logits, then weights `[E, out, in]` and bias of each layer.
 
     `use_sparse_mixer` is ignored, as in ONNX Runtime on CPUs.
     """
@@ -296,8 +296,10 @@ def _moe(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QMoE")
 def _qmoe(body: ImportBuilder) -> None:
-    """Inputs: tokens, router logits; packed weights, scales and bias per layer; zero points per
-    layer; expert weights that replace the softmax.
+    """Decomposes QMoE.
+
+    Inputs: tokens, router logits; packed weights, scales and bias per layer; zero points per layer;
+    expert weights that replace the softmax.
 
     `normalize_routing_weights` applies only to these expert weights, as in ONNX Runtime on CPUs.
     """

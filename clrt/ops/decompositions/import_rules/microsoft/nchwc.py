@@ -52,7 +52,9 @@ def _reorder_output(body: ImportBuilder) -> None:
 
 @register_import_decomposition(NCHWC, "Conv")
 def _conv(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, and a tensor added before the activation.
+    """Decomposes Conv.
+
+    Inputs: x, weights, bias, and a tensor added before the activation.
 
     If there are fewer input channels than a block, they are not blocked in the weights, and in x
     only for depthwise convolutions.

@@ -22,8 +22,8 @@ _DOMAIN = "com.microsoft"
 
 @register_import_decomposition(_DOMAIN, "RelativePositionBias")
 def _relative_position_bias(body: ImportBuilder) -> None:
-    """Returns the bias `[1, H, S, S]` of T5: one bucket per small distance, wider buckets for
-    larger ones.
+    """Returns the bias `[1, H, S, S]` of T5, with one bucket per small distance and wider ones
+    above.
 
     The table is declared `[buckets, H]` but stored column by column.
     """
@@ -64,7 +64,9 @@ def _bucket_of_each(count: int, limit: int) -> Array:
 
 @register_import_decomposition(_DOMAIN, "GatedRelativePositionBias")
 def _gated_relative_position_bias(body: ImportBuilder) -> None:
-    """Inputs: queries `[B, S, H * D]`, their bias, position bias, gate weights, gate bias, scale of
+    """Decomposes GatedRelativePositionBias.
+
+    Inputs: queries `[B, S, H * D]`, their bias, position bias, gate weights, gate bias, scale of
     the second gate per head, token offsets of an unpadded batch.
     """
     queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
@@ -82,7 +84,10 @@ def _gated_relative_position_bias(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "GemmaRotaryEmbedding")
 def _gemma_rotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: angles `[B, S, D]`, queries, rotated queries (halves swapped), keys, rotated keys."""
+    """Decomposes GemmaRotaryEmbedding.
+
+    Inputs: angles `[B, S, D]`, queries, rotated queries (halves swapped), keys, rotated keys.
+    """
     sine, cosine = (
         body.cast(body("Unsqueeze", body(op, body.inputs[0]), body.ints(1)), body.input_dtype(1))
         for op in ("Sin", "Cos")
@@ -95,7 +100,9 @@ def _gemma_rotary_embedding(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MRotaryEmbedding")
 def _mrotary_embedding(body: ImportBuilder) -> None:
-    """Inputs: x, positions `[3, B, S]` in time, height and width, cosine table, sine table.
+    """Decomposes MRotaryEmbedding.
+
+    Inputs: x, positions `[3, B, S]` in time, height and width, cosine table, sine table.
 
     Each table column uses one of the three positions. `is_packed_batching` is ignored, as in ONNX
     Runtime.

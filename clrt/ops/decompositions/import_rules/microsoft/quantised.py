@@ -135,7 +135,10 @@ def _qlinear_mul(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "MulInteger")
 def _mul_integer(body: ImportBuilder) -> None:
-    """Inputs: a, its zero point, b, its zero point."""
+    """Decomposes MulInteger.
+
+    Inputs: a, its zero point, b, its zero point.
+    """
     factors = []
     for index in (0, 2):
         wide = body.cast(body.inputs[index], DType.INT32)
@@ -234,8 +237,10 @@ def _qlinear_global_average_pool(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "QEmbedLayerNormalization")
 def _qembed_layer_normalization(body: ImportBuilder) -> None:
-    """Inputs: those of EmbedLayerNormalization up to the mask; then scales and zero points of
-    tables, gamma and beta.
+    """Decomposes QEmbedLayerNormalization.
+
+    Inputs: those of EmbedLayerNormalization up to the mask; then scales and zero points of tables,
+    gamma and beta.
     """
 
     def dequantised(index: int, value: Value) -> Value:

@@ -23,7 +23,9 @@ from clrt.ops.decompositions.import_rules.microsoft.group_query_attention import
 
 @register_import_decomposition("com.microsoft", "SparseAttention")
 def _sparse_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v, key and value caches `[B, K, P, D]`, block layout (2 inputs, see
+    """Decomposes SparseAttention.
+
+    Inputs: q, k, v, key and value caches `[B, K, P, D]`, block layout (2 inputs, see
     `_seen_blocks`), total length, length per sequence, cosines and sines.
     """
     heads, block = body.count_of("num_heads"), body.scalar(int(body.attrs["sparse_block_size"]))

@@ -126,8 +126,7 @@ def _ngram_repeat_block(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "WordConvEmbedding")
 def _word_conv_embedding(body: ImportBuilder) -> None:
-    """Returns the maximum over positions of tanh(convolution) on each word's characters, `[words,
-    filters]`.
+    """Returns max over positions of tanh(conv) on each word's characters, `[words, filters]`.
 
     Inputs: characters `[words, positions]`, padded with 0; filters `[F, 1, window, E]` and bias;
     table `[characters, E]`. A word without characters yields zeros.

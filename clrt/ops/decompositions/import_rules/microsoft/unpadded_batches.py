@@ -27,8 +27,7 @@ def _token_positions(body: ImportBuilder, tokens: Value, offsets: Value) -> Valu
 
 
 def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
-    """Scatters tokens `[T, W]` of the dtype of input 0 into a padded batch `[B, S, W]`, with
-    zeros.
+    """Scatters tokens `[T, W]`, of the dtype of input 0, into a zero-padded batch `[B, S, W]`.
 
     Args:
         body: Builder.
@@ -44,7 +43,10 @@ def with_padding(body: ImportBuilder, tokens: Value, offsets: Value) -> Value:
 
 @register_import_decomposition(_DOMAIN, "RemovePadding")
 def _remove_padding(body: ImportBuilder) -> None:
-    """Inputs: `[B, S, W]`, number of tokens per row, which come first."""
+    """Decomposes RemovePadding.
+
+    Inputs: `[B, S, W]`, number of tokens per row, which come first.
+    """
     x, counts = body.inputs[:2]
     counts = body.cast(counts, DType.INT64)
     places = count_up(body, dim_of(body, x, 1))
@@ -95,7 +97,9 @@ def _attend_packed(body: ImportBuilder, operands: Sequence[Value], first: int) -
 
 @register_import_decomposition(_DOMAIN, "PackedAttention")
 def _packed_attention(body: ImportBuilder) -> None:
-    """Inputs: x, weights, bias, token offsets, cumulative sequence lengths, additive bias of the
+    """Decomposes PackedAttention.
+
+    Inputs: x, weights, bias, token offsets, cumulative sequence lengths, additive bias of the
     scores.
     """
     _attend_packed(body, project(body), 3)
@@ -103,8 +107,9 @@ def _packed_attention(body: ImportBuilder) -> None:
 
 @register_import_decomposition(_DOMAIN, "PackedMultiHeadAttention")
 def _packed_multi_head_attention(body: ImportBuilder) -> None:
-    """Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then those of
-    PackedAttention.
+    """Decomposes PackedMultiHeadAttention.
+
+    Inputs: q, k, v `[T, W]`, or packed `[T, H, 3, D]`; their bias; then those of PackedAttention.
     """
     if body.rank_of(0) == 4:
         parts = body.node("Split", [body.inputs[0]], 3, num_outputs=3, axis=2)
