@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clrt.audio.feature_extractors import FilterBank, LogMel, Preset, Waveform
-from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
+from clrt.audio.wav import MAX_RATE_HZ, MIN_RATE_HZ
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.models.huggingface.model_files import file_exists, read_object, read_optional
 from clrt.models.sources import is_compiled
@@ -40,7 +40,7 @@ _BY_MODEL = {
 )
 # Ranges of options: the DFT matrix is n_fft times n_fft, and a result a few hundred MiB at most.
 _BOUNDS = {
-    "sampling_rate": (LEAST_HERTZ, MOST_HERTZ),
+    "sampling_rate": (MIN_RATE_HZ, MAX_RATE_HZ),
     "n_fft": (4, 4096),
     "hop_length": (1, 4096),
     "chunk_length": (1, 600),

@@ -48,7 +48,7 @@ class CtcVocabulary:
         path = expanded(folder)
         vocabulary = read_object(path / "vocab.json")
         options = read_optional(path / "tokenizer_config.json")
-        pad = _text(options.get("pad_token"), "[PAD]" if "[PAD]" in vocabulary else "<pad>")
+        pad = _token_text(options.get("pad_token"), "[PAD]" if "[PAD]" in vocabulary else "<pad>")
         classes = list(vocabulary.values())
         if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):
             raise ModelError(
@@ -62,7 +62,7 @@ class CtcVocabulary:
         return cls(
             sorted(vocabulary, key=vocabulary.__getitem__),
             vocabulary[pad],
-            _text(options.get("word_delimiter_token"), "|"),
+            _token_text(options.get("word_delimiter_token"), "|"),
             options.get("do_lower_case") is True,
         )
 
@@ -188,7 +188,7 @@ def _is_scores(shape: Sequence[int | str] | None) -> bool:
     return shape is not None and len(shape) == 3
 
 
-def _text(given: object, default: str) -> str:
+def _token_text(given: object, default: str) -> str:
     """Returns the text of a token in a configuration: a string, or an object with `content`."""
     found = given.get("content") if isinstance(given, Mapping) else given
     return found if isinstance(found, str) and found else default

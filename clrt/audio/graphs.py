@@ -21,7 +21,7 @@ BLOCKS = "blocks"
 VALID = "valid"
 
 # Lower bound of mel energies before the logarithm.
-_LEAST_ENERGY = 1e-10
+_MIN_ENERGY = 1e-10
 _TO_THE_END = np.iinfo(np.int64).max
 
 
@@ -63,7 +63,7 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
     blocks = symbol("blocks")
     x = _decades(build, spectrum)
     missing = frames - (blocks - (spectrum.blocks - 1))
-    x = build("Pad", x, build.dims((0, 0, 0, 0, missing, 0)), floats(np.log10(_LEAST_ENERGY)))
+    x = build("Pad", x, build.dims((0, 0, 0, 0, missing, 0)), floats(np.log10(_MIN_ENERGY)))
     largest = build("ReduceMax", x, ints(1, 2), keepdims=1)
     x = build("Max", x, build("Sub", largest, floats(8.0)))
     x = build("Mul", build("Add", x, floats(4.0)), floats(0.25))
@@ -88,7 +88,7 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
 def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
     """Adds the input `blocks` and ops for log10 of its mel energies, `[batch, frames, mels]`."""
     given = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
-    x = build("Log", build("Max", _mel(build, given, spectrum), floats(_LEAST_ENERGY)))
+    x = build("Log", build("Max", _mel(build, given, spectrum), floats(_MIN_ENERGY)))
     return build("Mul", x, floats(1 / np.log(10)))
 
 

@@ -14,7 +14,7 @@ from math import ceil, gcd
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ, FloatArray
+from clrt.audio.wav import MAX_RATE_HZ, MIN_RATE_HZ, FloatArray
 from clrt.errors import InputError
 
 # Zero crossings of the sinc per side, its cutoff (-6 dB) relative to the lower Nyquist frequency,
@@ -34,9 +34,10 @@ def check_rate(rate: object) -> int:
     """
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
         raise InputError(f"sampling_rate is {rate!r}; it is a whole number of samples a second.")
-    if not LEAST_HERTZ <= rate <= MOST_HERTZ:
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
         raise InputError(
-            f"sampling_rate is {rate}; expected {LEAST_HERTZ:,} to {MOST_HERTZ:,} samples a second."
+            f"sampling_rate is {rate}; expected {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,} samples a "
+            "second."
         )
     return int(rate)
 
@@ -80,57 +81,62 @@ class Resampler:
     def __init__(self, rate: int, to: int) -> None:
         shared = gcd(rate, to)
         self._phases, self._step = to // shared, rate // shared
-        self._half = _half(self._phases, self._step)
+        self._half_taps = _half_taps(self._phases, self._step)
         self._group = self._phases * max(1, _COLUMNS // self._phases)
-        self._kept = np.zeros(self._half - 1, np.float32)
-        self._before = 1 - self._half  # index of the first input in `_kept`
-        self._taken = 0
-        self._given = 0
+        self._buffer = np.zeros(self._half_taps - 1, np.float32)
+        self._buffer_start = 1 - self._half_taps  # index of the first input in `_buffer`
+        self._num_inputs = 0
+        self._num_outputs = 0
 
     def push(self, block: FloatArray) -> FloatArray:
         """Adds a block of inputs and returns the outputs that it completes."""
-        self._kept = np.concatenate([self._kept, np.asarray(block, np.float32)])
-        self._taken += len(block)
+        self._buffer = np.concatenate([self._buffer, np.asarray(block, np.float32)])
+        self._num_inputs += len(block)
         # Index of the last output whose filter ends within the available inputs.
-        last = self._taken - 1 - self._half
+        last = self._num_inputs - 1 - self._half_taps
         count = (last * self._phases + self._phases - 1) // self._step + 1
-        return self._outputs(max(count - count % self._group, self._given))
+        return self._outputs(max(count - count % self._group, self._num_outputs))
 
     def finish(self) -> FloatArray:
         """Returns the remaining outputs; zeros follow the last input."""
-        left = -(-self._taken * self._phases // self._step) - self._given
-        end = self._given + -(-left // self._group) * self._group
-        room = end * self._step // self._phases + self._half - self._taken
-        self._kept = np.concatenate([self._kept, np.zeros(max(room, 0), np.float32)])
+        left = -(-self._num_inputs * self._phases // self._step) - self._num_outputs
+        end = self._num_outputs + -(-left // self._group) * self._group
+        room = end * self._step // self._phases + self._half_taps - self._num_inputs
+        self._buffer = np.concatenate([self._buffer, np.zeros(max(room, 0), np.float32)])
         return self._outputs(end)[:left]
 
     def _outputs(self, end: int) -> FloatArray:
         """Computes outputs up to `end`, in whole groups."""
         group, hop = self._group, self._group // self._phases * self._step
-        result = np.empty(((end - self._given) // group, group), np.float32)
-        start = self._given // self._phases * self._step - self._half + 1 - self._before
+        result = np.empty(((end - self._num_outputs) // group, group), np.float32)
+        start = (
+            self._num_outputs // self._phases * self._step
+            - self._half_taps
+            + 1
+            - self._buffer_start
+        )
         for column in range(0, group if len(result) else 0, _COLUMNS):
-            offset, matrix = _product(self._phases, self._step, column, group)
+            offset, matrix = _filter_matrix(self._phases, self._step, column, group)
             for row in range(0, len(result), _ROWS):
                 some = min(_ROWS, len(result) - row)
-                at = self._kept[start + offset + row * hop :]
+                at = self._buffer[start + offset + row * hop :]
                 (size,) = at.strides
                 inputs = as_strided(at, (some, len(matrix)), (hop * size, size), writeable=False)
                 place = slice(row, row + some), slice(column, column + matrix.shape[1])
                 result[place] = np.ascontiguousarray(inputs) @ matrix
-        self._given = end
-        unused = max(end // self._phases * self._step - self._half + 1 - self._before, 0)
-        self._kept, self._before = self._kept[unused:], self._before + unused
+        self._num_outputs = end
+        unused = max(end // self._phases * self._step - self._half_taps + 1 - self._buffer_start, 0)
+        self._buffer, self._buffer_start = self._buffer[unused:], self._buffer_start + unused
         return result.reshape(-1)
 
 
-def _half(phases: int, step: int) -> int:
+def _half_taps(phases: int, step: int) -> int:
     """Returns half the number of taps of a filter."""
     return ceil(_ZEROS / (_CUTOFF * min(1.0, phases / step)))
 
 
 @lru_cache(16)
-def _product(phases: int, step: int, first: int, group: int) -> tuple[int, FloatArray]:
+def _filter_matrix(phases: int, step: int, first: int, group: int) -> tuple[int, FloatArray]:
     """Returns the filter matrix of up to 128 outputs of a group, from output `first` on.
 
     Returns:
@@ -138,7 +144,7 @@ def _product(phases: int, step: int, first: int, group: int) -> tuple[int, Float
         `[inputs, outputs]`.
     """
     outputs = np.arange(first, min(first + _COLUMNS, group))
-    half, scale = _half(phases, step), _CUTOFF * min(1.0, phases / step)
+    half, scale = _half_taps(phases, step), _CUTOFF * min(1.0, phases / step)
     whole, phase = np.divmod(outputs * step, phases)
     taps = np.arange(1 - half, half + 1)[:, None]
     distance = taps - phase / phases

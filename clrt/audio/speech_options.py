@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from clrt.errors import InputError
 
-_MOST_TEMPERATURE = 10.0
+_MAX_TEMPERATURE = 10.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Fallback:
         if not self.temperatures:
             raise InputError("temperatures is empty; give at least one, such as (0.0,).")
         for one in self.temperatures:
-            _check("A temperature", one, 0.0, _MOST_TEMPERATURE)
+            _check("A temperature", one, 0.0, _MAX_TEMPERATURE)
         _check("compression_ratio", self.compression_ratio, 0.0, 1e6)
         _check("logprob", self.logprob, -1e6, 0.0)
         _check("no_speech", self.no_speech, 0.0, 1.0)

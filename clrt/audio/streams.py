@@ -13,7 +13,7 @@ import numpy as np
 from clrt.audio.resample import check_rate, resampled
 from clrt.audio.wav import (
     BLOCK_FRAMES,
-    MOST_CHANNELS,
+    MAX_CHANNELS,
     FloatArray,
     is_wav,
     read_frames,
@@ -89,14 +89,14 @@ def mono_blocks(
     if isinstance(source, str | Path | bytes | bytearray | memoryview):
         with _stream(source) as stream:
             rate, frames = _decoded(stream, _name(source))
-            yield from resampled(map(_mixed, _finite(frames, source)), rate, to)
+            yield from resampled(map(_to_mono, _check_finite(frames, source)), rate, to)
         return
     rate = to if sampling_rate is None else check_rate(sampling_rate)
     signal = _array(source)
     starts = range(0, signal.shape[1], BLOCK_FRAMES)
     pieces = (signal[:, i : i + BLOCK_FRAMES].T for i in starts)
     floats = (_scaled(p) for p in pieces)
-    yield from resampled(map(_mixed, _finite(floats, source)), rate, to)
+    yield from resampled(map(_to_mono, _check_finite(floats, source)), rate, to)
 
 
 @contextmanager
@@ -170,10 +170,10 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
             f"{list(array.shape)}. Pass a list for a batch."
         )
     array = np.atleast_2d(array)
-    if not 1 <= len(array) <= MOST_CHANNELS:
+    if not 1 <= len(array) <= MAX_CHANNELS:
         raise InputError(
             f"A sound [channels, samples] of shape {list(array.shape)} has {len(array)} channels; "
-            f"expected 1 to {MOST_CHANNELS}. Pass .T where samples come first."
+            f"expected 1 to {MAX_CHANNELS}. Pass .T where samples come first."
         )
     return array
 
@@ -183,13 +183,13 @@ def _scaled(block: np.ndarray[Any, Any]) -> FloatArray:
     return block.astype(np.float32) * scale
 
 
-def _finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]:
+def _check_finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]:
     for block in blocks:
         if not np.isfinite(block).all():
             raise InputError(f"{_name(source)} has samples that are infinite or not a number.")
         yield block
 
 
-def _mixed(block: FloatArray) -> FloatArray:
+def _to_mono(block: FloatArray) -> FloatArray:
     """Returns the mean over the channels of `[frames, channels]`."""
     return block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)

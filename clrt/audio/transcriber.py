@@ -65,7 +65,7 @@ class Transcriber:
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        path = _found(source)
+        path = _find_source(source)
         self._speech: CtcSpeech | WhisperSpeech
         if is_whisper(path):
             from clrt.audio.whisper.speech import WhisperSpeech
@@ -165,7 +165,7 @@ class Transcriber:
         return options
 
 
-def _found(source: str | Path) -> Path:
+def _find_source(source: str | Path) -> Path:
     """Returns the file or folder of a model, by path or by name in Hugging Face's cache.
 
     Raises:

@@ -31,7 +31,7 @@ class TranscriptStream(Iterator[TranscriptSegment]):
         ended: Event,
     ) -> None:
         self.duration = duration
-        self._coming, self._come = segments, list[TranscriptSegment]()
+        self._source, self._segments = segments, list[TranscriptSegment]()
         self._language, self._ended = language, ended
 
     def __next__(self) -> TranscriptSegment:
@@ -42,8 +42,8 @@ class TranscriptStream(Iterator[TranscriptSegment]):
         """
         if self._ended.is_set():
             raise StopIteration
-        segment = next(self._coming)
-        self._come.append(segment)
+        segment = next(self._source)
+        self._segments.append(segment)
         return segment
 
     def __enter__(self) -> TranscriptStream:
@@ -55,7 +55,7 @@ class TranscriptStream(Iterator[TranscriptSegment]):
     def close(self) -> None:
         """Ends transcription; `result` has the segments so far."""
         self.cancel()
-        self._coming = iter(())
+        self._source = iter(())
 
     def cancel(self) -> None:
         """Ends transcription soon; may be called from any thread and from signal handlers."""
@@ -74,4 +74,4 @@ class TranscriptStream(Iterator[TranscriptSegment]):
     @property
     def result(self) -> Transcript:
         """Transcript of the segments so far."""
-        return Transcript.of(self._come, self.language, self.duration)
+        return Transcript.of(self._segments, self.language, self.duration)

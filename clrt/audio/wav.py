@@ -18,8 +18,8 @@ from clrt.errors import InputError, counted, warn_user
 FloatArray = NDArray[np.float32]
 
 # Plausible ranges: a header outside them is damaged.
-MOST_CHANNELS = 256
-LEAST_HERTZ, MOST_HERTZ = 1_000, 768_000
+MAX_CHANNELS = 256
+MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 # Maximum number of frames read at a time.
 BLOCK_FRAMES = 1 << 16
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
@@ -111,13 +111,13 @@ def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
 
 def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> WavHeader:
     codec, channels, rate, frame, bits = found
-    if not 1 <= channels <= MOST_CHANNELS:
+    if not 1 <= channels <= MAX_CHANNELS:
         raise InputError(
-            f"{name} has {counted(channels, 'channel')}; a WAV file has 1 to {MOST_CHANNELS}."
+            f"{name} has {counted(channels, 'channel')}; a WAV file has 1 to {MAX_CHANNELS}."
         )
-    if not LEAST_HERTZ <= rate <= MOST_HERTZ:
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
         raise InputError(
-            f"{name} has {rate} samples a second; expected {LEAST_HERTZ:,} to {MOST_HERTZ:,}."
+            f"{name} has {rate} samples a second; expected {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}."
         )
     header = WavHeader(codec, channels, rate, bits, None if size == _UNKNOWN_BYTES else size)
     if header.is_known and frame != header.frame_bytes:

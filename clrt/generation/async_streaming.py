@@ -36,7 +36,7 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
         while not (piece := self._next()):
             if self._has_ended():
                 raise StopAsyncIteration
-            await self._wait(self._given)
+            await self._wait(self._num_read)
         return piece
 
     async def _wait(self, pieces: int) -> None:
@@ -66,7 +66,7 @@ class AsyncGeneratedStream(PieceReader, AsyncIterator[str]):
         """
         async for _ in self:
             pass
-        return self._settle()
+        return self._finalize()
 
     @property
     def result(self) -> GeneratedText:

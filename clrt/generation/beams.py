@@ -139,12 +139,12 @@ class BeamSearch:
         # The decoder's start tokens do not count as computed prompt tokens.
         before = engine.computed + (0 if self.source is None else len(self.prompt))
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
-        rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
+        rows = run_to_end(self.scheduler, self._beam_sequences(), sampler, "logits")
         if self._computed is None:
             self._computed = engine.computed - before
         return rows
 
-    def _open_of_beams(self) -> list[KvSequence]:
+    def _beam_sequences(self) -> list[KvSequence]:
         return [b.sequence for b in self._beams if b.sequence is not None]
 
     def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:
@@ -170,7 +170,7 @@ class BeamSearch:
             if ended:
                 self._finished.append((self._mean(score, length), beam))
             else:
-                going.append(self._following(beam, before))
+                going.append(self._continue_parent(beam, before))
         if not going and not self._finished:
             raise InputError("No token can follow: the rules for beams ban all of them.")
         self._finished.sort(key=lambda found: -found[0])
@@ -209,7 +209,7 @@ class BeamSearch:
                 found.append((beam.score + score, index, token, float(logprobs[token])))
         return sorted(found, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
-    def _following(self, beam: Beam, parent: Beam) -> Beam:
+    def _continue_parent(self, beam: Beam, parent: Beam) -> Beam:
         """Moves the parent's sequence to `beam`, unless another child already has it."""
         sequence, parent.sequence = parent.sequence, None
         if sequence is not None:

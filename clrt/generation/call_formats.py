@@ -47,14 +47,14 @@ def find_format(template: ChatTemplate) -> CallFormat | None:
         None if it is none of `FORMATS`.
     """
     for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
-        written = _written(template, arguments)
+        written = _render_call(template, arguments)
         for one in FORMATS:
-            if written is not None and _reads(one, *written):
+            if written is not None and _parses_call(one, *written):
                 return replace(one, text_arguments=isinstance(arguments, str))
     return next((one for one in FORMATS if one.start in template.tool_source), None)
 
 
-def _written(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
+def _render_call(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
     """Renders a chat with a call; None if the template rejects it.
 
     Returns:
@@ -68,16 +68,16 @@ def _written(template: ChatTemplate, arguments: object) -> tuple[str, str] | Non
         whole = template.render([_USER, answer], [_TOOL], add_generation_prompt=False)
     except (InputError, ModelError):
         return None
-    return whole.rpartition(_ASKED)[2], whole[_same(begun, whole) :]
+    return whole.rpartition(_ASKED)[2], whole[_common_prefix(begun, whole) :]
 
 
-def _same(one: str, other: str) -> int:
+def _common_prefix(one: str, other: str) -> int:
     """Returns the length of the common prefix of two strings."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _reads(one: CallFormat, behind: str, answer: str) -> bool:
+def _parses_call(one: CallFormat, behind: str, answer: str) -> bool:
     """Whether a format parses exactly the rendered call.
 
     Args:

@@ -23,7 +23,7 @@ from clrt.util.files import atomic_write, expanded, read_regular
 if TYPE_CHECKING:
     from clrt.generation.text_generator import TextGenerator
 
-_MOST_BYTES = 256 << 20
+_MAX_JSON_BYTES = 256 << 20
 
 
 class Chat:
@@ -90,7 +90,7 @@ class Chat:
         try:
             turn = plain_messages([*self.messages, *given])
             text = rendered(self._generator._model, turn, self._request.chat)
-            tokens = self._continued(text) or tokens_of(
+            tokens = self._continued_tokens(text) or tokens_of(
                 self._generator._model, turn, self._request.chat
             )
             ending = self._ending(given, text)
@@ -136,7 +136,7 @@ class Chat:
         """
         file = expanded(path)
         try:
-            found = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))
+            found = json.loads(read_regular(file, _MAX_JSON_BYTES).decode("utf-8"))
             plain_messages(found)
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
@@ -168,7 +168,7 @@ class Chat:
         if spelled and not includes and not special.keys() & set(made):
             self._text, self._tokens = text + result.text, [*answer.prompt, *made]
 
-    def _continued(self, text: str) -> list[int]:
+    def _continued_tokens(self, text: str) -> list[int]:
         """Returns the tokens of a prompt that continues the last turn; [] if it does not.
 
         Generated tokens may differ from the tokenization of their text, and are the ones in the

@@ -11,7 +11,7 @@ from clrt.errors import InputError, ModelError, explain_missing_extra
 from clrt.generation.messages import plain_data, plain_messages, plain_tools
 from clrt.models.huggingface.model_files import file_exists, path_in, read_optional, read_text
 
-_LONGEST_SAYING = 1000
+_MAX_REASON_CHARS = 1000
 _TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _TOO_MUCH = (
     "asks for more text or work than a chat template may; use the model's own, or give one as text."
@@ -55,7 +55,7 @@ class ChatTemplate:
             raise ModelError(f"{origin} {_TOO_MUCH}") from error
         except sandbox.TemplateSyntaxError as error:
             raise ModelError(
-                f"{origin} is no template, at line {error.lineno}: {_saying(error)}; "
+                f"{origin} is no template, at line {error.lineno}: {_reason(error)}; "
                 "download the model's own file."
             ) from error
 
@@ -136,15 +136,15 @@ class ChatTemplate:
             raise ModelError(f"{self._origin} {_TOO_MUCH}") from error
         except sandbox.SecurityError as error:
             raise ModelError(
-                f"{self._origin} does what no chat template may: {_saying(error)}."
+                f"{self._origin} does what no chat template may: {_reason(error)}."
             ) from error
         except Exception as error:  # any type: the template is a program
             if type(error) is sandbox.TemplateError:
                 raise InputError(
-                    f"{self._origin} does not take these messages: {_saying(error)}."
+                    f"{self._origin} does not take these messages: {_reason(error)}."
                 ) from error
             raise InputError(
-                f"{self._origin} fails at line {_line(error)}: {_saying(error)}; see whether the "
+                f"{self._origin} fails at line {_line(error)}: {_reason(error)}; see whether the "
                 "messages have all that it uses."
             ) from error
 
@@ -197,10 +197,10 @@ def _sources(folder: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _saying(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Returns the text of an error as part of a sentence, shortened."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text[:_LONGEST_SAYING].removesuffix(".")
+    return text[:_MAX_REASON_CHARS].removesuffix(".")
 
 
 def _line(error: Exception) -> int:

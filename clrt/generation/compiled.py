@@ -30,9 +30,9 @@ from clrt.runtime.model.model import Model, load
 _EXTRA = "generation"
 # Fields of a decoder's configuration that the graph does not hold.
 _SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
-_TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
-_NUMBERS = (*_SIZES, "context", "page")
-MOST_CONTEXT = 1 << 24
+_STRING_KEYS = ("name", "family", "cache", "fingerprint", "tokenizer")
+_INT_KEYS = (*_SIZES, "context", "page")
+MAX_CONTEXT = 1 << 24
 """Maximum context that may be requested, in tokens."""
 _ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
@@ -61,7 +61,7 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
     extras |= {
         "name": model.name,
-        "context": min(model.context, MOST_CONTEXT),
+        "context": min(model.context, MAX_CONTEXT),
         "page": PAGE_TOKENS,
         "cache": cache,
     }
@@ -123,7 +123,7 @@ def decoder_of(
         isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
         for name, n in sizes.items()
     )
-    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
+    if not sizes or not whole or sizes["context"] > MAX_CONTEXT:
         raise damaged(path, "what it says of sizes is not what the format has there")
     return DecoderConfig(family, intermediate=0, **sizes, encoder=encoder)
 
@@ -141,9 +141,9 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     found = extras_of(header).get(_EXTRA)
     if not isinstance(found, dict):
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
-    texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
+    texts, numbers = {n: found.get(n) for n in _STRING_KEYS}, {n: found.get(n) for n in _INT_KEYS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
-    whole = whole and found["context"] <= MOST_CONTEXT
+    whole = whole and found["context"] <= MAX_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
     if found["page"] != PAGE_TOKENS:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 T = TypeVar("T")
-_LONGEST_SAYING = 500
+_MAX_REASON_CHARS = 500
 # Line of an llguidance report with the reason; other lines show the position.
 _REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
 
@@ -72,7 +72,7 @@ class ConstraintTokens:
                     "A constraint needs a tokenizer whose tokens are bytes, with the decoder "
                     "ByteLevel or ByteFallback; this one has another."
                 ) from error
-            raise InputError(f"Constraints cannot use these tokens: {_saying(str(error))}.") from (
+            raise InputError(f"Constraints cannot use these tokens: {_reason(str(error))}.") from (
                 error
             )
         self.size = self.library.vocab_size
@@ -200,11 +200,11 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise InputError(
-                f"The {self._kind} cannot be kept to: {_saying(self._matcher.get_error())}."
+                f"The {self._kind} cannot be kept to: {_reason(self._matcher.get_error())}."
             )
 
     def _invalid(self, text: str) -> InputError:
-        return InputError(f"The {self._kind} is not valid: {_saying(text)}.")
+        return InputError(f"The {self._kind} is not valid: {_reason(text)}.")
 
 
 def _check_size(kind: str, rule: str) -> None:
@@ -230,7 +230,7 @@ def _check_size(kind: str, rule: str) -> None:
         try:
             waiting = [json.loads(rule)]
         except RecursionError as error:
-            raise InputError(f"The json_schema is not JSON: {_saying(str(error))}.") from error
+            raise InputError(f"The json_schema is not JSON: {_reason(str(error))}.") from error
         while waiting:
             value = waiting.pop()
             if isinstance(value, dict):
@@ -280,13 +280,13 @@ def _schema_text(value: object) -> str:
         if isinstance(schema, Mapping):
             return json.dumps(dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"The json_schema is not JSON: {_saying(str(error))}.") from error
+        raise InputError(f"The json_schema is not JSON: {_reason(str(error))}.") from error
     raise InputError(f"The json_schema is {value!r}; it is a mapping, or its text.")
 
 
-def _saying(text: str) -> str:
+def _reason(text: str) -> str:
     """Returns the reason in an llguidance report, as part of a sentence."""
     report = text.partition("\n<state>")[0]
     found = _REASON.search(report)
     first = found[1] if found else report.strip().partition("\n")[0]
-    return first[:_LONGEST_SAYING].rstrip(" .:") or "no reason is given"
+    return first[:_MAX_REASON_CHARS].rstrip(" .:") or "no reason is given"

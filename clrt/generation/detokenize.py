@@ -66,16 +66,16 @@ class TextStream:
         token = self._token(token_id)
         if token is None or token in self._skipped:
             return ""
-        return self._through([token])
+        return self._decode([token])
 
     def finish(self) -> str:
         """Returns the rest of the text. An incomplete character becomes U+FFFD."""
         found = []
         for k, step in enumerate(self._steps):
-            found.append(self._through(step.finish(), k + 1))
+            found.append(self._decode(step.finish(), k + 1))
         return "".join(found)
 
-    def _through(self, pieces: Sequence[str], first: int = 0) -> str:
+    def _decode(self, pieces: Sequence[str], first: int = 0) -> str:
         for step in self._steps[first:]:
             pieces = [made for piece in pieces for made in step.feed(piece)]
         return "".join(pieces)

@@ -22,15 +22,15 @@ from clrt.util.files import expanded
 
 # The draft model reads a prompt once that takes at most this fraction of the time since the
 # request: so it does not delay short answers noticeably.
-_READING_SHARE = 0.1
+_MAX_READ_FRACTION = 0.1
 # Draft tokens count as free until this many steps are measured: few samples may be disturbed.
-_FIRST_STEPS = 6
+_MIN_MEASURED_STEPS = 6
 # Maximum growth factor of the measured time per read token: the machine may have been busy.
-_READING_GROWTH = 1.25
+_MAX_READ_TIME_GROWTH = 1.25
 
 
 @dataclass(eq=False)
-class _DraftedText:
+class _DraftState:
     """State of the draft model for one generation.
 
     Attributes:
@@ -62,8 +62,8 @@ class DraftModel:
         self.engine = engine
         self._vocabulary = vocabulary
         self._known = known
-        self._texts: dict[GenerationState, _DraftedText] = {}
-        self._without: set[GenerationState] = set()
+        self._texts: dict[GenerationState, _DraftState] = {}
+        self._excluded: set[GenerationState] = set()
         self._costs, self._steps = StepTimeModel(), 0
         # Seconds per token of prompt-reading steps, without the first one, which compiles.
         self._has_read, self._read_s = False, 0.0
@@ -72,11 +72,11 @@ class DraftModel:
         """Whether it can draft for a generation: the tokens and their number fit the draft model,
         and its cache has not run out of memory for it.
         """
-        return answer not in self._without
+        return answer not in self._excluded
 
     def guess_s(self, texts: int) -> float:
         """Returns the predicted seconds per draft token if `texts` run together; 0 until known."""
-        return self._costs.of(texts) / texts if self._steps >= _FIRST_STEPS else 0.0
+        return self._costs.of(texts) / texts if self._steps >= _MIN_MEASURED_STEPS else 0.0
 
     def guess(self, wanted: Mapping[GenerationState, int]) -> dict[GenerationState, list[int]]:
         """Returns draft tokens for generations, for each at most the wanted number.
@@ -86,35 +86,35 @@ class DraftModel:
         Raises:
             ClrtError: A run failed.
         """
-        followed = [t for a, n in wanted.items() if (t := self._followed(a, n)) is not None]
-        active = texts = [text for text in followed if self._is_time(text)]
+        followed = [t for a, n in wanted.items() if (t := self._synchronized(a, n)) is not None]
+        active = texts = [text for text in followed if self._may_read(text)]
         while active:
             try:
                 self._step(active)
             except OutOfMemoryError:
                 last = list(self._texts)[-1]
                 self.forget(last)
-                self._without.add(last)
-            active = [text for text in active if self._goes_on(text)]
+                self._excluded.add(last)
+            active = [text for text in active if self._can_continue(text)]
         return {text.answer: text.guesses for text in texts if text.guesses}
 
     def forget(self, answer: GenerationState) -> None:
         """Frees the state of a generation."""
-        self._without.discard(answer)
+        self._excluded.discard(answer)
         text = self._texts.pop(answer, None)
         if text is not None:
             self.engine.close(text.sequence)
 
     def reset(self) -> None:
         """Frees the state of all generations; works after an exception at any point."""
-        self._texts, self._without = {}, set()
+        self._texts, self._excluded = {}, set()
         self.engine.begin_anew()
 
     def close(self) -> None:
         """Frees the device memory."""
         self.engine.close_model()
 
-    def _followed(self, answer: GenerationState, wanted: int) -> _DraftedText | None:
+    def _synchronized(self, answer: GenerationState, wanted: int) -> _DraftState | None:
         """Returns the state of a generation, updated to all of its tokens, without draft tokens.
 
         None if the tokens do not fit the draft model.
@@ -124,27 +124,27 @@ class DraftModel:
         more = answer.text_from(known)
         if known + len(more) >= self.engine.context or max(more, default=0) >= self._vocabulary:
             self.forget(answer)
-            self._without.add(answer)
+            self._excluded.add(answer)
             return None
         if text is None:
             sampler = replace(answer.sampler, vocabulary=self._vocabulary, allowed=None)
-            text = _DraftedText(answer, self.engine.open(more), sampler)
+            text = _DraftState(answer, self.engine.open(more), sampler)
             self._texts[answer] = text
         else:
             self.engine.settle(text.sequence, more)
         text.wanted, text.guesses = wanted, []
         return text
 
-    def _is_time(self, text: _DraftedText) -> bool:
+    def _may_read(self, text: _DraftState) -> bool:
         """Whether reading the pending tokens takes little time relative to the generation's age."""
         left = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s
-        return left < PAGE_TOKENS or left * self._read_s <= _READING_SHARE * so_far_s
+        return left < PAGE_TOKENS or left * self._read_s <= _MAX_READ_FRACTION * so_far_s
 
-    def _step(self, texts: Sequence[_DraftedText]) -> None:
+    def _step(self, texts: Sequence[_DraftState]) -> None:
         """Adds one draft token per text; prompts beyond the step limit wait for the next step."""
         parts: list[ScheduledSequence] = []
-        taking: list[_DraftedText] = []
+        taking: list[_DraftState] = []
         room = CHUNK
         for text in sorted(texts, key=lambda t: t.sequence.left):
             count = min(text.sequence.left, room)
@@ -174,11 +174,11 @@ class DraftModel:
             self._steps += 1
         elif tokens >= PAGE_TOKENS:
             if self._has_read:
-                most = _READING_GROWTH * self._read_s or math.inf
+                most = _MAX_READ_TIME_GROWTH * self._read_s or math.inf
                 self._read_s = min(seconds / tokens, most)
             self._has_read = True
 
-    def _goes_on(self, text: _DraftedText) -> bool:
+    def _can_continue(self, text: _DraftState) -> bool:
         """Whether another draft token is wanted, and possible."""
         ended = bool(text.guesses) and text.guesses[-1] in text.answer.ends
         has_room = len(text.sequence.tokens) < self.engine.context

@@ -20,7 +20,7 @@ Given: TypeAlias = "Sequence[int] | Array"
 """Encoder input: tokens, or frames float32 `[frames, features]`."""
 
 # Maximum number of positions of a batch, with padding, unless it holds one input only.
-_MOST_PLACES = 4096
+_MAX_BATCH_POSITIONS = 4096
 # Maximum padding of an input in a batch: a fraction of the longest input, or a number of positions.
 _PADDING, _FEW = 0.25, 16
 NOWHERE = -1
@@ -113,7 +113,7 @@ def batches_of(sources: Sequence[EncoderInput]) -> Iterator[list[EncoderInput]]:
     for source in sorted(sources, key=lambda s: -s.places):
         longest = batch[0].places if batch else 0
         short = longest - source.places > max(_PADDING * longest, _FEW)
-        if batch and (short or (len(batch) + 1) * longest > _MOST_PLACES):
+        if batch and (short or (len(batch) + 1) * longest > _MAX_BATCH_POSITIONS):
             yield batch
             batch = []
         batch.append(source)
@@ -131,7 +131,7 @@ def input_shapes(encoder: DecoderConfig, batch: int, places: int) -> dict[str, t
 
 def longest_shapes(encoder: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the inputs of `EncoderPart` for the largest batch."""
-    return input_shapes(encoder, max(_MOST_PLACES // encoder.context, 1), encoder.context)
+    return input_shapes(encoder, max(_MAX_BATCH_POSITIONS // encoder.context, 1), encoder.context)
 
 
 def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dict[str, Array]:

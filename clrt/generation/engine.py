@@ -42,7 +42,7 @@ from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.util.math import ceil_div
 
-_IDLE = TokenSampler(Sampling(), 0, seed=0)
+_PADDING_SAMPLER = TokenSampler(Sampling(), 0, seed=0)
 
 
 class DecoderEngine(EngineMemory):
@@ -105,8 +105,8 @@ class DecoderEngine(EngineMemory):
         self.cache = KvCache(
             *(self._session, slab.dtype, _width(slab), pages),
             rows=lambda: self._table.shape[0],
-            room=lambda: self._room,
-            fits=self._surely_fits,
+            room=lambda: self._free_bytes,
+            fits=self._certainly_fits,
         )
         self._open: list[KvSequence] = []
         self._sources: dict[bytes, EncoderInput] = {}
@@ -137,7 +137,7 @@ class DecoderEngine(EngineMemory):
         self.cache.reset()
         self._sampling = (), {}
         for sequence in self._open:
-            self._empty(sequence)
+            self._drop_pages(sequence)
         for source in self._sources.values():
             source.forget()
 
@@ -180,10 +180,10 @@ class DecoderEngine(EngineMemory):
         """
         for batch in batches_of([s for s in dict.fromkeys(sources) if not s.done]):
             for source in batch:
-                self._make_room(source, source.places)
+                self._allocate_pages(source, source.places)
             self._run(self._feeds((), (), batch), [])
             for source in batch:
-                self._keep(source)
+                self._register_input(source)
 
     def states(self, given: Sequence[Given]) -> list[Array]:
         """Returns the encoder's hidden states of inputs, without caching them.
@@ -267,18 +267,18 @@ class DecoderEngine(EngineMemory):
         """
         for part in parts:
             if part.sequence.is_outgrown:
-                self._renew(part.sequence)
+                self._restart_as_long(part.sequence)
         sources = [s for p in parts if (s := p.sequence.source) is not None and not s.done]
         if sources:
             self.encode(sources)
         for part in parts:
-            self._make_room(part.sequence, part.sequence.done + part.count)
+            self._allocate_pages(part.sequence, part.sequence.done + part.count)
         samplers = tuple(sampler for part in parts for sampler in part.samplers)
         found = self._run(self._feeds(parts, samplers), list(outputs) if samplers else [])
         for part in parts:
             self.computed += part.count
             part.sequence.done += part.count
-            self._declare(part.sequence)
+            self._register_pages(part.sequence)
         return {name: rows[: len(samplers)] for name, rows in found.items()}
 
     def settle(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
@@ -290,7 +290,7 @@ class DecoderEngine(EngineMemory):
             Number of draft tokens accepted.
         """
         right = sequence.commit(tokens)
-        self._declare(sequence)
+        self._register_pages(sequence)
         return right
 
     def _feeds(
@@ -334,7 +334,7 @@ class DecoderEngine(EngineMemory):
         # Pads the rows to the bucket size.
         more = bucket_size(len(samplers)) - len(samplers)
         inputs = sampler_inputs(
-            [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
+            [*samplers, *[_PADDING_SAMPLER] * more], [*texts, *[()] * more], self._vocabulary
         )
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there

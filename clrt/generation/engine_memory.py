@@ -17,7 +17,7 @@ from clrt.util.math import ceil_div
 
 # Maximum number of tokens per step; the rest of a prompt waits for the next step.
 CHUNK = 512
-# Upper bound of a step's memory besides twice the weights, in bytes, for `_surely_fits`.
+# Upper bound of a step's memory besides twice the weights, in bytes, for `_certainly_fits`.
 _STEP_BYTES = 64 << 20
 
 
@@ -39,7 +39,7 @@ class EngineMemory:
     _has_long: bool
     _model_bytes: int | None = None
 
-    def _declare(self, sequence: KvSequence) -> None:
+    def _register_pages(self, sequence: KvSequence) -> None:
         """Registers the full pages of verified tokens in the pool, for reuse by other sequences."""
         if not sequence.declared and sequence.source is not None:
             sequence.content = sequence.source.content
@@ -50,29 +50,29 @@ class EngineMemory:
             )
             sequence.declared = index + 1
 
-    def _renew(self, sequence: KvSequence) -> None:
+    def _restart_as_long(self, sequence: KvSequence) -> None:
         """Drops the cached keys of a text that outgrew short rotary frequencies; its tokens run
         again.
         """
         self.cache.pool.release(sequence.pages)
         sequence.long = True
-        self._empty(sequence)
+        self._drop_pages(sequence)
         self._table.write(sequence.row, sequence.pages)
 
-    def _empty(self, sequence: KvSequence) -> None:
+    def _drop_pages(self, sequence: KvSequence) -> None:
         """Drops the pages of a sequence, whose tokens then run again."""
         sequence.pages = []
         sequence.content = NOTHING if sequence.source is not None else sequence.start
         sequence.done = sequence.declared = 0
 
-    def _keep(self, source: EncoderInput) -> None:
+    def _register_input(self, source: EncoderInput) -> None:
         """Marks an input as encoded and registers its pages for reuse."""
         self.computed += source.places
         source.content, source.done = NOTHING, True
         for page, part in zip(source.pages, source.parts, strict=True):
             source.content = self.cache.pool.register(page, source.content, part)
 
-    def _make_room(self, owner: KvSequence | EncoderInput, places: int) -> None:
+    def _allocate_pages(self, owner: KvSequence | EncoderInput, places: int) -> None:
         needed = ceil_div(places, PAGE_TOKENS)
         if needed <= len(owner.pages):
             return
@@ -82,14 +82,14 @@ class EngineMemory:
         finally:
             self._table.write(owner.row, owner.pages)
 
-    def _surely_fits(self, nbytes: int) -> bool:
-        """Whether `nbytes` certainly fit, by a bound that needs no plan, unlike `_room`."""
+    def _certainly_fits(self, nbytes: int) -> bool:
+        """Whether `nbytes` certainly fit, by a bound that needs no plan, unlike `_free_bytes`."""
         planner = self.model._runner.planner
         known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
         return known + nbytes <= min(planner.limit, BUDGET.left)
 
     @property
-    def _room(self) -> int:
+    def _free_bytes(self) -> int:
         """Bytes left for the cache besides weights and the arena of a step of maximum size."""
         if self._model_bytes is None:
             shapes: dict[str, Sequence[int]] = {

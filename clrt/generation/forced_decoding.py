@@ -47,7 +47,7 @@ class PlaceRows(NamedTuple):
 
 
 @dataclass
-class _ReadText:
+class _TextProgress:
     """Progress of a text: rows before position `at` have been returned."""
 
     number: int
@@ -78,15 +78,15 @@ def read_rows(
         InputError: A text is longer than the context.
         OutOfMemoryError: A text does not fit into the cache.
     """
-    waiting = [_ReadText(k, text, text.first) for k, text in enumerate(texts)]
+    waiting = [_TextProgress(k, text, text.first) for k, text in enumerate(texts)]
     waiting.reverse()
-    running: list[_ReadText] = []
+    running: list[_TextProgress] = []
 
     def advance(engine: DecoderEngine) -> list[PlaceRows]:
         parts = _next_parts(engine, waiting, running, sampler, most)
         step = partial(engine.step, [part for _, part in parts], [output])
         values = scheduler.with_room(step).get(output)
-        return _taken(engine, parts, running, values)
+        return _collect_rows(engine, parts, running, values)
 
     def read() -> None:
         try:
@@ -101,11 +101,11 @@ def read_rows(
 
 def _next_parts(
     engine: DecoderEngine,
-    waiting: list[_ReadText],
-    running: list[_ReadText],
+    waiting: list[_TextProgress],
+    running: list[_TextProgress],
     sampler: Callable[[int, int], TokenSampler],
     most: int,
-) -> list[tuple[_ReadText, ScheduledSequence]]:
+) -> list[tuple[_TextProgress, ScheduledSequence]]:
     room, parts = most, []
     while waiting and sum(t.sequence.all_left for t in running if t.sequence) < room:
         text = waiting[-1]
@@ -127,10 +127,10 @@ def _next_parts(
     return parts
 
 
-def _taken(
+def _collect_rows(
     engine: DecoderEngine,
-    parts: Sequence[tuple[_ReadText, ScheduledSequence]],
-    running: list[_ReadText],
+    parts: Sequence[tuple[_TextProgress, ScheduledSequence]],
+    running: list[_TextProgress],
     values: Array | None,
 ) -> list[PlaceRows]:
     """Returns the output rows of a finished step, and closes texts that are complete."""

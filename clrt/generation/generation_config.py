@@ -15,7 +15,7 @@ from clrt.models.huggingface.model_files import read_optional
 
 GENERATION_CONFIG, GENAI_CONFIG = "generation_config.json", "genai_config.json"
 # Default top_k of transformers if a folder with `do_sample` does not set it.
-_USUAL_TOP_K = 50
+_DEFAULT_TOP_K = 50
 
 
 class Key(NamedTuple):
@@ -40,7 +40,7 @@ _OPTIONS = (
     *("num_return_sequences", "num_beams", "length_penalty", "early_stopping"),
     "renormalize_logits",
 )
-_OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+_SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 _READ = ("do_sample", "stop_strings", "eos_token_id", "bos_token_id", "decoder_start_token_id")
 _HARMLESS = (
     # Execution and outputs.
@@ -58,7 +58,7 @@ _HARMLESS = (
 )
 KEYS: Mapping[str, Key] = {
     **dict.fromkeys(_OPTIONS, Key("option")),
-    **dict.fromkeys(_OF_DRAWING, Key("option", drawing=True)),
+    **dict.fromkeys(_SAMPLING_OPTIONS, Key("option", drawing=True)),
     **dict.fromkeys(_READ, Key("read")),
     **dict.fromkeys(_HARMLESS, Key("harmless")),
     "guidance_scale": Key("refused", (1,)),
@@ -133,7 +133,7 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
         # cache.
         found["max_new_tokens"] = found["max_length"]
     if draws:
-        found = {"temperature": 1.0, "top_k": _USUAL_TOP_K, **found}
+        found = {"temperature": 1.0, "top_k": _DEFAULT_TOP_K, **found}
     return ProposedOptions(file, found, _refusal(config, file, draws))
 
 

@@ -160,19 +160,19 @@ class GenerationState:
         end = next((k for k, guess in enumerate(guesses) if guess in self.ends), len(guesses))
         if self.rule is None:
             return list(guesses[:end]), [self.sampler] * (end + 1)
-        samplers = [self._ruled(self.rule)]
+        samplers = [self._constrained(self.rule)]
         rule = self.rule.copy() if end else self.rule
         try:
             for guess in guesses[:end]:
                 rule.accept(guess)
                 if rule.is_done:
                     break
-                samplers.append(self._ruled(rule))
+                samplers.append(self._constrained(rule))
         except InputError:  # the constraint forbids a draft token
             pass
         return list(guesses[: len(samplers) - 1]), samplers
 
-    def _ruled(self, rule: Constraint) -> TokenSampler:
+    def _constrained(self, rule: Constraint) -> TokenSampler:
         return replace(self.sampler, allowed=rule.allowed())
 
     def take(
@@ -211,7 +211,7 @@ class GenerationState:
             done = self.rule.is_done
         piece, reason = self._piece(token)
         if reason is None and (done or room < 1 or len(self.tokens) >= self.limit):
-            piece += self._rest()
+            piece += self._remaining_text()
             reason = "constraint" if done else "length"
             if self._stops.matched is not None:
                 reason = "stop"
@@ -229,7 +229,7 @@ class GenerationState:
             piece += self._stops.push("", token)
         return piece, None if self._stops.matched is None else "stop"
 
-    def _rest(self) -> str:
+    def _remaining_text(self) -> str:
         return self._stops.push(self.text.finish()) + self._stops.finish()
 
     def result(self, load_s: float = 0.0) -> GeneratedText:

@@ -19,7 +19,7 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # Initial pages: those of a context divided by the first number, clamped to the other two.
-_FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
+_FIRST_SLAB_DIVISOR, _MIN_FIRST_PAGES, _MAX_FIRST_PAGES = 8, 8, 64
 
 
 class KvCache:
@@ -90,7 +90,7 @@ class KvCache:
         """
         made = np.empty((len(pages), self._pitch), self._dtype.numpy)
         for row, page in zip(made, pages, strict=True):
-            row[:] = read_rows(*self._place(page), 1)[0]
+            row[:] = read_rows(*self._locate(page), 1)[0]
         return made
 
     def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
@@ -108,7 +108,7 @@ class KvCache:
         try:
             for index in range(len(held), len(pages)):
                 held.append(self.pool.take())
-                write_rows(*self._place(held[-1]), pages[index : index + 1])
+                write_rows(*self._locate(held[-1]), pages[index : index + 1])
                 part = tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
                 content = self.pool.register(held[-1], content, part)
         finally:
@@ -119,7 +119,7 @@ class KvCache:
         for slab in self.slabs:
             slab.release()
 
-    def _place(self, page: int) -> tuple[DeviceTensor, int]:
+    def _locate(self, page: int) -> tuple[DeviceTensor, int]:
         """Returns the slab of a page, and its row in it."""
         for slab in self.slabs:
             if page < slab.shape[0]:
@@ -139,8 +139,8 @@ class KvCache:
         if self._grown == MAX_SLABS:
             return 0
         most = self._pages * self._rows()
-        pages = max(self._pages // _FIRST_PART, _LEAST_PAGES)
-        pages = min(pages, _MOST_PAGES, most, self._largest)
+        pages = max(self._pages // _FIRST_SLAB_DIVISOR, _MIN_FIRST_PAGES)
+        pages = min(pages, _MAX_FIRST_PAGES, most, self._largest)
         if self._grown or not self._fits(pages * self.page_bytes):
             held, room = self.nbytes // self.page_bytes, self._room() // self.page_bytes
             # Growth factor of the cache per slab.

@@ -10,7 +10,7 @@ from clrt.errors import InputError
 
 # Message keys for reasoning, by precedence. transformers passes the first two to templates.
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
 
 def plain_messages(messages: object) -> list[dict[str, Any]]:
@@ -88,8 +88,8 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
     Raises:
         InputError: It contains another type, invalid Unicode, or is nested too deep.
     """
-    if depth > _DEEPEST:
-        raise InputError(f"{what} is nested deeper than {_DEEPEST} levels.")
+    if depth > _MAX_DEPTH:
+        raise InputError(f"{what} is nested deeper than {_MAX_DEPTH} levels.")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

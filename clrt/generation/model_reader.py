@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from clrt.errors import InputError, ModelError, UnsupportedError, explain_missing_extra
 from clrt.formats.gguf.file import find_gguf, read_gguf
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
+from clrt.generation.compiled import MAX_CONTEXT, read_compiled_language_model
 from clrt.generation.generation_config import read_proposed
 from clrt.generation.model_spec import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16, "int8": DType.UINT8}
 """Dtypes of the KV cache by name; int8 values are stored with their scales as bytes."""
 # Number of elements of each weight in a fingerprint: within a file page that is read anyway.
-_SAMPLED = 64
+_FINGERPRINT_ELEMS = 64
 
 
 AdapterPaths: TypeAlias = "Sequence[tuple[Path, float]]"
@@ -71,7 +71,7 @@ def read_language_model(
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
-        context = whole_number("context", context, MOST_CONTEXT)
+        context = whole_number("context", context, MAX_CONTEXT)
     try:
         source.stat()
     except (OSError, ValueError) as error:
@@ -184,7 +184,7 @@ def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes
         if value is None or value.name in seen or not value.type.has_numbers:
             continue
         seen.add(value.name)
-        if prod(value.dims) >= _SAMPLED:
+        if prod(value.dims) >= _FINGERPRINT_ELEMS:
             numbers = _first(value)
             found.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
             found.update(numbers.tobytes())
@@ -195,11 +195,11 @@ def _first(value: Value) -> Array:
     """Returns the first elements of a weight, without concatenating stacked weights."""
     known = value.type.known_elements
     if isinstance(known, ConcatenatedRows):
-        data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
+        data = known.rows(0, ceil_div(_FINGERPRINT_ELEMS, prod(known.shape[1:])))
     else:
         assert value.type.data is not None
         data = value.type.data
-    return data.flat[:_SAMPLED]
+    return data.flat[:_FINGERPRINT_ELEMS]
 
 
 def _gguf_file(source: Path) -> Path | None:

@@ -34,7 +34,7 @@ def find_onnx(source: Path) -> Path | None:
         return source
     model = read_optional(source / GENAI).get("model")
     if model is not None:
-        name = _part(_part(model, source), source, "decoder").get("filename")
+        name = _config_object(_config_object(model, source), source, "decoder").get("filename")
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx"):
             raise ModelError(
                 f"'{source / GENAI}' names {name!r} as the file of the decoder; expected the name "
@@ -143,7 +143,7 @@ def _objects(
     """Yields each config file, its object that describes the decoder, and the keys to look for."""
     model = read_optional(folder / GENAI).get("model")
     if model is not None:
-        yield folder / GENAI, _part(model, folder), genai
+        yield folder / GENAI, _config_object(model, folder), genai
     found = read_optional(folder / "config.json")
     inner = found.get("text_config")
     for one in (found, inner):
@@ -151,7 +151,7 @@ def _objects(
             yield folder / "config.json", one, config
 
 
-def _part(found: Any, folder: Path, name: str = "") -> Mapping[str, Any]:
+def _config_object(found: Any, folder: Path, name: str = "") -> Mapping[str, Any]:
     """Returns the object `model` of genai_config.json, or its member `name`.
 
     Raises:

@@ -18,11 +18,11 @@ from clrt.generation.generation_config import (
     active_keys,
     read_proposed,
 )
-from clrt.generation.speculation_policy import MOST_GUESSES
+from clrt.generation.speculation_policy import MAX_DRAFT_TOKENS
 from clrt.models.huggingface.model_files import read_optional
 
 
-class _Numbers(NamedTuple):
+class _NumberRange(NamedTuple):
     """Range of the finite numbers that an option accepts.
 
     Attributes:
@@ -47,38 +47,38 @@ class _Numbers(NamedTuple):
         if self.high == math.inf:
             return f"{kind} {start}" if self.open_low else f"{kind} of {self.low} or more"
         # An upper bound of 2**31 - 1 only keeps the value in int32: messages omit it.
-        end = "" if self.high >= _LARGEST else f" {'and at most' if self.open_low else 'to'} "
+        end = "" if self.high >= _MAX_INT32 else f" {'and at most' if self.open_low else 'to'} "
         return f"{kind} {start}{end}{self.high if end else ''}"
 
 
-_LARGEST = (1 << 31) - 1
-_MOST_NGRAM = 1 << 10  # tokens; each n-gram is compared with the whole text at each step
-_SEEDS = (1 << 64) - 1
-_SHARE = _Numbers(0, 1, open_low=True)
-_PENALTY = _Numbers(-2, 2)
-_COUNT = _Numbers(1, _LARGEST, whole=True)
+_MAX_INT32 = (1 << 31) - 1
+_MAX_NGRAM = 1 << 10  # tokens; each n-gram is compared with the whole text at each step
+_MAX_SEED = (1 << 64) - 1
+_FRACTION = _NumberRange(0, 1, open_low=True)
+_PENALTY = _NumberRange(-2, 2)
+_COUNT = _NumberRange(1, _MAX_INT32, whole=True)
 _RANGES = {
     "max_new_tokens": _COUNT,
-    "temperature": _Numbers(0, math.inf),
-    "top_k": _Numbers(0, _LARGEST, whole=True),
-    "top_p": _SHARE,
-    "min_p": _Numbers(0, 1),
-    "typical_p": _SHARE,
-    "repetition_penalty": _Numbers(0, math.inf, open_low=True),
+    "temperature": _NumberRange(0, math.inf),
+    "top_k": _NumberRange(0, _MAX_INT32, whole=True),
+    "top_p": _FRACTION,
+    "min_p": _NumberRange(0, 1),
+    "typical_p": _FRACTION,
+    "repetition_penalty": _NumberRange(0, math.inf, open_low=True),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     # All results of a call are in memory at once.
-    "num_return_sequences": _Numbers(1, 1 << 16, whole=True),
-    "max_length": _Numbers(0, _LARGEST, whole=True),
-    "min_length": _Numbers(0, _LARGEST, whole=True),
-    "min_new_tokens": _Numbers(0, _LARGEST, whole=True),
-    "no_repeat_ngram_size": _Numbers(0, _MOST_NGRAM, whole=True),
-    "encoder_no_repeat_ngram_size": _Numbers(0, _MOST_NGRAM, whole=True),
-    "length_penalty": _Numbers(-1e3, 1e3),
-    "num_beams": _Numbers(1, 1 << 10, whole=True),
-    "logprobs": _Numbers(0, 20, whole=True),
-    "lookup_tokens": _Numbers(0, MOST_GUESSES, whole=True),
-    "draft_tokens": _Numbers(0, MOST_GUESSES, whole=True),
+    "num_return_sequences": _NumberRange(1, 1 << 16, whole=True),
+    "max_length": _NumberRange(0, _MAX_INT32, whole=True),
+    "min_length": _NumberRange(0, _MAX_INT32, whole=True),
+    "min_new_tokens": _NumberRange(0, _MAX_INT32, whole=True),
+    "no_repeat_ngram_size": _NumberRange(0, _MAX_NGRAM, whole=True),
+    "encoder_no_repeat_ngram_size": _NumberRange(0, _MAX_NGRAM, whole=True),
+    "length_penalty": _NumberRange(-1e3, 1e3),
+    "num_beams": _NumberRange(1, 1 << 10, whole=True),
+    "logprobs": _NumberRange(0, 20, whole=True),
+    "lookup_tokens": _NumberRange(0, MAX_DRAFT_TOKENS, whole=True),
+    "draft_tokens": _NumberRange(0, MAX_DRAFT_TOKENS, whole=True),
 }
 # Names of options in GGUF metadata (`general.sampling.…`).
 _GGUF_KEYS = {
@@ -276,7 +276,7 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
         found = _object(folder / name, "model" if name == GENAI_CONFIG else "").get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         for one in ids:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST:
+            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _MAX_INT32:
                 raise ModelError(
                     f"'{folder / name}' has the eos_token_id {one!r}; it is the id of a token, or "
                     "a list of ids."
@@ -316,7 +316,7 @@ def start_token(folder: Path) -> int:
         for name in (GENERATION_CONFIG, "config.json"):
             file = folder / name
             found = read_optional(file).get(key)
-            if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _LARGEST:
+            if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _MAX_INT32:
                 return found
             if found is not None:
                 raise ModelError(f"'{file}' has the {key} {found!r}; it is the id of a token.")
@@ -332,7 +332,7 @@ def _object(file: Path, part: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _number(name: str, value: object, allowed: _Numbers) -> float:
+def _number(name: str, value: object, allowed: _NumberRange) -> float:
     kind = Integral if allowed.whole else Real
     if isinstance(value, kind) and not isinstance(value, bool):
         number = int(value) if isinstance(value, Integral) else float(value)
@@ -347,11 +347,11 @@ def whole_number(name: str, value: object, most: int) -> int:
     Raises:
         InputError: It is not an integer in that range.
     """
-    return int(_number(name, value, _Numbers(1, most, whole=True)))
+    return int(_number(name, value, _NumberRange(1, most, whole=True)))
 
 
 def _seed(value: object) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _SEEDS:
+    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _MAX_SEED:
         return int(value)
     raise InputError(f"seed is {value!r}; it is None or a whole number from 0 to 2**64 - 1.")
 
@@ -379,7 +379,11 @@ def _bias(value: object) -> dict[int, float]:
 
 
 def _token(name: str, value: object) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _LARGEST:
+    if (
+        isinstance(value, Integral)
+        and not isinstance(value, bool)
+        and 0 <= int(value) <= _MAX_INT32
+    ):
         return int(value)
     raise InputError(f"{name} has the token {value!r}; tokens are whole numbers from 0 on.")
 

@@ -33,9 +33,11 @@ class KvPagePool:
         self._free: list[int] = []
         self._users: dict[int, int] = {}
         self._contents = count(NOTHING + 1)
-        self._full: dict[_Key, tuple[int, int]] = {}  # content id and page of each full page
+        self._by_content: dict[_Key, tuple[int, int]] = {}  # content id and page of each full page
         self._keys: dict[int, _Key] = {}
-        self._kept: OrderedDict[int, None] = OrderedDict()  # unreferenced full pages, in LRU order
+        self._cached: OrderedDict[int, None] = (
+            OrderedDict()
+        )  # unreferenced full pages, in LRU order
 
     @property
     def in_use(self) -> int:
@@ -62,11 +64,11 @@ class KvPagePool:
         found: list[int] = []
         last = after
         for part in parts:
-            held = self._full.get((last, part))
+            held = self._by_content.get((last, part))
             if held is None:
                 break
             last, page = held
-            self._kept.pop(page, None)
+            self._cached.pop(page, None)
             self._users[page] = self._users.get(page, 0) + 1
             found.append(page)
         return found, last
@@ -77,15 +79,15 @@ class KvPagePool:
         Raises:
             OutOfMemoryError: All pages are referenced, and the cache cannot grow.
         """
-        if not self._free and not self._kept:
+        if not self._free and not self._cached:
             more = self._grow()
             self._free = list(range(self._count + more - 1, self._count - 1, -1))
             self._count += more
         if self._free:
             page = self._free.pop()
-        elif self._kept:
-            page, _ = self._kept.popitem(last=False)
-            del self._full[self._keys.pop(page)]
+        elif self._cached:
+            page, _ = self._cached.popitem(last=False)
+            del self._by_content[self._keys.pop(page)]
         else:
             raise OutOfMemoryError(
                 f"The cache has no room for more than {self._count * PAGE_TOKENS} tokens, and "
@@ -103,10 +105,10 @@ class KvPagePool:
             part: Content of the page, such as its `PAGE_TOKENS` tokens.
         """
         key = (before, tuple(part))
-        if key not in self._full:
-            self._full[key] = next(self._contents), page
+        if key not in self._by_content:
+            self._by_content[key] = next(self._contents), page
             self._keys[page] = key
-        return self._full[key][0]
+        return self._by_content[key][0]
 
     def release(self, pages: Sequence[int]) -> None:
         """Drops one reference per page; of the cached ones the last are evicted first."""
@@ -116,13 +118,13 @@ class KvPagePool:
                 continue
             del self._users[page]
             if page in self._keys:
-                self._kept[page] = None
+                self._cached[page] = None
             else:
                 self._free.append(page)
 
     def clear(self) -> None:
         """Forgets the contents of unreferenced pages."""
-        while self._kept:
-            page, _ = self._kept.popitem()
-            del self._full[self._keys.pop(page)]
+        while self._cached:
+            page, _ = self._cached.popitem()
+            del self._by_content[self._keys.pop(page)]
             self._free.append(page)

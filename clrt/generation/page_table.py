@@ -11,7 +11,7 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.opencl.tensors import DeviceTensor
 
 # Maximum initial number of columns.
-_COLUMNS = 4096
+_MAX_INITIAL_COLUMNS = 4096
 
 
 class PageTable:
@@ -27,9 +27,9 @@ class PageTable:
 
     def __init__(self, session: DeviceSession, rows: int, width: int) -> None:
         self._session = session
-        self._table = np.full((rows, min(width, _COLUMNS)), -1, np.int32)
+        self._table = np.full((rows, min(width, _MAX_INITIAL_COLUMNS)), -1, np.int32)
         self._free = list(range(rows))
-        self._there: DeviceTensor | None = None
+        self._device_table: DeviceTensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -43,7 +43,7 @@ class PageTable:
             more = len(self._table)
             self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
             self._free = list(range(more, 2 * more))
-            self._there = None
+            self._device_table = None
         return self._free.pop()
 
     def give_back(self, row: int) -> None:
@@ -53,21 +53,21 @@ class PageTable:
     def keep(self, rows: Collection[int]) -> None:
         """Frees all rows except `rows`."""
         self._free = [row for row in range(len(self._table)) if row not in rows]
-        self._there = None
+        self._device_table = None
 
     def write(self, row: int, pages: Sequence[int]) -> None:
         """Sets the pages of a row."""
         while len(pages) > self._table.shape[1]:
             self._table = np.hstack([self._table, np.full_like(self._table, -1)])
         self._table[row, : len(pages)] = pages
-        self._there = None
+        self._device_table = None
 
     def on_device(self) -> DeviceTensor:
         """Returns the table on the device, int32; the same tensor until the table changes."""
-        if self._there is None:
-            self._there = self._session.tensor_of(self._table, DType.INT32)
-        return self._there
+        if self._device_table is None:
+            self._device_table = self._session.tensor_of(self._table, DType.INT32)
+        return self._device_table
 
     def release(self) -> None:
         """Frees the tensor on the device."""
-        self._there = None
+        self._device_table = None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 # Lengths of the n-grams to look up, the longest first.
 _LENGTHS = (3, 2)
 # Maximum number of occurrences kept per n-gram, the latest ones.
-_MOST_PLACES = 8
+_MAX_OCCURRENCES = 8
 # Of several occurrences the one with the longest common context wins; compares at most this many.
-_MOST_ALIKE = 16
+_MAX_MATCH = 16
 
 
 @dataclass
@@ -37,7 +37,7 @@ class LookupIndex:
                 if end >= length:
                     found = self._places.setdefault(tuple(self.tokens[end - length :]), [])
                     found.append(end)
-                    del found[:-_MOST_PLACES]
+                    del found[:-_MAX_OCCURRENCES]
             self.tokens.append(token)
 
     def guess(self, count: int) -> tuple[list[int], int]:
@@ -59,5 +59,5 @@ class LookupIndex:
     def _alike(self, place: int) -> int:
         """Returns how many tokens before `place` equal the last tokens of the text."""
         tokens, end = self.tokens, len(self.tokens)
-        most = min(place, _MOST_ALIKE)
+        most = min(place, _MAX_MATCH)
         return next((k for k in range(most) if tokens[place - 1 - k] != tokens[end - 1 - k]), most)

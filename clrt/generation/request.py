@@ -21,15 +21,18 @@ from clrt.generation.token_rules import new_tokens_limit
 from clrt.generation.tool_calls import ExpectedCalls
 
 _RULES = ("json_schema", "regex", "grammar")
-_OTHERS = ("sampling", "tools", "template_variables")
-_OF_SEVERAL = ("num_return_sequences", "num_beams")
+_OTHER_OPTIONS = ("sampling", "tools", "template_variables")
+_MULTIPLE_RESULTS = ("num_return_sequences", "num_beams")
 # Options that beam search does not support: it ranks by log-probability alone.
-_NOT_OF_BEAMS = (
+_NOT_FOR_BEAMS = (
     *("temperature", "presence_penalty", "frequency_penalty"),
     *("logit_bias", "stop", "lookup_tokens"),
 )
 # Names of options in transformers, for hints in error messages.
-_ELSEWHERE = {"prompt_lookup_num_tokens": "lookup_tokens", "num_assistant_tokens": "draft_tokens"}
+_TRANSFORMERS_NAMES = {
+    "prompt_lookup_num_tokens": "lookup_tokens",
+    "num_assistant_tokens": "draft_tokens",
+}
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -126,14 +129,14 @@ class RequestReader:
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
-            if name not in (*known, *_RULES, *_OTHERS):
-                raise _unknown(name, [*known, *_RULES, *_OTHERS])
+            if name not in (*known, *_RULES, *_OTHER_OPTIONS):
+                raise _unknown_option(name, [*known, *_RULES, *_OTHER_OPTIONS])
         given = {name: options[name] for name in known if name in options}
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
         variables = options.get("template_variables") or {}
         if not isinstance(variables, Mapping):
             raise InputError(f"template_variables is {variables!r}; it is a mapping by name.")
-        base = options.get("sampling") or self._proposed(given, rule, method)
+        base = options.get("sampling") or self._proposed_options(given, rule, method)
         if not isinstance(base, Sampling):
             raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
         sampling = replace(base, **given)
@@ -152,19 +155,19 @@ class RequestReader:
         if sampling.num_beams > 1:
             _check_beams(sampling, [*rule, *drafted])
         if method != "generate":
-            for name in _OF_SEVERAL:
+            for name in _MULTIPLE_RESULTS:
                 if getattr(sampling, name) > 1:
                     raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
         return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
 
-    def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
+    def _proposed_options(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
         """Returns the options of the model's files that are compatible with the given ones."""
         if self._model.refusal:
             raise UnsupportedError(self._model.refusal)
         proposed, plain = self._model.sampling, Sampling()
         if "max_new_tokens" in given:
             proposed = replace(proposed, max_length=0)
-        if method != "generate" or rule or given.keys() & {*_NOT_OF_BEAMS, "draft_tokens"}:
+        if method != "generate" or rule or given.keys() & {*_NOT_FOR_BEAMS, "draft_tokens"}:
             proposed = replace(proposed, num_beams=1)
         if method != "generate":
             proposed = replace(proposed, num_return_sequences=1)
@@ -172,7 +175,7 @@ class RequestReader:
         if proposed.num_beams > 1 and "num_beams" not in given:
             _check_proposed_beams(proposed)
         if isinstance(beams, int) and beams > 1:
-            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
+            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_FOR_BEAMS})
         return proposed
 
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
@@ -302,7 +305,7 @@ def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
         InputError: One is.
     """
     plain = Sampling()
-    wrong = [n for n in _NOT_OF_BEAMS if getattr(sampling, n) != getattr(plain, n)]
+    wrong = [n for n in _NOT_FOR_BEAMS if getattr(sampling, n) != getattr(plain, n)]
     if wrong or more:
         raise InputError(
             f"num_beams does not go with {[*wrong, *more][0]}: beams are the likeliest texts; "
@@ -317,7 +320,7 @@ def _check_proposed_beams(proposed: Sampling) -> None:
         UnsupportedError: One is.
     """
     plain = Sampling()
-    wrong = [n for n in _NOT_OF_BEAMS if getattr(proposed, n) != getattr(plain, n)]
+    wrong = [n for n in _NOT_FOR_BEAMS if getattr(proposed, n) != getattr(plain, n)]
     if wrong:
         name = "do_sample" if wrong[0] == "temperature" else wrong[0]
         raise UnsupportedError(
@@ -327,8 +330,8 @@ def _check_proposed_beams(proposed: Sampling) -> None:
         )
 
 
-def _unknown(name: str, known: Sequence[str]) -> InputError:
-    near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
+def _unknown_option(name: str, known: Sequence[str]) -> InputError:
+    near = [_TRANSFORMERS_NAMES[name]] if name in _TRANSFORMERS_NAMES else []
     near = near or difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     return InputError(f"There is no option {name!r}; {hint}")

@@ -6,7 +6,7 @@ output is charged for what it reads and creates, and before it runs if its resul
 than its operands.
 
 Not covered: a single operation on a string within the budget, such as a search, is not interrupted.
-A template has at most `MOST_SOURCE` characters of such operations between two checks of the clock.
+A template has at most `MAX_SOURCE_CHARS` characters of such operations between two clock checks.
 Compiling that many takes some seconds.
 """
 
@@ -31,8 +31,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from clrt.generation.template_budget import (
-    MOST_BITS,
-    MOST_DEPTH,
+    MAX_BITS,
+    MAX_DEPTH,
     STEP,
     Budget,
     TooMuchError,
@@ -49,23 +49,31 @@ __all__ = [
     "render_template",
 ]
 
-MOST_SOURCE = 64 << 10
+MAX_SOURCE_CHARS = 64 << 10
 """Maximum number of characters of a template: several times those of published models."""
 
-_MOST_BLOCKS = 24
+_MAX_BLOCK_DEPTH = 24
 # Filters and attributes with large results or long run times that chat templates do not need.
 _REFUSED_FILTERS = {"pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}
 _REFUSED_ATTRIBUTES = {"encode", "expandtabs", "from_bytes", "maketrans", "to_bytes", "translate"}
 # Filters that read one element or a length (charged 1), and those that pass elements on (charged
 # per element). All others are charged for the written-out size of their input.
-_OF_ONE = {"attr", "count", "d", "default", "first", "last", "length", "random"}
-_OF_ALL = {
+_CHARGED_ONCE = {"attr", "count", "d", "default", "first", "last", "length", "random"}
+_CHARGED_PER_ELEMENT = {
     *("batch", "items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
     "slice",
 }
 # Filters that make an element of each character of a string, and methods that split one.
-_OF_CHARACTERS = _OF_ALL | {"groupby", "max", "min", "sort", "unique", "title", "wordcount"}
-_CUTS = {"split", "rsplit", "splitlines", "indent"}
+_CHARGED_PER_CHARACTER = _CHARGED_PER_ELEMENT | {
+    "groupby",
+    "max",
+    "min",
+    "sort",
+    "unique",
+    "title",
+    "wordcount",
+}
+_SPLITTERS = {"split", "rsplit", "splitlines", "indent"}
 # Methods and filters whose result size is given by an integer argument.
 _SIZED = {"batch", "center", "indent", "ljust", "rjust", "slice", "zfill"}
 # Formats with a width or precision above 9,999, or one taken from an argument: for % and format.
@@ -96,7 +104,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
             left, right = right, left
         if isinstance(left, int) and isinstance(right, int):
             bits = left.bit_length() * (right if operator == "**" else 1)
-            if operator in ("*", "**") and bits + right.bit_length() > MOST_BITS:
+            if operator in ("*", "**") and bits + right.bit_length() > MAX_BITS:
                 raise TooMuchError
         elif operator == "*" and isinstance(right, int):
             work = length(left) * max(right, 1)
@@ -114,7 +122,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         method = getattr(__obj, "__wrapped__", __obj)  # unwraps the sandbox's str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
-            args = tuple(_listed(x) for x in args)
+            args = tuple(_as_list(x) for x in args)
             _spend_on_text(budget, method.__name__, owner, (*args, *kwargs.values()))
         elif isinstance(owner, list | tuple):
             budget.read(owner)  # its elements are compared
@@ -123,7 +131,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return budget.made(super().call(__context, __obj, *args, **kwargs))
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     """Returns an iterator's elements as a list, which has a size; other values unchanged."""
     return list(_counted(value)) if isinstance(value, Iterator) else value
 
@@ -151,10 +159,10 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
     """Charges a string method or filter, whose time may be the product of two lengths."""
     texts = [x for x in args if isinstance(x, str)]
     work = len(text) * (1 + lengths(texts) // 256)
-    if name in _CUTS:
+    if name in _SPLITTERS:
         at = "\n" if name in ("indent", "splitlines") else texts[0] if texts else ""
         work += STEP * text.count(at)
-    elif name in _OF_CHARACTERS:
+    elif name in _CHARGED_PER_CHARACTER:
         work += STEP * len(text)
     if name in _SIZED:
         lines = 1 + text.count("\n") if name == "indent" else 1
@@ -169,22 +177,24 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
     budget.spend(work)
 
 
-def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a Jinja filter so that its input and result are charged."""
     first = int(hasattr(function, "jinja_pass_arg"))  # skips environment or context
 
     @wraps(function)
     def filtered(*args: Any, **kwargs: Any) -> Any:
         budget = _budget.get()
-        given = [_listed(x) for x in args[first:]]
+        given = [_as_list(x) for x in args[first:]]
         options = [*given[1:], *kwargs.values()]
         budget.spend(STEP + lengths(options))
-        if name not in _OF_ONE:
-            budget.spend(lengths(given[:1]) if name in _OF_ALL else budget.size(given[:1]))
+        if name not in _CHARGED_ONCE:
+            budget.spend(
+                lengths(given[:1]) if name in _CHARGED_PER_ELEMENT else budget.size(given[:1])
+            )
         if name == "join":
             between = next((x for x in options if isinstance(x, str)), "")
             _spend_on_text(budget, name, between, given[:1])
-        elif name == "round" and any(isinstance(x, int) and abs(x) > MOST_DEPTH for x in options):
+        elif name == "round" and any(isinstance(x, int) and abs(x) > MAX_DEPTH for x in options):
             raise TooMuchError
         else:
             text = given[0] if given and isinstance(given[0], str) else ""
@@ -194,7 +204,7 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
-def _paid_test(function: Callable[..., Any]) -> Callable[..., Any]:
+def _charged_test(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a Jinja test so that the values it may compare are charged."""
     first = int(hasattr(function, "jinja_pass_arg"))
 
@@ -232,17 +242,17 @@ def _joined(parts: Iterable[object]) -> str:
     return "".join(map(str, values))
 
 
-def _static(characters: int) -> str:
+def _charge_text(characters: int) -> str:
     _budget.get().spend(characters)
     return ""
 
 
 @jinja2.pass_context  # keeps Jinja from evaluating it at compile time
-def _put_out(context: Context, value: Any) -> Any:
+def _charge_output(context: Context, value: Any) -> Any:
     return _budget.get().read(value)
 
 
-def _read(value: Any) -> Any:
+def _charge_read(value: Any) -> Any:
     return _budget.get().read(value)
 
 
@@ -256,7 +266,7 @@ class _Instrument(NodeTransformer):
         """Raises TooMuchError for deeply nested statements: their compile time grows fast."""
         is_block = isinstance(node, nodes.Stmt)
         self._level += is_block
-        if self._level > _MOST_BLOCKS:
+        if self._level > _MAX_BLOCK_DEPTH:
             raise TooMuchError
         made = super().visit(node, *args, **kwargs)
         self._level -= is_block
@@ -323,10 +333,10 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_said")
+        call = self.call_method("_render_body")
         return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
-    def _said(self, caller: Macro) -> str:
+    def _render_body(self, caller: Macro) -> str:
         return caller()
 
 
@@ -377,14 +387,19 @@ def _environment() -> _BoundedEnvironment:
         lstrip_blocks=True,
         extensions=[_Generation, loopcontrols],
         optimized=False,  # no constant folding: nothing is computed before there is a budget
-        finalize=_put_out,
+        finalize=_charge_output,
     )
     kept = {name: f for name, f in made.filters.items() if name not in _REFUSED_FILTERS}
-    made.filters = {name: _guarded(name, function) for name, function in kept.items()}
-    made.filters |= {"tojson": _to_json, _JOINED: _joined, _COUNTED: _counted, _STATIC: _static}
-    made.filters |= {_READ: _read, _MADE: lambda value: _budget.get().made(value)}
+    made.filters = {name: _charged_filter(name, function) for name, function in kept.items()}
+    made.filters |= {
+        "tojson": _to_json,
+        _JOINED: _joined,
+        _COUNTED: _counted,
+        _STATIC: _charge_text,
+    }
+    made.filters |= {_READ: _charge_read, _MADE: lambda value: _budget.get().made(value)}
     tests: dict[str, Any] = made.tests
-    made.tests = {name: _paid_test(function) for name, function in tests.items()}
+    made.tests = {name: _charged_test(function) for name, function in tests.items()}
     del made.globals["lipsum"]
     made.globals |= {
         "dict": _TemplateDict(),
@@ -402,7 +417,7 @@ def compile_template(source: str) -> jinja2.Template:
         TooMuchError: The source is too long or nested too deep.
         TemplateSyntaxError: The source is not a valid template.
     """
-    if len(source) > MOST_SOURCE:
+    if len(source) > MAX_SOURCE_CHARS:
         raise TooMuchError
     environment = _environment()
     try:

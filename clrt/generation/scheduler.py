@@ -38,10 +38,10 @@ class Scheduler:
         self.engine = engine
         self.speculation = SpeculativeDecoder(engine.context, drafter)
         self._steps = AnswerSteps(engine, self.speculation)
-        self._most = sequences
-        # The holder of `_driving` may use the engine. `end` never blocks on it, because the garbage
-        # collector may call `end` in any thread.
-        self._driving, self._bulk = Turns(), Turns()
+        self._max_running = sequences
+        # The holder of `_engine_lock` may use the engine. `end` never blocks on it, because the
+        # garbage collector may call `end` in any thread.
+        self._engine_lock, self._bulk_lock = Turns(), Turns()
         # The call that keeps sequences open between its `exclusive` calls, if any.
         self._holder: ActiveCall | None = None
         # All generations that were added and have not ended. Each is also in `_waiting` or
@@ -52,7 +52,7 @@ class Scheduler:
         self._running: list[GenerationState] = []
         # Whether the cache is full: nothing is started until a generation or `bulk` call ends.
         self._full = False
-        self._closed = self._freed = False
+        self._closed_error = self._freed = False
 
     def add(self, answers: Sequence[GenerationState]) -> None:
         """Queues generations, each of which has its reader; calls of `wait` then run them.
@@ -69,18 +69,18 @@ class Scheduler:
         call = ActiveCall()
         try:
             while len(answer.pieces) <= pieces and answer.reason is None:
-                ticket = self._driving.enter()
-                if not self._driving.try_take(call):
+                ticket = self._engine_lock.enter()
+                if not self._engine_lock.try_take(call):
                     ticket.acquire(timeout=LOOK_S)
                     continue
                 try:
-                    self._mend()
-                    runs = answer.reason is not None or self._advance()
+                    self._recover()
+                    runs = answer.reason is not None or self._run_step()
                 except ClrtError:
-                    self._let_go()
+                    self._release_engine()
                     raise
-                self._let_go()
-                ticket = self._driving.enter()
+                self._release_engine()
+                ticket = self._engine_lock.enter()
                 if not runs and self._full:
                     ticket.acquire(timeout=LOOK_S)
         finally:
@@ -90,7 +90,7 @@ class Scheduler:
         """Ends a generation, whatever its state, without waiting for the engine."""
         if answer.reason is None:
             answer.reason = reason
-        self._tidy()
+        self._free_ended()
 
     def exclusive(self, work: Callable[[DecoderEngine], T]) -> T:
         """Returns `work(engine)`, called while no step runs.
@@ -100,15 +100,15 @@ class Scheduler:
         """
         call = ActiveCall()
         try:
-            self._driving.take(call)
+            self._engine_lock.take(call)
             try:
-                self._mend()
+                self._recover()
                 self._check_open()
                 found = work(self.engine)
             except ClrtError:
-                self._let_go()
+                self._release_engine()
                 raise
-            self._let_go()
+            self._release_engine()
             return found
         finally:
             call.end()
@@ -120,7 +120,7 @@ class Scheduler:
         """
         call = ActiveCall()
         try:
-            self._bulk.take(call)
+            self._bulk_lock.take(call)
             self._holder = call
             try:
                 found = work()
@@ -135,8 +135,8 @@ class Scheduler:
     def _end_bulk(self) -> None:
         self._holder = None
         self._full = False
-        self._bulk.give_back()
-        self._driving.wake()
+        self._bulk_lock.give_back()
+        self._engine_lock.wake()
 
     def with_room(self, call: Callable[[], T]) -> T:
         """Returns `call()`, made within `exclusive`; preempts running generations if memory is
@@ -151,61 +151,61 @@ class Scheduler:
             except OutOfMemoryError:
                 if not self._running:
                     raise
-                self._postpone()
+                self._preempt()
 
     def close(self) -> None:
         """Ends all generations and frees the device memory."""
         if self._freed:
             return
-        self._closed = True
+        self._closed_error = True
         for answer in tuple(self._answers):
-            answer.error = answer.error or _closed()
+            answer.error = answer.error or _closed_error()
             answer.reason = answer.reason or "cancelled"
         call = ActiveCall()
         try:
-            self._driving.take(call)
+            self._engine_lock.take(call)
             self.speculation.close()
             self.engine.close_model()
             self._freed = True
-            self._let_go()
+            self._release_engine()
         finally:
             call.end()
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise _closed()
+        if self._closed_error:
+            raise _closed_error()
 
-    def _let_go(self) -> None:
-        self._driving.give_back()
-        self._tidy()
+    def _release_engine(self) -> None:
+        self._engine_lock.give_back()
+        self._free_ended()
 
-    def _tidy(self) -> None:
+    def _free_ended(self) -> None:
         """Frees the sequences of ended generations, unless another thread holds the engine: it does
         so when it releases the engine.
         """
         call = ActiveCall()
         try:
-            while any(a.reason is not None for a in tuple(self._running)) or self._is_torn:
-                if not self._driving.try_take(call):
+            while any(a.reason is not None for a in tuple(self._running)) or self._is_interrupted:
+                if not self._engine_lock.try_take(call):
                     return
-                self._mend()
-                self._clear()
-                self._driving.give_back()
+                self._recover()
+                self._close_ended()
+                self._engine_lock.give_back()
         finally:
             call.end()
 
     @property
-    def _is_torn(self) -> bool:
+    def _is_interrupted(self) -> bool:
         """Whether an exception interrupted a call that held the engine or kept sequences open."""
         held = self._holder is not None and self._holder.is_over
-        return held or self._driving.is_left
+        return held or self._engine_lock.is_left
 
-    def _mend(self) -> None:
+    def _recover(self) -> None:
         """Recovers from an interrupted call: resets the engine and requeues all generations, each
         after its last token whose text is complete.
         """
         held = self._holder is not None and self._holder.is_over
-        if not held and not self._driving.is_torn:
+        if not held and not self._engine_lock.is_torn:
             return
         kept = []
         if self._holder is not None and not held:
@@ -223,17 +223,17 @@ class Scheduler:
         self._full = False
         if held:
             self._holder = None
-        self._driving.is_torn = False
+        self._engine_lock.is_torn = False
 
-    def _advance(self) -> bool:
+    def _run_step(self) -> bool:
         """Runs one step: the next tokens of each generation, and prompt tokens up to the step
         limit.
 
         Returns:
             Whether anything ran.
         """
-        self._clear()
-        self._start()
+        self._close_ended()
+        self._start_waiting()
         try:
             guesses = self.speculation.guess(self._running)
         except ClrtError as error:  # from the draft model
@@ -247,10 +247,10 @@ class Scheduler:
         try:
             return self._steps.step(self._running, {})
         except OutOfMemoryError as error:
-            self._make_way(error)
+            self._handle_out_of_memory(error)
             return True
 
-    def _start(self) -> None:
+    def _start_waiting(self) -> None:
         """Starts queued generations while capacity remains.
 
         Skips those that share a prompt prefix with a running generation that still computes it:
@@ -258,12 +258,12 @@ class Scheduler:
         they reuse its pages.
         """
         later: list[GenerationState] = []
-        while self._waiting and len(self._running) < self._most and not self._full:
+        while self._waiting and len(self._running) < self._max_running and not self._full:
             answer = self._waiting.popleft()
             if answer.has_ended:
                 self._answers.pop(answer, None)
                 continue
-            if any(_computes_for(other, answer) for other in self._running):
+            if any(_computes_prefix_of(other, answer) for other in self._running):
                 later.append(answer)
                 continue
             try:
@@ -278,16 +278,16 @@ class Scheduler:
             self._running.append(answer)
         self._waiting.extendleft(reversed(later))
 
-    def _make_way(self, error: OutOfMemoryError) -> None:
+    def _handle_out_of_memory(self, error: OutOfMemoryError) -> None:
         """Handles a step that ran out of memory: preempts the newest generation, or fails the only
         one.
         """
         if len(self._running) == 1 and self._holder is None:
             fail(self._running, error)
         else:
-            self._postpone()
+            self._preempt()
 
-    def _postpone(self) -> None:
+    def _preempt(self) -> None:
         """Preempts the generation started last: frees its pages and requeues it at the front."""
         last = self._running.pop()
         self.engine.close(sequence_of(last))
@@ -296,7 +296,7 @@ class Scheduler:
         self._waiting.appendleft(last)
         self._full = True
 
-    def _clear(self) -> None:
+    def _close_ended(self) -> None:
         """Frees the sequences of ended generations."""
         for answer in [a for a in self._running if a.has_ended]:
             self._running.remove(answer)
@@ -332,7 +332,7 @@ def open_text(
         engine.release(read)
 
 
-def _computes_for(running: GenerationState, waiting: GenerationState) -> bool:
+def _computes_prefix_of(running: GenerationState, waiting: GenerationState) -> bool:
     """Whether `running` is about to compute a page that the prompt of `waiting` shares."""
     done = sequence_of(running).done
     if running.source is not waiting.source:
@@ -343,5 +343,5 @@ def _computes_for(running: GenerationState, waiting: GenerationState) -> bool:
     return len(waiting.prompt) > end and waiting.prompt[:end] == running.prompt[:end]
 
 
-def _closed() -> InputError:
+def _closed_error() -> InputError:
     return InputError("The generator is closed; make it again to use it.")

@@ -28,10 +28,10 @@ Progress: TypeAlias = Callable[[int, int], object]
 """Callback with the number of finished tokens and of all tokens."""
 
 # Maximum number of logits computed per step, which bounds memory.
-_MOST_LOGITS = 16 << 20
-_FEWEST_TOKENS = 16
+_MAX_LOGITS = 16 << 20
+_MIN_TOKENS = 16
 # Maximum number of texts in an encoder batch.
-_TEXTS_AT_ONCE = 32
+_MAX_ENCODER_BATCH = 32
 POOLINGS = ("mean", "last")
 LLAMA_CPP = "llama.cpp"  # value of `compare` for llama.cpp's definition of perplexity
 
@@ -66,7 +66,7 @@ def log_likelihoods(
 
     found = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
     wanted = [k for k, part in enumerate(found) if len(part)]
-    most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
+    most = clamp(_MAX_LOGITS // vocabulary, _MIN_TOKENS, CHUNK)
     # The last token predicts nothing, but counts in the length of its text.
     given = [
         texts[k]._replace(tokens=texts[k].tokens[:-1], length=len(texts[k].tokens)) for k in wanted
@@ -225,7 +225,7 @@ def embeddings(
     if pooling not in POOLINGS:
         raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
     if model.decoder.encoder is not None:
-        return _source_embeddings(scheduler, texts, pooling)
+        return _encoder_embeddings(scheduler, texts, pooling)
     sums = np.zeros((len(texts), model.decoder.hidden), np.float64)
     given = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
     sampler = TokenSampler(Sampling(), model.vocabulary, seed=0)
@@ -245,14 +245,14 @@ def _states_of(
     return scheduler.with_room(partial(engine.states, texts))
 
 
-def _source_embeddings(
+def _encoder_embeddings(
     scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
 ) -> FloatArray:
     """Computes `embeddings` by the encoder."""
     found: list[FloatArray] = []
     # Between the batches the scheduler can run steps of generations.
-    for first in range(0, len(texts), _TEXTS_AT_ONCE):
-        batch = texts[first : first + _TEXTS_AT_ONCE]
+    for first in range(0, len(texts), _MAX_ENCODER_BATCH):
+        batch = texts[first : first + _MAX_ENCODER_BATCH]
         states = scheduler.exclusive(partial(_states_of, scheduler, batch))
         for rows in states:
             mean = rows.mean(axis=0, dtype=np.float64)

@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 # Larger steps are padded to a multiple of this, because each size has its own plan.
-_ROUNDED = 16
+_BUCKET = 16
 # Numbers of draft tokens per step. With the token before them they are sizes that suit kernels;
 # few sizes mean few plans, and sizes between them cost about as much as the next one.
 _COUNTS = (1, 3, 7, 15, 31, 47, 63)
-MOST_GUESSES = _COUNTS[-1]
+MAX_DRAFT_TOKENS = _COUNTS[-1]
 # Initial cost of one extra token relative to a one-token step; measured on CPUs.
-_USUAL_SHARE = 1 / 8
+_INITIAL_TOKEN_COST = 1 / 8
 # Weight of a new time in the moving average if it is longer; a shorter one replaces the average.
-_WEIGHT = 0.2
+_NEW_SAMPLE_WEIGHT = 0.2
 # Outlier clamp: a sample counts as at most this multiple of the expected time.
-_MOST_SURPRISE = 2.0
+_MAX_OUTLIER = 2.0
 # Prior acceptance rate, before any draft token was verified.
-_USUALLY_RIGHT = 0.7
+_PRIOR_ACCEPTANCE = 0.7
 # Decay factors of the statistics over all texts, slower than those of one text: per attempt, and
 # per step without one.
-_LONG_MEMORY, _SLOW_FADING = 0.97, 0.99
+_PRIOR_MEMORY, _PRIOR_FADING = 0.97, 0.99
 # Minimum speedup for which draft tokens are used: predicted times are not exact.
-_LEAST_GAIN = 1.05
+_MIN_SPEEDUP = 1.05
 # Decay per step of the counted draft cost while no draft tokens pay: its measurement may have been
 # disturbed, so drafting is tried again after a while.
-_EASING = 0.995
+_DISCOUNT_DECAY = 0.995
 
 
 def bucket_size(count: int) -> int:
     """Rounds a number of tokens or output rows up to its bucket size."""
-    return count if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
+    return count if count <= _BUCKET else -(-count // _BUCKET) * _BUCKET
 
 
 @dataclass
@@ -54,9 +54,9 @@ class StepTimeModel:
             self._planned.add(size)
             return
         expected = self.of(size)
-        seconds = min(seconds, _MOST_SURPRISE * expected) if expected else seconds
+        seconds = min(seconds, _MAX_OUTLIER * expected) if expected else seconds
         known = self._seconds.get(size, seconds)
-        self._seconds[size] = min(seconds, known + _WEIGHT * (seconds - known))
+        self._seconds[size] = min(seconds, known + _NEW_SAMPLE_WEIGHT * (seconds - known))
 
     def of(self, tokens: int) -> float:
         """Returns the predicted step time in seconds, interpolated between samples; 0 if none."""
@@ -66,7 +66,7 @@ class StepTimeModel:
         at = bisect_left(sizes, size)
         if at == len(sizes):
             low = sizes[-1]
-            share = _USUAL_SHARE / (1 + _USUAL_SHARE * (low - 1))
+            share = _INITIAL_TOKEN_COST / (1 + _INITIAL_TOKEN_COST * (low - 1))
             return self._seconds[low] * (1 + share * (size - low))
         high = sizes[at]
         if at == 0:
@@ -94,12 +94,12 @@ class AcceptanceRate:
     @classmethod
     def of_all(cls) -> AcceptanceRate:
         """Creates the acceptance rate over all texts."""
-        return cls(None, _LONG_MEMORY, _SLOW_FADING)
+        return cls(None, _PRIOR_MEMORY, _PRIOR_FADING)
 
     @property
     def share(self) -> float:
         """Estimated probability that a draft token is right if those before it are."""
-        usual = _USUALLY_RIGHT if self.prior is None else self.prior.share
+        usual = _PRIOR_ACCEPTANCE if self.prior is None else self.prior.share
         return (self._right + usual) / (self._tried + 1)
 
     def note(self, guessed: int, right: int) -> None:
@@ -153,7 +153,7 @@ class DraftBudget:
         if not costs.of(self.tokens):
             return 0
         before_s = costs.of(self.tokens) + self.draft_s
-        found, best = 0, _LEAST_GAIN * self.expected / before_s
+        found, best = 0, _MIN_SPEEDUP * self.expected / before_s
         for count in takewhile(lambda count: count <= most, _COUNTS):
             more_s = costs.of(self.tokens + count) + self.draft_s + count * draft_s - before_s
             rate = (self.expected + trust.worth(count)) / (before_s + costs.cost_discount * more_s)
@@ -165,6 +165,6 @@ class DraftBudget:
             self.expected += trust.worth(found)
             self.draft_s += found * draft_s
         else:
-            costs.cost_discount *= _EASING
+            costs.cost_discount *= _DISCOUNT_DECAY
             trust.pass_over()
         return found

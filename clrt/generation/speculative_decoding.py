@@ -12,11 +12,11 @@ from clrt.generation.speculation_policy import AcceptanceRate, DraftBudget, Step
 from clrt.ops.attention.page_layout import PAGE_TOKENS
 
 # Lookup matches of at least these lengths, in tokens, have acceptance rates of their own.
-_ALIKE = (3, 6)
+_MATCH_CLASSES = (3, 6)
 
 
 @dataclass(eq=False)
-class _GuessedText:
+class _DraftStatistics:
     """Statistics of draft tokens for a text.
 
     Attributes:
@@ -47,9 +47,9 @@ class SpeculativeDecoder:
         self.costs = StepTimeModel()
         self._context = context
         self._drafter = drafter
-        self._usual = [AcceptanceRate.of_all() for _ in range(len(_ALIKE) + 2)]
-        self._texts: dict[GenerationState, _GuessedText] = {}
-        self._without: set[GenerationState] = set()
+        self._usual = [AcceptanceRate.of_all() for _ in range(len(_MATCH_CLASSES) + 2)]
+        self._texts: dict[GenerationState, _DraftStatistics] = {}
+        self._disabled: set[GenerationState] = set()
 
     def guess(self, running: Sequence[GenerationState]) -> dict[GenerationState, list[int]]:
         """Proposes draft tokens for the next step; texts without any are left out.
@@ -57,10 +57,10 @@ class SpeculativeDecoder:
         Raises:
             ClrtError: A run of the draft model failed.
         """
-        asking = {a: n for a in running if (n := self._most(a))}
+        asking = {a: n for a in running if (n := self._max_drafts(a))}
         if not asking:
             return {}
-        step = DraftBudget(self.costs, sum(map(_left, running)), len(running))
+        step = DraftBudget(self.costs, sum(map(_pending_tokens, running)), len(running))
         found: dict[GenerationState, list[int]] = {}
         drafting: dict[GenerationState, int] = {}
         for answer, most in asking.items():
@@ -87,18 +87,18 @@ class SpeculativeDecoder:
     def stop(self, answer: GenerationState) -> None:
         """Disables draft tokens for a text."""
         self.forget(answer)
-        self._without.add(answer)
+        self._disabled.add(answer)
 
     def forget(self, answer: GenerationState) -> None:
         """Frees the state of a text."""
         self._texts.pop(answer, None)
-        self._without.discard(answer)
+        self._disabled.discard(answer)
         if self._drafter is not None:
             self._drafter.forget(answer)
 
     def reset(self) -> None:
         """Frees the state of all texts; works after an exception at any point."""
-        self._texts, self._without = {}, set()
+        self._texts, self._disabled = {}, set()
         if self._drafter is not None:
             self._drafter.reset()
 
@@ -107,20 +107,20 @@ class SpeculativeDecoder:
         if self._drafter is not None:
             self._drafter.close()
 
-    def _text_of(self, answer: GenerationState) -> _GuessedText:
+    def _text_of(self, answer: GenerationState) -> _DraftStatistics:
         if answer not in self._texts:
-            text = _GuessedText([AcceptanceRate(usual) for usual in self._usual])
+            text = _DraftStatistics([AcceptanceRate(usual) for usual in self._usual])
             if answer.source is not None and answer.source.ndim == 1:
                 text.index.extend(answer.source.tolist())
                 text.before = len(answer.source)
             self._texts[answer] = text
         return self._texts[answer]
 
-    def _most(self, answer: GenerationState) -> int:
+    def _max_drafts(self, answer: GenerationState) -> int:
         """Returns the maximum number of draft tokens for a text; 0 before its first token."""
         sampling, sequence = answer.sampler.sampling, answer.sequence
         drafted = sampling.draft_tokens if self._drafter is not None else 0
-        if sequence is None or not answer.tokens or answer in self._without:
+        if sequence is None or not answer.tokens or answer in self._disabled:
             return 0
         if sequence.all_left >= PAGE_TOKENS or answer.reason is not None:
             return 0
@@ -128,7 +128,7 @@ class SpeculativeDecoder:
         return max(min(max(sampling.lookup_tokens, drafted), room), 0)
 
     def _look_up(
-        self, answer: GenerationState, text: _GuessedText, most: int, step: DraftBudget
+        self, answer: GenerationState, text: _DraftStatistics, most: int, step: DraftBudget
     ) -> list[int]:
         """Returns draft tokens by prompt lookup; [] if there is no match or none pay."""
         most = min(answer.sampler.sampling.lookup_tokens, most)
@@ -139,9 +139,9 @@ class SpeculativeDecoder:
         guesses, alike = index.guess(most)
         if not guesses:
             return []
-        text.trust = text.trusts[sum(alike >= least for least in _ALIKE)]
+        text.trust = text.trusts[sum(alike >= least for least in _MATCH_CLASSES)]
         return guesses[: step.add(text.trust, most)]
 
 
-def _left(answer: GenerationState) -> int:
+def _pending_tokens(answer: GenerationState) -> int:
     return 0 if answer.sequence is None else answer.sequence.all_left

@@ -52,7 +52,7 @@ class AnswerSteps:
             found, row = self._run(running, turns, started), 0
             for turn in turns:
                 if found is not None and turn.part.samplers:
-                    self._take(turn, found, row)
+                    self._accept_tokens(turn, found, row)
                     row += len(turn.part.samplers)
             return True
         finally:
@@ -82,13 +82,13 @@ class AnswerSteps:
             raise
         except ClrtError as error:
             rows = [(t.answer, k) for t in turns for k in range(len(t.part.samplers))]
-            blamed = _blamed(error, rows)
+            blamed = _failed_row(error, rows)
             if blamed is None:
                 fail(running, error)
             elif blamed[1]:  # the row is after a draft token, which may be wrong
                 self._speculation.stop(blamed[0])
             else:
-                fail([blamed[0]], _no_token())
+                fail([blamed[0]], _no_token_error())
             return None
         if not reads:
             tokens = sum(turn.part.count for turn in turns)
@@ -130,7 +130,7 @@ class AnswerSteps:
             turns.append(ScheduledRequest(answer, ScheduledSequence(sequence, count, samplers)))
             sequence.guess(kept)
 
-    def _take(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
+    def _accept_tokens(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
         """Appends the tokens after the last token and after each accepted draft token."""
         answer, sequence = turn.answer, turn.part.sequence
         guesses = sequence.tokens[sequence.known :]
@@ -166,13 +166,13 @@ def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
         answer.reason = answer.reason or "cancelled"
 
 
-def _no_token() -> InputError:
+def _no_token_error() -> InputError:
     return InputError(
         "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
     )
 
 
-def _blamed(
+def _failed_row(
     error: ClrtError, rows: Sequence[tuple[GenerationState, int]]
 ) -> tuple[GenerationState, int] | None:
     """Returns the generation that a SampleTokens error is about, and its draft position.

@@ -41,14 +41,14 @@ class StopMatcher:
         # letter,
         # failure link, length of the prefix, and longest stop string that ends there.
         self._next: list[dict[str, int]] = [{}]
-        self._other = [0]
+        self._failure = [0]
         self._length = [0]
         self._match = [""]
         for text in strings:
             self._add(text)
         self._link()
         self._state = 0
-        self._held = ""
+        self._buffer = ""
 
     def push(self, text: str, token: int | None = None) -> str:
         """Adds a text chunk and returns the text that is certain to belong to the result.
@@ -61,7 +61,7 @@ class StopMatcher:
             return ""
         if token in self._tokens:
             self.matched = token
-            text, self._held = self._held + (text if self._include else ""), ""
+            text, self._buffer = self._buffer + (text if self._include else ""), ""
             return text
         if len(self._next) == 1:
             return text
@@ -69,23 +69,23 @@ class StopMatcher:
 
     def finish(self) -> str:
         """Returns the buffered text, if the text ended for another reason."""
-        rest, self._held, self._state = self._held, "", 0
+        rest, self._buffer, self._state = self._buffer, "", 0
         return rest
 
     def _scan(self, text: str) -> str:
         state = self._state
         for position, letter in enumerate(text, 1):
             while state and letter not in self._next[state]:
-                state = self._other[state]
+                state = self._failure[state]
             state = self._next[state].get(letter, 0)
             if match := self._match[state]:
-                whole = self._held + text[:position]
-                self.matched, self._held = match, ""
+                whole = self._buffer + text[:position]
+                self.matched, self._buffer = match, ""
                 return whole if self._include else whole.removesuffix(match)
         self._state = state
-        whole = self._held + text
+        whole = self._buffer + text
         certain = len(whole) - self._length[state]
-        self._held = whole[certain:]
+        self._buffer = whole[certain:]
         return whole[:certain]
 
     def _add(self, text: str) -> None:
@@ -94,7 +94,7 @@ class StopMatcher:
             if letter not in self._next[state]:
                 self._next[state][letter] = len(self._next)
                 self._next.append({})
-                self._other.append(0)
+                self._failure.append(0)
                 self._length.append(self._length[state] + 1)
                 self._match.append("")
             state = self._next[state][letter]
@@ -105,10 +105,10 @@ class StopMatcher:
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()
-            self._match[state] = self._match[state] or self._match[self._other[state]]
+            self._match[state] = self._match[state] or self._match[self._failure[state]]
             for letter, after in self._next[state].items():
-                other = self._other[state]
+                other = self._failure[state]
                 while other and letter not in self._next[other]:
-                    other = self._other[other]
-                self._other[after] = self._next[other].get(letter, 0)
+                    other = self._failure[other]
+                self._failure[after] = self._next[other].get(letter, 0)
                 queue.append(after)

@@ -33,8 +33,8 @@ class PieceReader:
         self._finish = finish
         self._ending = ending
         answer.reader = ref(self)
-        self._given = 0
-        self._settled = False
+        self._num_read = 0
+        self._is_finalized = False
         self._calls = CallReader(answer.calls) if answer.calls is not None else None
         self._result: GeneratedText | None = None
 
@@ -49,7 +49,7 @@ class PieceReader:
     @property
     def is_open(self) -> bool:
         """Whether more text may come."""
-        return not self._settled
+        return not self._is_finalized
 
     def cancel(self) -> None:
         """Ends generation without waiting; may be called from any thread."""
@@ -61,9 +61,9 @@ class PieceReader:
         Tool calls are not part of the chunks: the result has them.
         """
         calls, has_ended = self._calls, self._answer.reason is not None
-        while self._given < len(self._answer.pieces):
-            self._given += 1
-            piece = self._answer.pieces[self._given - 1]
+        while self._num_read < len(self._answer.pieces):
+            self._num_read += 1
+            piece = self._answer.pieces[self._num_read - 1]
             if calls is not None:
                 piece = calls.push(piece)
             if piece:
@@ -76,27 +76,27 @@ class PieceReader:
         Raises:
             ClrtError: Generation failed.
         """
-        if self._answer.reason is None or self._given < len(self._answer.pieces):
+        if self._answer.reason is None or self._num_read < len(self._answer.pieces):
             return False
         if self._calls is not None and self._calls.is_holding:
             return False
-        self._settle()
+        self._finalize()
         return True
 
-    def _settle(self) -> GeneratedText:
+    def _finalize(self) -> GeneratedText:
         """Returns the result of the ended generation; the first call runs the callback.
 
         Raises:
             ClrtError: Generation failed.
         """
         error = self._answer.error
-        if not self._settled:
+        if not self._is_finalized:
             if error is None and self._result is None:
                 self._result = self._finish(self._answer)
             ending, self._ending = self._ending, None
             if ending is not None:
                 ending(self._answer, self._result)
-            self._settled = True
+            self._is_finalized = True
         if error is not None:
             raise error
         assert self._result is not None
@@ -105,10 +105,10 @@ class PieceReader:
     def _close(self) -> None:
         """Ends generation now and drops chunks not yet read."""
         self.cancel()
-        self._given = len(self._answer.pieces)
+        self._num_read = len(self._answer.pieces)
         self._calls = None
         with suppress(ClrtError):
-            self._settle()
+            self._finalize()
 
 
 class GeneratedStream(PieceReader, Iterator[str]):
@@ -126,7 +126,7 @@ class GeneratedStream(PieceReader, Iterator[str]):
         while not (piece := self._next()):
             if self._has_ended():
                 raise StopIteration
-            self._scheduler.wait(self._answer, self._given)
+            self._scheduler.wait(self._answer, self._num_read)
         return piece
 
     def __enter__(self) -> GeneratedStream:
@@ -148,4 +148,4 @@ class GeneratedStream(PieceReader, Iterator[str]):
         """
         while self._answer.reason is None:
             self._scheduler.wait(self._answer, len(self._answer.pieces))
-        return self._settle()
+        return self._finalize()

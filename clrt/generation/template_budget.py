@@ -9,10 +9,10 @@ from typing import Any
 
 _WORK = 16 << 20
 _WORK_PER_INPUT = 64
-_MOST_SECONDS = 10.0
-MOST_DEPTH = 100
+_MAX_SECONDS = 10.0
+MAX_DEPTH = 100
 """Maximum nesting depth of lists and mappings."""
-MOST_BITS = 4096
+MAX_BITS = 4096
 """Maximum size of an integer, in bits."""
 STEP = 32
 """Cost of a loop iteration, a call or an element, in characters."""
@@ -30,11 +30,11 @@ class Budget:
     """
 
     def __init__(self, inputs: object) -> None:
-        self._known: dict[int, tuple[object, int, int]] = {}
-        self._most = 1 << 62
-        self._most = _WORK + _WORK_PER_INPUT * self.measure(inputs)[0]
-        self._left = self._most
-        self._end = time.monotonic() + _MOST_SECONDS
+        self._sizes: dict[int, tuple[object, int, int]] = {}
+        self._total = 1 << 62
+        self._total = _WORK + _WORK_PER_INPUT * self.measure(inputs)[0]
+        self._remaining = self._total
+        self._end = time.monotonic() + _MAX_SECONDS
 
     def spend(self, work: int) -> None:
         """Charges `work` characters.
@@ -42,8 +42,8 @@ class Budget:
         Raises:
             TooMuchError: The budget or the time is exceeded.
         """
-        self._left -= max(work, 0) + 1
-        if self._left < 0 or time.monotonic() > self._end:
+        self._remaining -= max(work, 0) + 1
+        if self._remaining < 0 or time.monotonic() > self._end:
             raise TooMuchError
 
     def made(self, value: Any) -> Any:
@@ -82,24 +82,24 @@ class Budget:
         if isinstance(value, str | bytes):
             return len(value) + 1, 0
         if isinstance(value, int):
-            if value.bit_length() > MOST_BITS:
+            if value.bit_length() > MAX_BITS:
                 raise TooMuchError
             return 1 + value.bit_length() // 3, 0
         if not isinstance(value, list | tuple | Mapping | AbstractSet) and not _is_view(value):
             return 1, 0
-        known = self._known.get(id(value))
+        known = self._sizes.get(id(value))
         if known is not None:
             return known[1:]
-        if level > MOST_DEPTH:
+        if level > MAX_DEPTH:
             raise TooMuchError
         held = (x for pair in value.items() for x in pair) if isinstance(value, Mapping) else value
         total, depth = 1, 0
         for one in held:  # type: ignore[attr-defined]
             size, inner = self.measure(one, level + 1)
             total, depth = total + size, max(depth, inner + 1)
-            if total > self._most or depth > MOST_DEPTH:
+            if total > self._total or depth > MAX_DEPTH:
                 raise TooMuchError
-        self._known[id(value)] = value, total, depth
+        self._sizes[id(value)] = value, total, depth
         return total, depth
 
 

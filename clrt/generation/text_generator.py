@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clrt.generation.async_streaming import AsyncGeneratedStream
     from clrt.generation.request import GenerateOptions
 
-_MOST_SEQUENCES = 1 << 16
+_MAX_SEQUENCES = 1 << 16
 
 
 class TextGenerator(TextMeasures):
@@ -82,7 +82,7 @@ class TextGenerator(TextMeasures):
         memory_limit: int | str | None = None,
     ) -> None:
         started = time.perf_counter()
-        sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
+        sequences = whole_number("sequences", sequences, _MAX_SEQUENCES)
         if not isinstance(source, str | Path):
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         named = named_adapters(lora)

@@ -16,7 +16,7 @@ from clrt.errors import UnsupportedError
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BAD = "\ufffd"
 # Replacements of WordPiece's decoder with `cleanup`, in this order.
-_TIDIED = (
+_WORDPIECE_CLEANUP = (
     *((f" {c}", c) for c in ".?!,"),
     (" ' ", "'"),
     (" n't", "n't"),
@@ -129,7 +129,7 @@ class WordParts:
             is_part = piece.startswith(self._prefix)
             piece = piece.replace(self._prefix, "", 1) if is_part else f" {piece}"
         self._first = False
-        for old, new in _TIDIED if self._tidies else ():
+        for old, new in _WORDPIECE_CLEANUP if self._tidies else ():
             piece = piece.replace(old, new)
         return [piece]
 
@@ -173,19 +173,19 @@ class Stripped:
 
     def __init__(self, letter: str, start: int, stop: int, whole: bool) -> None:
         self._letter = letter
-        self._start = self._left = start
+        self._start = self._remaining = start
         self._stop = stop
         self._whole = whole
         self._tail = ""
 
     def feed(self, piece: str) -> list[str]:
         if not self._whole:
-            self._left = self._start
-        while self._left and piece:
+            self._remaining = self._start
+        while self._remaining and piece:
             if piece[0] != self._letter:
-                self._left = 0
+                self._remaining = 0
                 break
-            piece, self._left = piece[1:], self._left - 1
+            piece, self._remaining = piece[1:], self._remaining - 1
         if not self._whole:
             return [self._cut(piece)]
         piece = self._tail + piece

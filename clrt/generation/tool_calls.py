@@ -22,7 +22,7 @@ _NAMES, _ARGUMENTS, _IDS = (
 # Ids that all templates accept: Mistral's requires exactly this form.
 _ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
 # Separators between and around JSON calls.
-_BETWEEN = re.compile(r"[\s;,]*")
+_SEPARATORS = re.compile(r"[\s;,]*")
 _PARTS = re.compile(r"<｜tool▁call▁(?:begin|end)｜>")
 # A function name before JSON arguments: Mistral since 2025, and DeepSeek.
 _NAMED = re.compile(
@@ -96,7 +96,7 @@ class ExpectedCalls:
         # Without an end marker a section runs to the next start marker.
         each = [body] if self.format.end else body.split(self.format.start)
         for text in (text for part in each for text in _PARTS.split(part) if text.strip()):
-            calls = self._functions(text) or _named(text) or _from_json(text)
+            calls = self._functions(text) or _parse_named(text) or _parse_json(text)
             if not calls:
                 return []
             found += calls
@@ -109,7 +109,7 @@ class ExpectedCalls:
         found, at = [], 0
         while match := _FUNCTION.match(text, at):
             name, inner, at = match["name"], match["inner"], match.end()
-            if (whole := _only(inner)) is not None:
+            if (whole := _json_object(inner)) is not None:
                 found.append(ToolCall(name, whole))
                 continue
             arguments: dict[str, Any] = {}
@@ -128,7 +128,7 @@ class ExpectedCalls:
         schema = self.tools.get(function, {}).get(parameter["name"])
         kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
         is_text = "string" in (kind if isinstance(kind, list | tuple) else [kind])
-        values = [] if is_text else _values(text)
+        values = [] if is_text else _json_values(text)
         return values[0] if len(values) == 1 else text
 
 
@@ -145,7 +145,7 @@ class CallReader:
     def __init__(self, expected: ExpectedCalls) -> None:
         self.calls: list[ToolCall] = []
         self._expected, self._format = expected, expected.format
-        self._held = ""
+        self._buffer = ""
         # Offset in the buffer from which to search for the end marker; None outside a call section.
         self._searched: int | None = None
         self._is_first = expected.format.is_bare
@@ -154,13 +154,13 @@ class CallReader:
     @property
     def is_holding(self) -> bool:
         """Whether text is buffered."""
-        return bool(self._held)
+        return bool(self._buffer)
 
     def push(self, text: str) -> str:
         """Adds a text chunk and returns the text that is certain not to belong to a call."""
-        self._held += text
+        self._buffer += text
         shown = []
-        while self._held:
+        while self._buffer:
             if self._searched is None:
                 shown.append(self._plain())
             part = None if self._searched is None else self._call()
@@ -171,7 +171,7 @@ class CallReader:
 
     def finish(self) -> str:
         """Returns the buffered text that is not a call, after the last chunk."""
-        held, self._held = self._held, ""
+        held, self._buffer = self._buffer, ""
         if self._searched is None:
             return held.lstrip() if self._skips else held
         self._searched = None
@@ -180,7 +180,7 @@ class CallReader:
     def _plain(self) -> str:
         """Removes from the buffer and returns the text before a start marker or a prefix of one."""
         if self._skips or self._is_first:
-            rest = self._held.lstrip()
+            rest = self._buffer.lstrip()
             if not rest:
                 return ""
             if self._is_first and rest[0] in "{[":
@@ -188,16 +188,16 @@ class CallReader:
                 return ""
             self._is_first = False
             if self._skips:
-                self._held, self._skips = rest, False
+                self._buffer, self._skips = rest, False
         start = self._format.start
-        at = self._held.find(start)
+        at = self._buffer.find(start)
         if at >= 0:
             self._searched = len(start)
         else:
-            most = min(len(start) - 1, len(self._held))
-            kept = next((n for n in range(most, 0, -1) if self._held.endswith(start[:n])), 0)
-            at = len(self._held) - kept
-        shown, self._held = self._held[:at], self._held[at:]
+            most = min(len(start) - 1, len(self._buffer))
+            kept = next((n for n in range(most, 0, -1) if self._buffer.endswith(start[:n])), 0)
+            at = len(self._buffer) - kept
+        shown, self._buffer = self._buffer[:at], self._buffer[at:]
         return shown
 
     def _call(self) -> str | None:
@@ -206,11 +206,11 @@ class CallReader:
         None if the end marker has not come yet.
         """
         end, searched = self._format.end, self._searched or 0
-        at = self._held.find(end, searched) if end else -1
+        at = self._buffer.find(end, searched) if end else -1
         if at < 0:
-            self._searched = max(searched, len(self._held) - len(end) + 1)
+            self._searched = max(searched, len(self._buffer) - len(end) + 1)
             return None
-        held, self._held = self._held[: at + len(end)], self._held[at + len(end) :]
+        held, self._buffer = self._buffer[: at + len(end)], self._buffer[at + len(end) :]
         self._searched = None
         return self._read(held, at)
 
@@ -264,26 +264,26 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
 
 
-def _values(text: str) -> list[Any]:
+def _json_values(text: str) -> list[Any]:
     """Parses consecutive JSON values, such as several calls; [] if any is invalid."""
     text = text.strip()
     if text.startswith("```"):
         text = text.removeprefix("```").removeprefix("json").removesuffix("```")
     found = []
-    at = _end(_BETWEEN, text, 0)
+    at = _end(_SEPARATORS, text, 0)
     while at < len(text):
         try:
             value, at = _DECODER.raw_decode(text, at)
             found.append(plain_data(value, "A call"))
         except (ValueError, RecursionError, InputError):
             return []
-        at = _end(_BETWEEN, text, at)
+        at = _end(_SEPARATORS, text, at)
     return found
 
 
-def _only(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> dict[str, Any] | None:
     """Parses text that is one JSON object; None if it is anything else."""
-    values = _values(text)
+    values = _json_values(text)
     return values[0] if len(values) == 1 and isinstance(values[0], dict) else None
 
 
@@ -292,9 +292,9 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def _from_json(text: str) -> list[ToolCall]:
+def _parse_json(text: str) -> list[ToolCall]:
     """Parses calls written as JSON objects or lists of them; [] if any is not a call."""
-    values = _values(text)
+    values = _json_values(text)
     if len(values) == 1 and isinstance(values[0], list):
         (values,) = values
     found = [_call(value) for value in values]
@@ -308,7 +308,7 @@ def _call(value: object) -> ToolCall | None:
     inner = inner if isinstance(inner, dict) else value
     name, arguments = _first(inner, _NAMES), _first(inner, _ARGUMENTS)
     if isinstance(arguments, str):
-        arguments = _only(arguments)
+        arguments = _json_object(arguments)
     id_ = _first(value, _IDS)
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         return None
@@ -319,10 +319,10 @@ def _first(value: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((value[name] for name in names if name in value), None)
 
 
-def _named(text: str) -> list[ToolCall]:
+def _parse_named(text: str) -> list[ToolCall]:
     """Parses a call whose name precedes its JSON arguments; [] if it has another form."""
     match = _NAMED.fullmatch(text)
     if match is None:
         return []
-    arguments = _only(match["json"])
+    arguments = _json_object(match["json"])
     return [ToolCall(match["name"], arguments, match["id"] or "")] if arguments is not None else []

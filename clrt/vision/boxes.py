@@ -22,7 +22,7 @@ _BY_MODEL = {"detr": _SOFTMAX, "table-transformer": _SOFTMAX, "yolos": _SOFTMAX,
              "rt_detr": 0, "rt_detr_v2": 0, "d_fine": 0, "deimv2": 0, "rf_detr": 0}  # fmt: skip
 _BOXES = ("detect", "segment", "pose")
 # Tolerance of scores beyond 0 and 1, for rounding in half precision.
-_ROUNDING = 0.01
+_SCORE_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class BoxHead:
         relative = self.export is not None and self.export.is_rtdetr
         wide = None if self.classes is None else 4 + self.classes + self.extra
         if self._is_suppressed(rows.shape, wide, relative):
-            return self._finished(rows)
+            return self._decode_suppressed(rows)
         if relative and self.classes is not None and rows.shape[1] == wide:
             queries, classes = np.divmod(
                 np.argsort(-rows[:, 4:wide], axis=None, kind="stable")[: len(rows)], self.classes
@@ -145,7 +145,7 @@ class BoxHead:
             return np.ascontiguousarray(rows[:, :4]), self._checked(scores.T)
         guessed = wide is None and 4 + self.extra < len(rows) <= rows.shape[1]
         if relative or not (guessed or len(rows) == wide):
-            raise self._unknown(rows.shape)
+            raise self._unsupported(rows.shape)
         scores = rows[4 : len(rows) - self.extra]
         return np.ascontiguousarray(rows[:4].T), self._checked(scores)
 
@@ -162,7 +162,7 @@ class BoxHead:
         told = None if self.export is None else self.export.suppressed
         fits = shape[1] == 6 + self.extra
         if told and not fits:
-            raise self._unknown(shape)
+            raise self._unsupported(shape)
         if told or relative:  # RT-DETR exports before 2026 have the scores of all classes
             return bool(told)
         return fits and not (told is False and shape[0] == wide)
@@ -172,36 +172,39 @@ class BoxHead:
         own = self.export is not None and self.export.task == ""
         return own and self.classes is not None and shape[1] == 5 + self.classes + self.extra
 
-    def _finished(self, rows: Array) -> Things:
+    def _decode_suppressed(self, rows: Array) -> Things:
         scores, classes = self._checked(rows[:, 4]), rows[:, 5]
         known = (classes == np.rint(classes)) & (classes >= 0) & (classes < (self.classes or 1e6))
         if not known.all():
             raise UnsupportedError(
                 f"'{self.output}' has rows of {rows.shape[1]}, as heads have that drop overlapping "
                 f"boxes, and the class {classes[~known][0]:.4g} in one, which is none; "
-                f"{self._found()}"
+                f"{self._metadata_hint()}"
             )
         relative = self.export is not None and self.export.is_rtdetr
         boxes = as_corners(rows[:, :4]) if relative else rows[:, :4]
         return Things(boxes, classes.astype(np.int64), scores, relative)
 
     def _checked(self, scores: Array) -> Array:
-        if scores.size and not -_ROUNDING <= scores.min() <= scores.max() <= 1 + _ROUNDING:
+        if (
+            scores.size
+            and not -_SCORE_TOLERANCE <= scores.min() <= scores.max() <= 1 + _SCORE_TOLERANCE
+        ):
             raise UnsupportedError(
                 f"'{self.output}' has {scores.min():.4g} to {scores.max():.4g} where a detector "
-                f"has scores, which are within 0..1; {self._found()}"
+                f"has scores, which are within 0..1; {self._metadata_hint()}"
             )
         return scores
 
-    def _unknown(self, shape: tuple[int, ...]) -> UnsupportedError:
+    def _unsupported(self, shape: tuple[int, ...]) -> UnsupportedError:
         classes = "an unknown number of" if self.classes is None else self.classes
         return UnsupportedError(
             f"'{self.output}' is {list(shape)} per image, which is no head known here with "
             f"{classes} classes and {self.extra} more numbers per box: [4 + classes + more, "
-            f"anchors], or [boxes, 6 + more] without overlaps; {self._found()}"
+            f"anchors], or [boxes, 6 + more] without overlaps; {self._metadata_hint()}"
         )
 
-    def _found(self) -> str:
+    def _metadata_hint(self) -> str:
         if self.export is None:
             return "the file has no metadata of Ultralytics; pass labels= with all names."
         return f"its metadata has the task {self.export.task!r} and {len(self.export.names)} names."

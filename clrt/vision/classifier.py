@@ -46,7 +46,7 @@ class Classifier(ImageModel):
     Source: transformers' ImageClassificationPipeline.
     """
 
-    def _settle(self) -> None:
+    def _resolve_outputs(self) -> None:
         check_task(self.export, "Classifier", ("classify",))
         self._logits = self._output(("logits", "output"), 2, "classes, [images, classes]")
         self._problem = self.config.get("problem_type")
@@ -56,9 +56,9 @@ class Classifier(ImageModel):
                 f"{', '.join(_PROBLEMS)}."
             )
 
-    def _default(self, path: Path) -> Preprocessor:
+    def _default_preprocessor(self, path: Path) -> Preprocessor:
         if self.export is None:
-            return super()._default(path)
+            return super()._default_preprocessor(path)
         size = self.canvas or self.export.size or (_EDGE, _EDGE)
         if size[0] != size[1]:
             return Preprocessor(size=size)
@@ -86,7 +86,7 @@ class Classifier(ImageModel):
             InputError: An image cannot be read, or `top` is less than 1.
             DeviceError: The driver fails.
         """
-        opened, alone = self._opened(images)
+        opened, alone = self._open_images(images)
         found = self.classify(opened, top)
         return found[0] if alone else found
 
@@ -95,7 +95,7 @@ class Classifier(ImageModel):
         if top < 1:
             raise InputError(f"top is {top!r}; it is 1 or more.")
         name = self._logits
-        runs = self._runs(images, [name])
+        runs = self._run_images(images, [name])
         return [self._best(found[name].astype(np.float64), top) for _, found in runs]
 
     def _best(self, logits: Array, top: int) -> list[Classification]:

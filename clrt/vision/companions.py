@@ -47,7 +47,7 @@ def read_companions(path: Path) -> Companions:
     if path.suffix == SUFFIX and not path.is_dir():
         held = read_extras(path).get(_EXTRA)
         if held is not None:
-            return _held(path, held)
+            return _stored(path, held)
     config = beside(path, "config.json")
     return Companions({} if config is None else read_object(config), beside(path, NAME))
 
@@ -70,7 +70,7 @@ def companions_for_compiled(source: Path) -> dict[str, Any]:
     return {_EXTRA: {"config": config, "preprocessor": dict(values)}}
 
 
-def _held(path: Path, held: object) -> Companions:
+def _stored(path: Path, held: object) -> Companions:
     parts = held if isinstance(held, dict) else {}
     config, preprocessor = parts.get("config"), parts.get("preprocessor")
     if not isinstance(config, dict) or not isinstance(preprocessor, dict):

@@ -23,7 +23,7 @@ from clrt.vision.image_model import ImageModel
 from clrt.vision.preprocessor import Preprocessor
 
 _YOLO_EDGE = 640
-_MOST_BOXES = 300
+_MAX_BOXES = 300
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Detector(ImageModel):
     _suppressor: Model | None = None
     _head: QueryHead | BoxHead
 
-    def _settle(self) -> None:
+    def _resolve_outputs(self) -> None:
         shapes = {s.name: s.shape for s in self.model.outputs}
         if shapes.keys() >= {"logits", "pred_boxes"}:
             model_type, classes = str(self.config.get("model_type") or ""), shapes["logits"]
@@ -72,9 +72,9 @@ class Detector(ImageModel):
         protos = next((s[1] for s in others), None)
         self._head = box_head(name, protos, self.export, self.labels)
 
-    def _default(self, path: Path) -> Preprocessor:
+    def _default_preprocessor(self, path: Path) -> Preprocessor:
         if isinstance(self._head, QueryHead):
-            return super()._default(path)
+            return super()._default_preprocessor(path)
         told = None if self.export is None else self.export.size
         size = self.canvas or told or (_YOLO_EDGE, _YOLO_EDGE)
         if self.export is not None and self.export.is_rtdetr:
@@ -114,7 +114,7 @@ class Detector(ImageModel):
             UnsupportedError: The output's shape or numbers fit no supported head.
             DeviceError: The driver fails.
         """
-        opened, alone = self._opened(images)
+        opened, alone = self._open_images(images)
         found = self.detect(opened, threshold, overlap)
         return found[0] if alone else found
 
@@ -127,20 +127,21 @@ class Detector(ImageModel):
                 raise InputError(f"{name} is {number!r}; it is within 0..1.")
         head = self._head
         if isinstance(head, QueryHead):
-            runs = self._runs(images, ["logits", "pred_boxes"])
+            runs = self._run_images(images, ["logits", "pred_boxes"])
             return [
-                self._sure(f, head.things(o["logits"], o["pred_boxes"]), threshold) for f, o in runs
+                self._above_threshold(f, head.things(o["logits"], o["pred_boxes"]), threshold)
+                for f, o in runs
             ]
         found = []
-        for frame, outputs in self._runs(images, [head.output]):
+        for frame, outputs in self._run_images(images, [head.output]):
             things = head.things(outputs[head.output])
             if isinstance(things, Things):
-                found.append(self._sure(frame, things, threshold))
+                found.append(self._above_threshold(frame, things, threshold))
             else:
-                found.append(self._apart(frame, *things, threshold, overlap))
+                found.append(self._suppress_overlaps(frame, *things, threshold, overlap))
         return found
 
-    def _sure(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
+    def _above_threshold(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
         """Returns the objects with a score above the threshold."""
         corners = things.boxes
         if things.relative:  # relative to the visible image, without the border
@@ -149,9 +150,9 @@ class Detector(ImageModel):
             row, column = frame.offset[0] + top, frame.offset[1] + left
             corners = corners * [wide, high, wide, high] + [column, row, column, row]
         kept = np.flatnonzero(things.scores > threshold)
-        return self._found(frame, corners[kept], things.classes[kept], things.scores[kept])
+        return self._as_detections(frame, corners[kept], things.classes[kept], things.scores[kept])
 
-    def _apart(
+    def _suppress_overlaps(
         self, frame: Frame, boxes: Array, scores: Array, threshold: float, overlap: float
     ) -> list[Detection]:
         """Returns the objects that remain after suppression of overlapping boxes.
@@ -161,11 +162,15 @@ class Detector(ImageModel):
             scores: float32 `[classes, anchors]`.
         """
         scores = np.ascontiguousarray(scores)
-        chosen = self._suppressed(boxes, scores, threshold, overlap)
+        chosen = self._run_suppression(boxes, scores, threshold, overlap)
         classes, places = chosen[:, 1], chosen[:, 2]
-        return self._found(frame, as_corners(boxes[places]), classes, scores[classes, places])
+        return self._as_detections(
+            frame, as_corners(boxes[places]), classes, scores[classes, places]
+        )
 
-    def _suppressed(self, boxes: Array, scores: Array, threshold: float, overlap: float) -> Array:
+    def _run_suppression(
+        self, boxes: Array, scores: Array, threshold: float, overlap: float
+    ) -> Array:
         """Runs non-maximum suppression; returns 0, class and anchor per box, int64 `[kept, 3]`."""
         if self._suppressor is None:
             make = Builder()
@@ -182,18 +187,18 @@ class Detector(ImageModel):
         feeds: dict[str, Any] = {
             "boxes": boxes[None],
             "scores": scores[None],
-            "most": np.array([_MOST_BOXES]),
+            "most": np.array([_MAX_BOXES]),
             "overlap": np.array([overlap], np.float32),
             "threshold": np.array([threshold], np.float32),
         }
         (kept,) = self._suppressor.run(feeds).values()
         return np.asarray(kept)
 
-    def _found(
+    def _as_detections(
         self, frame: Frame, corners: Array, classes: Array, scores: Array
     ) -> list[Detection]:
         boxes = frame.boxes_in_image(corners)
-        order = np.argsort(-scores, kind="stable")[:_MOST_BOXES]
+        order = np.argsort(-scores, kind="stable")[:_MAX_BOXES]
         return [
             Detection(
                 int(classes[k]),

@@ -37,7 +37,7 @@ class ImageEncoder(ImageModel):
     models for images alone, such as DINOv2, do not encode texts.
     """
 
-    _others = ("pixel_mask", *_TEXT_INPUTS)
+    _extra_inputs = ("pixel_mask", *_TEXT_INPUTS)
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class ImageEncoder(ImageModel):
         args: dict[str, Any] = {"device": device, "preprocessor": preprocessor}
         super().__init__(source, **args, batch_size=batch_size)
         self._texts: Model | None = None
-        self._masked = True
+        self._uses_mask = True
         self._tokenizer: TextTokenizer | None = None
 
     def _file(self, path: Path) -> Path:
-        return _part(path, _IMAGES) or super()._file(path)
+        return _model_file(path, _IMAGES) or super()._file(path)
 
     def close(self) -> None:
         """Frees the device memory; the models cannot run afterwards."""
@@ -90,7 +90,7 @@ class ImageEncoder(ImageModel):
             InputError: An image cannot be read, or the model has no output of embeddings.
             DeviceError: The driver fails.
         """
-        opened, alone = self._opened(images)
+        opened, alone = self._open_images(images)
         vectors = self.encode_pictures(opened, normalize)
         return vectors[0] if alone else vectors
 
@@ -104,12 +104,13 @@ class ImageEncoder(ImageModel):
         ranks = {s.name: len(s.shape or ()) for s in self.model.outputs}
         if name is None and ranks.get("last_hidden_state") in (0, 3):
             found = [
-                o["last_hidden_state"][0] for _, o in self._runs(opened, ["last_hidden_state"])
+                o["last_hidden_state"][0]
+                for _, o in self._run_images(opened, ["last_hidden_state"])
             ]
         else:
             known = name or self._output((), 2, "vectors, [images, size]")
-            found = [outputs[known] for _, outputs in self._runs(opened, [known])]
-        return _finished(np.stack(found), normalize)
+            found = [outputs[known] for _, outputs in self._run_images(opened, [known])]
+        return _normalized(np.stack(found), normalize)
 
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True
@@ -136,7 +137,7 @@ class ImageEncoder(ImageModel):
             self._text_run(model, tokenizer, given[k : k + self._batch_size])
             for k in range(0, len(given), self._batch_size)
         ]
-        vectors = _finished(np.concatenate(found), normalize)
+        vectors = _normalized(np.concatenate(found), normalize)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def _text_parts(self) -> tuple[Model, TextTokenizer]:
@@ -146,7 +147,7 @@ class ImageEncoder(ImageModel):
             InputError: The model does not encode texts.
         """
         if self._texts is None:
-            file = _part(self._path, _TEXTS)
+            file = _model_file(self._path, _TEXTS)
             if file is not None:
                 self._texts = load(file, device=self.model.device)
             elif any(s.name == "input_ids" for s in self.model.inputs):
@@ -164,7 +165,7 @@ class ImageEncoder(ImageModel):
             folder = (beside(self._path, "tokenizer.json") or self._path / "tokenizer.json").parent
             said = read_optional(folder / "tokenizer_config.json")
             named = said.get("model_input_names")
-            self._masked = not isinstance(named, list) or "attention_mask" in named
+            self._uses_mask = not isinstance(named, list) or "attention_mask" in named
             steps = tokenizer_steps(folder, said)
             lower = self.config.get("model_type") == "siglip2"
             config = TextConfig(
@@ -192,10 +193,10 @@ class ImageEncoder(ImageModel):
         specs = [s for s in model.inputs if s.name in _TEXT_INPUTS[:2]]
         left = tokenizer.pads_left
         feeds: dict[str, Any] = {**model_feeds(tokens, length, tokenizer.pad_id, specs, left)}
-        if not self._masked and "attention_mask" in feeds:  # the model attends to padding
+        if not self._uses_mask and "attention_mask" in feeds:  # the model attends to padding
             feeds["attention_mask"] = np.ones_like(feeds["attention_mask"])
         if model is self.model:
-            feeds[self._input.name] = _blank(self._input.shape or (), self.preprocessor)
+            feeds[self._input.name] = _blank_image(self._input.shape or (), self.preprocessor)
         names = {s.name for s in model.outputs}
         name = next((n for n in ("text_embeds", "pooler_output") if n in names), None)
         if name is None:
@@ -212,7 +213,7 @@ class ImageEncoder(ImageModel):
         return feeds
 
 
-def _part(path: Path, name: str) -> Path | None:
+def _model_file(path: Path, name: str) -> Path | None:
     """Returns the ONNX file `name` of a model's folder; None if there is none."""
     if path.is_dir():
         found = (path / "onnx" / name, path / name)
@@ -226,14 +227,14 @@ def _part(path: Path, name: str) -> Path | None:
     return made
 
 
-def _blank(shape: Sequence[int | str], preprocessor: Preprocessor) -> Array:
+def _blank_image(shape: Sequence[int | str], preprocessor: Preprocessor) -> Array:
     size = preprocessor.crop or preprocessor.size or (224, 224)
     dims = [1, 3, *size] if len(shape) != 4 else [*shape]
     sizes = dict(enumerate((1, 3, *size)))
     return np.zeros([d if isinstance(d, int) else sizes[k] for k, d in enumerate(dims)], np.float32)
 
 
-def _finished(vectors: Array, normalize: bool) -> NDArray[np.float32]:
+def _normalized(vectors: Array, normalize: bool) -> NDArray[np.float32]:
     found = vectors.astype(np.float32)
     if normalize:
         found = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)

@@ -68,7 +68,7 @@ class ImageModel:
     """
 
     # Names of supported inputs besides the images.
-    _others: ClassVar[tuple[str, ...]] = ("pixel_mask",)
+    _extra_inputs: ClassVar[tuple[str, ...]] = ("pixel_mask",)
 
     def __init__(
         self,
@@ -106,18 +106,22 @@ class ImageModel:
             self.labels = labels_of(self.config) or dict(told)
         else:
             self.labels = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
-        self._input = _image_input(self.model, self._others)
+        self._input = _image_input(self.model, self._extra_inputs)
         self._batch_size = batch_size
         found = companions.preprocessor
         self._processor = "" if found is None else kind_of(found)
-        self._settle()
+        self._resolve_outputs()
         if preprocessor is None:
-            made = self._default(path) if found is None else Preprocessor.from_config(found)
+            made = (
+                self._default_preprocessor(path)
+                if found is None
+                else Preprocessor.from_config(found)
+            )
         else:
             made = preprocessor
-        self.preprocessor = self._fitted(made)
+        self.preprocessor = self._with_input_layout(made)
 
-    def _settle(self) -> None:
+    def _resolve_outputs(self) -> None:
         """Determines the meaning of the outputs; subclasses override it.
 
         Raises:
@@ -127,7 +131,7 @@ class ImageModel:
     def _file(self, path: Path) -> Path:
         return onnx_file(path) or path
 
-    def _default(self, path: Path) -> Preprocessor:
+    def _default_preprocessor(self, path: Path) -> Preprocessor:
         raise InputError(
             f"No {NAME} lies beside '{path}'; copy the model's there, or pass a Preprocessor."
         )
@@ -140,7 +144,7 @@ class ImageModel:
         high, wide = edges if len(edges) == 2 else (None, None)
         return (high, wide) if isinstance(high, int) and isinstance(wide, int) else None
 
-    def _fitted(self, preprocessor: Preprocessor) -> Preprocessor:
+    def _with_input_layout(self, preprocessor: Preprocessor) -> Preprocessor:
         """Returns the preprocessor with the channel order of the model's input."""
         shape = self._input.shape or ()
         last = shape[-1:] == (3,) and shape[1:2] != (3,)
@@ -160,10 +164,10 @@ class ImageModel:
         """Returns the name of a class, or its index as text."""
         return self.labels.get(number, str(number))
 
-    def _opened(self, images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
+    def _open_images(self, images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
         return pictures(images)
 
-    def _runs(
+    def _run_images(
         self, images: Sequence[Picture], outputs: Sequence[str]
     ) -> Iterator[tuple[Frame, dict[str, Array]]]:
         """Runs the model in batches; yields the frame and the outputs of each image, without batch

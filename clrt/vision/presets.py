@@ -25,7 +25,7 @@ _REFUSED = ("do_thumbnail", "do_align_long_axis", "do_flip", "do_crop_margin", "
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _ProcessorClass:
     """An image processor class of transformers.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Config:
         name: Name of the file, the subject of error messages.
     """
 
-    def __init__(self, given: Mapping[str, Any], kind: _Kind, name: str) -> None:
+    def __init__(self, given: Mapping[str, Any], kind: _ProcessorClass, name: str) -> None:
         self.name, self.kind = name, kind
         self._values = {**kind.defaults, **{k: v for k, v in given.items() if v is not None}}
 
@@ -250,16 +250,16 @@ def _mobilevit(config: _Config) -> dict[str, Any]:
 def _kind(
     size: Any, resample: int, colours: tuple[RGB, RGB], square: bool = True,
     settle: Callable[[_Config], dict[str, Any]] | None = None, pads: bool = True, **more: Any,
-) -> _Kind:  # fmt: skip
+) -> _ProcessorClass:  # fmt: skip
     mean, std = colours
     defaults = {"size": size, "resample": resample, "image_mean": mean, "image_std": std}
-    return _Kind({**defaults, **more}, square, settle, pads)
+    return _ProcessorClass({**defaults, **more}, square, settle, pads)
 
 
 _EDGES_OF_DETR = {"shortest_edge": 800, "longest_edge": 1333}
 _PADDED: dict[str, Any] = {"do_pad": True}
 _CROPPED: dict[str, Any] = {"do_center_crop": True, "crop_size": 224}
-_KINDS: dict[str, _Kind] = {
+_KINDS: dict[str, _ProcessorClass] = {
     "ViT": _kind(224, 2, (_HALF, _HALF)),
     "DeiT": _kind(256, 3, _IMAGENET, **_CROPPED),
     "Beit": _kind(256, 3, (_HALF, _HALF), pads=False, **_CROPPED),

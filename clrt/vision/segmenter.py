@@ -84,7 +84,7 @@ class Segmenter(ImageModel):
 
     _enlarger: Model | None = None
 
-    def _settle(self) -> None:
+    def _resolve_outputs(self) -> None:
         check_task(self.export, "Segmenter", ())
         self._logits = self._output(
             ("logits", "output"), 4, "pixels, [images, classes, height, width]"
@@ -114,7 +114,7 @@ class Segmenter(ImageModel):
             InputError: An image cannot be read.
             DeviceError: The driver fails.
         """
-        opened, alone = self._opened(images)
+        opened, alone = self._open_images(images)
         found = self.segment(opened)
         return found[0] if alone else found
 
@@ -122,7 +122,7 @@ class Segmenter(ImageModel):
         """Returns the segmentation of each opened image."""
         name = self._logits
         results = []
-        for frame, found in self._runs(images, [name]):
+        for frame, found in self._run_images(images, [name]):
             mask = self._mask(frame, found[name].astype(np.float32))
             labels = {int(k): self.label(int(k)) for k in np.unique(mask)}
             results.append(Segmentation(mask, labels))
@@ -138,12 +138,14 @@ class Segmenter(ImageModel):
         if self._enlarger is None:
             self._enlarger = _enlarger(self.model)
         height, width = frame.image
-        down, across = (_between(frame, axis, logits.shape[axis + 1]) for axis in (0, 1))
+        down, across = (_interpolation(frame, axis, logits.shape[axis + 1]) for axis in (0, 1))
         mask = np.empty((height, width), np.int32)
         top = 0
         while top < height:
             rows = _rows_of(_FEW_CLASSES, width)
-            classes = _possible(logits, down[0][top : top + rows], down[1][top : top + rows])
+            classes = _candidate_classes(
+                logits, down[0][top : top + rows], down[1][top : top + rows]
+            )
             rows = min(rows, _rows_of(len(classes), width))
             feeds: dict[str, Any] = {"logits": logits[classes].transpose(1, 2, 0)}
             for name, table in (("row", [t[top : top + rows] for t in down]), ("column", across)):
@@ -162,7 +164,7 @@ def _rows_of(classes: int, width: int) -> int:
     return max(1, _BAND_BYTES // (4 * classes * width))
 
 
-def _possible(logits: Array, first: Array, second: Array) -> Array:
+def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
     """Returns the classes that can be the most likely one at some pixel: usually few.
 
     Between four logits, a class is bounded by its minimum and maximum there. It cannot win where
@@ -183,7 +185,7 @@ def _possible(logits: Array, first: Array, second: Array) -> Array:
     return found if len(found) else np.arange(len(logits))  # NaN fails all comparisons
 
 
-def _between(frame: Frame, axis: int, size: int) -> list[Array]:
+def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:
     """Returns the linear interpolation of logits for each image pixel along an axis.
 
     Args:

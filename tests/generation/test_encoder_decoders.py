@@ -160,7 +160,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
     """A source of 5 pages and its text of 2 have room in 8 pages; others wait, and begin again."""
     prompts = [source(130), source(131), source(20), source(132)]
     monkeypatch.setattr(
-        DecoderEngine, "_room", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
+        DecoderEngine, "_free_bytes", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
     )
     with make_generator(write_encoder_decoder(tmp_path)) as small:
         found = small.generate(prompts, max_new_tokens=40)

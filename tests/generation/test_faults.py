@@ -29,7 +29,7 @@ from tests.generation.text_folders import (
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGenerator]:
     """Its cache has room for 8 pages."""
-    monkeypatch.setattr(DecoderEngine, "_room", property(lambda self: self._left_bytes(8)))
+    monkeypatch.setattr(DecoderEngine, "_free_bytes", property(lambda self: self._left_bytes(8)))
     monkeypatch.setattr(DecoderEngine, "_left_bytes", _left_bytes, raising=False)
     with make_generator(write_texts(tmp_path)) as made:
         yield made
@@ -155,7 +155,7 @@ def test_scores_survive_the_failure_of_others(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = endless.score(PROMPTS["long"])
-    monkeypatch.setattr(scoring, "_MOST_LOGITS", 1)
+    monkeypatch.setattr(scoring, "_MAX_LOGITS", 1)
     next_parts, steps = forced_decoding._next_parts, []
 
     def resetting(engine: DecoderEngine, *args: Any) -> Any:

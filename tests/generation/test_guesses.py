@@ -9,7 +9,7 @@ import pytest
 
 from clrt.generation.prompt_lookup import LookupIndex
 from clrt.generation.speculation_policy import (
-    MOST_GUESSES,
+    MAX_DRAFT_TOKENS,
     AcceptanceRate,
     DraftBudget,
     StepTimeModel,
@@ -152,7 +152,7 @@ def cpu() -> StepTimeModel:
 
 def test_as_many_are_guessed_as_pay() -> None:
     free, dear = measured(n1=1.0, n64=1.0), measured(n1=1.0, n64=64.0)
-    assert count_of(sure(8), 100, free) == MOST_GUESSES
+    assert count_of(sure(8), 100, free) == MAX_DRAFT_TOKENS
     assert count_of(sure(8), 5, free) == 3
     assert count_of(sure(8), 7, free) == 7
     assert count_of(sure(8), 0, free) == 0

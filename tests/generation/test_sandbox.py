@@ -167,7 +167,7 @@ def test_nothing_runs_while_it_compiles() -> None:
 
 
 def test_the_time_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clrt.generation.template_budget._MOST_SECONDS", -1.0)
+    monkeypatch.setattr("clrt.generation.template_budget._MAX_SECONDS", -1.0)
     with pytest.raises(ModelError, match="asks for more"):
         ChatTemplate("{{ messages | length }}").render(MESSAGES)
 

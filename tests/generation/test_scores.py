@@ -36,7 +36,7 @@ def test_scores_together_as_one_by_one(
     texts = [*random_prompts(9, 90), [5]]
     alone = [endless.score(text) for text in texts]
     for most in (1 << 24, 450 * 7):  # some tokens at a time
-        monkeypatch.setattr(scoring, "_MOST_LOGITS", most)
+        monkeypatch.setattr(scoring, "_MAX_LOGITS", most)
         for found, expected in zip(endless.score(texts), alone, strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-4)
     assert [len(score) for score in alone] == [len(text) - 1 for text in texts]

@@ -61,7 +61,7 @@ def pay_always(generator: TextGenerator) -> TextGenerator:
     speculation.costs.of = lambda tokens: 1.0  # type: ignore[method-assign]
     if speculation._drafter is not None:
         speculation._drafter.guess_s = lambda texts: 0.0  # type: ignore[method-assign]
-        speculation._drafter._is_time = lambda text: True  # type: ignore[method-assign]
+        speculation._drafter._may_read = lambda text: True  # type: ignore[method-assign]
     return generator
 
 
@@ -69,7 +69,7 @@ def drafts_in_use(generator: TextGenerator) -> int:
     """Pages of the draft model's cache."""
     drafter = generator._scheduler.speculation._drafter
     assert drafter is not None
-    assert not drafter._texts and not drafter._without
+    assert not drafter._texts and not drafter._excluded
     return drafter.engine.cache.pool.in_use
 
 
@@ -278,7 +278,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
     def room(engine: DecoderEngine) -> int:
         return 8 * engine.cache.page_bytes - engine.cache.nbytes
 
-    monkeypatch.setattr(DecoderEngine, "_room", property(room))
+    monkeypatch.setattr(DecoderEngine, "_free_bytes", property(room))
     draft = draft_folder(tmp_path / "draft")
     with make_generator(write_texts(tmp_path / "texts"), draft=draft) as made:
         yield pay_always(made)
@@ -338,7 +338,7 @@ def test_a_prompt_that_is_long_to_read(
     drafter = guessing._scheduler.speculation._drafter
     prompt = [(13 * k + 3) % 450 for k in range(80)]
     options: dict[str, Any] = {"max_new_tokens": 30, **KINDS["draft"]}
-    monkeypatch.delattr(drafter, "_is_time")
+    monkeypatch.delattr(drafter, "_may_read")
     monkeypatch.setattr(drafter, "_read_s", 1e6)
     found = guessing.generate(prompt, **options)
     assert found.timings.drafted == 0

@@ -17,7 +17,7 @@ from clrt.runtime.model.model import load
 from clrt.vision import Classifier, Detection, Detector, ImageEncoder, Preprocessor, Segmenter
 from clrt.vision.drawing import with_boxes
 from clrt.vision.image_model import ImageModel
-from clrt.vision.segmenter import _possible
+from clrt.vision.segmenter import _candidate_classes
 from tests.harness import quick_device
 from tests.vision import small_models as small
 
@@ -255,12 +255,14 @@ def test_classes_that_are_left_out_are_nowhere_the_likeliest() -> None:
     logits = _enlarged(coarse, (12, 15)).astype(np.float32)
     whole = _enlarged(logits.astype(np.float64), (97, 203)).argmax(0)
     rows = np.arange(11)
-    kept = _possible(logits, rows, rows + 1)
+    kept = _candidate_classes(logits, rows, rows + 1)
     assert set(np.unique(whole)) <= set(kept) and len(kept) < 40
-    band = _possible(logits, rows[:1], rows[:1] + 1)
+    band = _candidate_classes(logits, rows[:1], rows[:1] + 1)
     assert set(np.unique(whole[:8])) <= set(band) and len(band) < len(kept)
-    assert len(_possible(logits[:, :1], rows[:1], rows[:1])) >= 1
-    assert len(_possible(np.full((3, 2, 2), np.nan, np.float32), rows[:1], rows[:1] + 1)) == 3
+    assert len(_candidate_classes(logits[:, :1], rows[:1], rows[:1])) >= 1
+    assert (
+        len(_candidate_classes(np.full((3, 2, 2), np.nan, np.float32), rows[:1], rows[:1] + 1)) == 3
+    )
 
 
 @pytest.mark.parametrize("cls", [Classifier, Detector, Segmenter, ImageEncoder])

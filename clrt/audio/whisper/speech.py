@@ -26,7 +26,7 @@ from clrt.util.active_calls import ActiveCall, Turns
 from clrt.util.math import ceil_div
 
 # Maximum number of inputs in a batch, and maximum size of their cached keys and values in bytes.
-_MOST_TOGETHER, _TOGETHER_BYTES = 8, 1 << 30
+_MAX_BATCH, _MAX_BATCH_BYTES = 8, 1 << 30
 
 
 class WhisperSpeech:
@@ -72,8 +72,8 @@ class WhisperSpeech:
         self._frames = model.frames
         page_bytes = 4 * model.decoder.page_elements(DType.FLOAT32)
         of_sound = page_bytes * ceil_div(model.encoder.places, PAGE_TOKENS)
-        self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
-        self._turns = Turns()
+        self._max_batch = clamp(_MAX_BATCH_BYTES // of_sound, 1, _MAX_BATCH)
+        self._engine_lock = Turns()
 
     @property
     def model(self) -> Model:
@@ -102,12 +102,12 @@ class WhisperSpeech:
             ClrtError: A run failed.
         """
         made: list[Transcript] = []
-        for first in range(0, len(sounds), self._together):
-            group = sounds[first : first + self._together]
+        for first in range(0, len(sounds), self._max_batch):
+            group = sounds[first : first + self._max_batch]
             opened = [self._open(sound, sampling_rate, options) for sound in group]
             courses = [course for course, _ in opened]
             segments: list[list[TranscriptSegment]] = [[] for _ in group]
-            for number, segment in self._hear(courses, options, Event()):
+            for number, segment in self._run_windows(courses, options, Event()):
                 segments[number].append(segment)
             made += [
                 Transcript.of(found, course.language, seconds)
@@ -121,15 +121,15 @@ class WhisperSpeech:
         """Transcribes an audio input to a stream of segments; raises what `transcribe` does."""
         course, seconds = self._open(sound, sampling_rate, options)
         ended = Event()
-        segments = (segment for _, segment in self._hear([course], options, ended))
+        segments = (segment for _, segment in self._run_windows([course], options, ended))
         return TranscriptStream(seconds, segments, lambda: course.language, ended)
 
     def close(self) -> None:
         """Frees the device memory."""
         call = ActiveCall()
-        self._turns.take(call)
+        self._engine_lock.take(call)
         self._engine.close_model()
-        self._turns.give_back()
+        self._engine_lock.give_back()
         self._spectrograms.close()
         self.features.close()
 
@@ -143,41 +143,41 @@ class WhisperSpeech:
         course = TranscriptionState(spectrogram, self.vocabulary, options, self._frames, context)
         return course, len(samples) / self.features.sampling_rate
 
-    def _hear(
+    def _run_windows(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> Iterator[tuple[int, TranscriptSegment]]:
         """Yields segments with the index of their input, running one window of each input at a
         time.
         """
         while going := [k for k, course in enumerate(courses) if not course.is_over]:
-            found = self._hear_together([courses[k] for k in going], options, ended)
+            found = self._run_locked([courses[k] for k in going], options, ended)
             if ended.is_set():
                 return
             for k, segments in zip(going, found, strict=True):
                 for segment in segments:
                     yield k, segment
 
-    def _hear_together(
+    def _run_locked(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """Returns the segments of each input's next window; locks the engine for the call."""
         call = ActiveCall()
         try:
-            self._turns.take(call)
-            if self._turns.is_torn:
+            self._engine_lock.take(call)
+            if self._engine_lock.is_torn:
                 self._engine.begin_anew()
-                self._turns.is_torn = False
+                self._engine_lock.is_torn = False
             try:
-                found = self._hear_windows(courses, options, ended)
+                found = self._run_batch(courses, options, ended)
             except ClrtError:
-                self._turns.give_back()
+                self._engine_lock.give_back()
                 raise
-            self._turns.give_back()
+            self._engine_lock.give_back()
             return found
         finally:
             call.end()
 
-    def _hear_windows(
+    def _run_batch(
         self, courses: Sequence[TranscriptionState], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """Returns the segments of each input's next window, in the order of `courses`."""

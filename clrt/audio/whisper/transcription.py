@@ -22,7 +22,7 @@ from clrt.generation.encoder_inputs import EncoderInput
 
 # Maximum temperature of text on which later windows are conditioned: text drawn at a higher one is
 # unreliable.
-_MOST_GUIDING = 0.5
+_MAX_CONDITION_TEMPERATURE = 0.5
 
 
 class TranscriptionState:
@@ -51,12 +51,12 @@ class TranscriptionState:
     ) -> None:
         self.language = vocabulary.language_of(options.language) or ""
         self._spectrogram, self._vocabulary, self._options = spectrogram, vocabulary, options
-        self._window, self._kept = window, context // 2 - 1
+        self._window, self._max_before = window, context // 2 - 1
         self._seek = 0
         self._prompt = vocabulary.encode(options.prompt) if options.prompt else []
         # Token sequences on which the next window is conditioned.
-        self._said: list[Sequence[int]] = [self._prompt]
-        self._draws = np.random.default_rng(options.seed)
+        self._previous_texts: list[Sequence[int]] = [self._prompt]
+        self._random = np.random.default_rng(options.seed)
 
     @property
     def is_over(self) -> bool:
@@ -76,11 +76,11 @@ class TranscriptionState:
         """
         options, vocabulary = self._options, self._vocabulary
         asked = vocabulary.prompt(self.language, options.task, options.timestamps)
-        before = self._before()
+        before = self._previous_tokens()
         if before and vocabulary.previous is not None:
             asked = [vocabulary.previous, *before, *asked]
         last = len(asked) - 1 - asked[::-1].index(vocabulary.start)
-        return Window(source, asked, len(asked) - last, self._draws)
+        return Window(source, asked, len(asked) - last, self._random)
 
     def take(self, text: WindowText) -> list[TranscriptSegment]:
         """Converts a window's text to segments and advances to the next window."""
@@ -98,10 +98,10 @@ class TranscriptionState:
         self._seek += max(done, 1)
         segments = [self._segment(part, start, text) for part in parts]
         segments = [segment for segment in segments if segment.text.strip()]
-        if options.condition and text.temperature <= _MOST_GUIDING:
-            self._said += [segment.tokens for segment in segments]
+        if options.condition and text.temperature <= _MAX_CONDITION_TEMPERATURE:
+            self._previous_texts += [segment.tokens for segment in segments]
         else:
-            self._said = [self._prompt]
+            self._previous_texts = [self._prompt]
         return segments
 
     def _segment(self, part: WindowPart, start: int, text: WindowText) -> TranscriptSegment:
@@ -117,12 +117,12 @@ class TranscriptionState:
             part.tokens,
         )
 
-    def _before(self) -> list[int]:
+    def _previous_tokens(self) -> list[int]:
         """Returns the tokens of earlier text for the prompt of the next window."""
         first_time = self._vocabulary.first_time
         told: list[int] = []
-        for tokens in self._said:
+        for tokens in self._previous_texts:
             # The second of two final timestamps starts the next segment.
             doubled = len(tokens) > 2 and tokens[-2] >= first_time
             told += tokens[:-1] if doubled else tokens
-        return told[-self._kept :]
+        return told[-self._max_before :]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TASKS = ("transcribe", "translate")
 # Minimum vocabulary size of multilingual models; English-only ones have one token less.
-_LEAST_MULTILINGUAL = 51_865
+_MIN_MULTILINGUAL_TOKENS = 51_865
 # Options of generation_config.json that transcription follows, or whose limits it keeps anyway.
 _FOLLOWED = ("suppress_tokens", "begin_suppress_tokens", "max_length", "max_new_tokens")
 
@@ -113,11 +113,11 @@ class WhisperVocabulary:
                 f"'{source}' asks for {name} {str(values[name])[:60]}, which clrt's Whisper does "
                 "not follow; take the key out of the file."
             )
-        own = _Own(source, values, tokenizer, size)
+        own = _TokenIds(source, values, tokenizer, size)
         no_timestamps = own.token("no_timestamps_token_id", "<|notimestamps|>")
         codes = own.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])
         tasks = own.tokens("task_to_id", [f"<|{task}|>" for task in TASKS])
-        multilingual = values.get("is_multilingual", size >= _LEAST_MULTILINGUAL)
+        multilingual = values.get("is_multilingual", size >= _MIN_MULTILINGUAL_TOKENS)
         if multilingual and (not codes or TASKS[0] not in tasks):
             raise ModelError(
                 f"'{source}' has no tokens of languages, or none of the task {TASKS[0]}; download "
@@ -253,7 +253,7 @@ class WhisperVocabulary:
         return self._checked.decode(text, skip_special_tokens=False)
 
 
-class _Own:
+class _TokenIds:
     """Reads tokens from generation_config.json with checks, or else from tokenizer.json.
 
     Args:

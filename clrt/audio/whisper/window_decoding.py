@@ -103,14 +103,14 @@ class WindowReader:
         found: dict[int, WindowText] = {}
         left = list(range(len(windows)))
         for temperature in fallback.temperatures:
-            texts = self._once([windows[k] for k in left], rules, temperature, ended)
+            texts = self._decode_at([windows[k] for k in left], rules, temperature, ended)
             found |= zip(left, texts, strict=True)
-            left = [k for k in left if self._is_bad(found[k], fallback)]
+            left = [k for k in left if self._needs_retry(found[k], fallback)]
             if not left or ended.is_set():
                 break
         return [found[k] for k in range(len(windows))]
 
-    def _is_bad(self, text: WindowText, fallback: Fallback) -> bool:
+    def _needs_retry(self, text: WindowText, fallback: Fallback) -> bool:
         """Whether a text must be decoded again at the next temperature."""
         if is_silent(text, fallback):
             return False
@@ -119,7 +119,7 @@ class WindowReader:
             return True
         return most is not None and shrinks_by(self._vocabulary.decode(text.tokens).strip()) > most
 
-    def _once(
+    def _decode_at(
         self,
         windows: Sequence[Window],
         rules: WhisperLogitsProcessor,
@@ -144,7 +144,7 @@ class WindowReader:
                         text.no_speech = self._no_speech(own[0])
                     rows[k] = 1
                     scores = rules(own[-1], text.tokens)
-                    token = _chosen(scores, temperature, windows[k].draws)
+                    token = _choose_token(scores, temperature, windows[k].draws)
                     text.logprobs.append(float(log_probabilities(scores)[token]))
                     if token == end:
                         going.remove(k)
@@ -185,7 +185,7 @@ def shrinks_by(text: str) -> float:
     return len(data) / len(zlib.compress(data))
 
 
-def _chosen(scores: FloatArray, temperature: float, draws: np.random.Generator) -> int:
+def _choose_token(scores: FloatArray, temperature: float, draws: np.random.Generator) -> int:
     top = scores.max()
     if temperature == 0 or top == -np.inf:
         return int(np.argmax(scores))
