@@ -1,1 +1,1 @@
-"""What a model needs and does, told before it runs."""
+"""Explains plans: where and by which kernel each node runs, and why."""

@@ -25,7 +25,7 @@ from clrt.util.formatting import format_seconds
 
 @dataclass(frozen=True)
 class Explanation(Findings):
-    """An explanation of the plan for some input shapes. Prints as text of at most 100 columns."""
+    """An explanation of a plan, from `Model.explain`. Prints as text of at most 100 columns."""
 
     def __str__(self) -> str:
         with explain_missing_extra("The text of an explanation"):
@@ -49,11 +49,16 @@ def explain(
     memory: Memory,
     report: PassReport | None,
 ) -> Explanation:
-    """The explanation of a plan.
+    """Explains a plan.
 
     Args:
         graph: The optimised graph that was planned.
-        report: What the passes did to it.
+        plan: The plan for some input shapes.
+        graph_break: Break at the end of the plan; None if it covers the graph.
+        caps: Capabilities of the device.
+        device: Name of the device.
+        memory: Memory that the plan needs.
+        report: Matches and misses of the graph passes; None if unknown.
     """
     steps = {n: s for s in plan.steps for n in s.nodes}
     missed: dict[Node, list[str]] = {}
@@ -62,14 +67,14 @@ def explain(
     for note in plan.parts:
         if note.reason:
             missed.setdefault(note.node, []).append(f"%{note.value.name} is copied: {note.reason}")
-    inside = {p.value: p.whole for p in plan.parts if not p.reason}
-    placing = {p.node for p in plan.parts if not p.reason}
+    parents = {p.value: p.whole for p in plan.parts if not p.reason}
+    aliasing = {p.node for p in plan.parts if not p.reason}
 
     def row(node: Node) -> NodeRow:
-        step, whole = steps.get(node), inside.get(node.output) if node.outputs else None
+        step, parent = steps.get(node), parents.get(node.output) if node.outputs else None
         if step is None:
             return _view_row(node, plan)
-        return _step_row(node, step, missed.get(node, ()), plan, caps, whole, node in placing)
+        return _step_row(node, step, missed.get(node, ()), plan, caps, parent, node in aliasing)
 
     rows = tuple(map(row, plan.graph.nodes))
     later = [] if graph_break is None else graph_break.suffix.nodes
@@ -87,14 +92,15 @@ def _step_row(
     missed: Sequence[str],
     plan: Plan,
     caps: DeviceCaps,
-    whole: Value | None,
-    places: bool,
+    parent: Value | None,
+    aliases: bool,
 ) -> NodeRow:
-    """Of a node that runs.
+    """Returns the row of a node that runs.
 
     Args:
-        whole: What its output lies in, as a part.
-        places: Whether parts of the node lie where they belong.
+        missed: Reasons of launch fusions and subviews that do not hold.
+        parent: Value that contains the rows of the node's output, a subview; None if it is not.
+        aliases: Whether subviews of the node alias their parent, so that they are not copied.
     """
     outputs = tuple(repr(v) for v in node.outputs)
     if isinstance(step, HostStep):
@@ -103,15 +109,15 @@ def _step_row(
         why = f"no kernel fits: {step.reason}"
         return _row(node, "host", why, outputs, "", read=read, written=written)
     launches = step.launches_of(node)
-    taken = plan.roots.get(node.output)
-    shared = "" if taken is None else f"in place of %{taken.name}"
-    if whole is not None:
-        shared = f"inside %{whole.name}"
+    root = plan.roots.get(node.output)
+    shared = "" if root is None else f"in place of %{root.name}"
+    if parent is not None:
+        shared = f"inside %{parent.name}"
     moved = [traffic(step.nodes, x) for x in launches]
     why = "the cheapest variant that fits" if step.rejected else "the op's first variant fits"
     if not step.launches:
         why = "nothing to compute: an output has no elements"
-        if places:
+        if aliases:
             why = "its parts are made where they belong, or read where they lie: no kernel runs"
     elif isinstance(step, Region):
         others = ", ".join(f"'{n.name}'" for n in step.nodes if n is not node)
@@ -123,7 +129,7 @@ def _step_row(
         outputs,
         shared,
         variant=step.variant,
-        rejected=(*step.rejected, *_dearer(node, step, caps), *missed),
+        rejected=(*step.rejected, *_costlier(node, step, caps), *missed),
         kernels=tuple(_use(x, caps) for x in launches),
         read=sum(m.read for m in moved),
         written=sum(m.written for m in moved),
@@ -132,21 +138,21 @@ def _step_row(
     )
 
 
-def _dearer(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
-    """Variants that fit, too, with the time predicted of them and of the one that is taken."""
+def _costlier(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
+    """Yields the other variants that fit, with their predicted time and the chosen variant's."""
     assert isinstance(node.op, Op)
     if isinstance(step, Region):
         return
     fitting = [v for v in node.op.variants if v.rejected(node, caps) is None]
-    taken = next((v for v in fitting if v.name == step.variant), None)
-    if taken is None:
+    chosen = next((v for v in fitting if v.name == step.variant), None)
+    if chosen is None:
         return
-    least = format_seconds(taken.cost(node, caps))
+    least = format_seconds(chosen.cost(node, caps))
     tried = {reason.partition(":")[0] for reason in step.rejected}
     for variant in fitting:
-        if variant is not taken and variant.name not in tried:
+        if variant is not chosen and variant.name not in tried:
             cost = format_seconds(variant.cost(node, caps))
-            yield f"{variant.name}: predicted {cost}, {taken.name} {least}"
+            yield f"{variant.name}: predicted {cost}, {chosen.name} {least}"
 
 
 def _view_row(node: Node, plan: Plan) -> NodeRow:
@@ -195,7 +201,7 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
     if tuned is None:
         return KernelUse(spec.entry, spec.source, launch.global_size, {}, "")
     defines = dict(spec.defines)
-    # Sources that include common/math.clh call the lanes VW.
+    # Sources that include common/math.clh name the vector width VW.
     values = {m: defines.get(m, defines.get("VW" if m == "T_VW" else m)) for m in tuned.defaults}
     used = {m: int(v) for m, v in values.items() if v is not None}
     record = str(find_record(spec.entry, caps))
@@ -203,12 +209,12 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
 
 
 def flops_of(step: PlanStep) -> int:
-    """Floating-point operations of a step, as its launches or its op count them."""
+    """Returns the floating-point operations of a step, counted by its launches or its ops."""
     return sum(_flops_at(n, step) for n in step.nodes)
 
 
 def _flops_at(node: Node, step: PlanStep) -> int:
-    """Those of a node: of the launches at it, or where no launch counts any, of its op."""
+    """Returns a node's FLOPs: those of its launches, or of its op if no launch counts any."""
     if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
         return sum(x.flops for x in step.launches_of(node))
     assert isinstance(node.op, Op)

@@ -1,4 +1,4 @@
-"""The data of an explanation: nodes, graph break, passes."""
+"""Data of an explanation: rows of nodes, graph break and passes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ class KernelUse:
     """One launch of a kernel.
 
     Attributes:
-        tunables: Its `T_` macros with their values.
-        record: The tuning record they come from; "" for a kernel without tunables.
+        entry: Entry point.
+        source: File of the kernel.
+        global_size: Work-items per dimension.
+        tunables: Values of its `T_` macros.
+        record: Tuning record that the values come from; "" for a kernel without tunables.
     """
 
     entry: str
@@ -29,16 +32,18 @@ class NodeRow:
 
     Attributes:
         where: "device", "host" or "view" (it shares its input's memory and nothing runs).
-        why: Why it runs there and by this variant.
-        variant: The kernel variant; "" where there is none.
-        rejected: The reject reasons of variants, the costs of others that fit, why rules of
-            launch fusion missed, and why a part is copied to where it belongs or lies.
-        origins: The ONNX nodes it stands for.
-        made_by: The pass that made it; "" for a node of the file.
-        read_bytes, written_bytes, scratch_bytes: What its launches move: see `clrt.plan.traffic`.
+        why: Why the node runs there and by this variant.
+        variant: The kernel variant; "" if there is none.
+        rejected: Reject reasons of other variants, predicted costs of others that fit, reasons why
+            launch fusions missed, and reasons why subviews are copied.
+        kernels: The node's launches.
+        origins: The ONNX nodes that the node stands for.
+        made_by: The pass that created the node; "" for a node of the file.
+        read_bytes, written_bytes, scratch_bytes: Bytes that its launches move; see
+            `clrt.plan.traffic`.
         flops: Floating-point operations; 0 for ops that do not count them.
-        outputs: Name and type of each.
-        memory: The value whose memory the output shares, if it does.
+        outputs: Name and type of each output.
+        memory: Text on the value whose memory the output shares; "" if it shares none.
     """
 
     name: str
@@ -63,10 +68,10 @@ class BreakRow:
     """A graph break: a plan ends because what follows depends on computed data.
 
     Attributes:
-        node: The first node whose output shape or kernel depends on it, and the number of others.
-        why: What the host does for that node.
-        reads: The values that the host reads.
-        ops_after: The number of nodes of each op in the suffix.
+        node: First node whose output shape or kernel depends on the data, and the number of others.
+        why: Why the node needs the host.
+        reads: Names of the values that the host reads.
+        ops_after: Number of nodes of each op in the suffix.
     """
 
     node: str
@@ -77,11 +82,11 @@ class BreakRow:
 
 @dataclass(frozen=True)
 class PassRow:
-    """What a graph pass did.
+    """Matches and near misses of a graph pass.
 
     Attributes:
-        hits: The nodes that it rewrote.
-        misses: The nodes that it nearly rewrote, and why not.
+        hits: Nodes that the pass rewrote.
+        misses: Nodes that the pass nearly matched, each with the reason why not.
     """
 
     name: str
@@ -94,9 +99,13 @@ class Findings:
     """An explanation of the plan for some input shapes, as data.
 
     Attributes:
-        rows: The nodes in the order in which they run.
-        folded: Nodes whose outputs were known when the plan was made (shape arithmetic).
-        graph_break: Where the plan ends before the graph does; None if nowhere.
+        device: Name of the device.
+        shapes: Input shapes by name.
+        rows: Nodes in order of execution.
+        folded: Names of nodes whose outputs were known at planning (shape arithmetic).
+        graph_break: Break at the end of the plan; None if it covers the graph.
+        memory: Memory that a run needs.
+        passes: Matches and near misses of the graph passes.
     """
 
     device: str
@@ -109,15 +118,15 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all nodes."""
+        """Total floating-point operations."""
         return sum(r.flops for r in self.rows)
 
     @property
     def launches(self) -> int:
-        """Kernel launches in a run."""
+        """Number of kernel launches in a run."""
         return sum(len(r.kernels) for r in self.rows)
 
     def to_dict(self) -> dict[str, object]:
-        """All of it, for JSON."""
+        """Returns the findings as a dict for JSON, with totals."""
         sums = {"memory": self.memory.to_dict(), "flops": self.flops, "launches": self.launches}
         return {**asdict(self), **sums}

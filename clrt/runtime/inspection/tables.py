@@ -1,4 +1,4 @@
-"""An explanation as text: blocks of lines that are wrapped between words."""
+"""Renders an explanation as text: blocks of lines wrapped between words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from clrt.util.table_text import PlainText, fitting, table_width
 
 _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}
-# Columns of a line at most, but where one word is longer: names are never cut.
+# Maximum columns of a line, unless a single word is longer: names are never cut.
 _WIDTH = 100
+# Columns of a label, such as "runs as".
 _LABEL = 14
 _LEGEND = (
     "%name is a value of the graph. A predicted time is what clrt's cost model computes for a "
@@ -30,7 +31,7 @@ def as_text(findings: Findings) -> str:
 
 
 def explanation_tables(findings: Findings) -> Group:
-    """Returns the summary, the nodes, the graph break, the kernels and the passes, coloured."""
+    """Returns the explanation as coloured text for rich."""
     return Group(
         *(
             PlainText(line, style, no_wrap=True, overflow="ignore")
@@ -58,7 +59,7 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
     """Returns lines that break between words; words that are longer than a line stay whole.
 
     Args:
-        first, rest: What the first line and the others begin with.
+        first, rest: Prefix of the first line, and of the others.
     """
     return textwrap.wrap(
         visible(text),
@@ -71,12 +72,12 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def _labelled(label: str, parts: Iterable[str]) -> Iterator[str]:
-    """Yields the lines of parts behind a label; each part begins a line."""
+    """Yields lines with a label before the first; each part begins a line."""
     blank = " " * (_LABEL + 2)
     for number, part in enumerate(parts):
         first = f"  {'' if number else label:{_LABEL}}"
         lines = _wrapped(part, first, blank)
-        if any(len(line) > _WIDTH for line in lines):  # a name has more room below its label
+        if any(len(line) > _WIDTH for line in lines):  # a long name fits better below its label
             if first.strip():
                 yield first.rstrip()
             lines = _wrapped(part, "    ", "    ")
@@ -160,16 +161,16 @@ def _break_lines(graph_break: BreakRow) -> Iterator[str]:
 
 
 def _pass_lines(passes: Sequence[PassRow]) -> Iterator[str]:
-    found = [row for row in passes if row.hits or row.misses]
-    if found:
+    rows = [row for row in passes if row.hits or row.misses]
+    if rows:
         yield from ("", "Graph passes", "")
-    for row in found:
+    for row in rows:
         yield from _wrapped(f"{row.name}: {counted(len(row.hits), 'hit')}")
         yield from _labelled("near misses", _misses(row))
 
 
 def _misses(row: PassRow) -> Iterator[str]:
-    """One line per reason, with its count and the first node."""
+    """Yields a line per reason, with its count and the first node."""
     counts = Counter(reason for _, reason in row.misses)
     first = {reason: node for node, reason in reversed(row.misses)}
     for reason, count in counts.most_common():

@@ -1,4 +1,4 @@
-"""What users touch: `load` and `Model`."""
+"""`load` and `Model`: loads a model for a device, and runs it."""
 
 from __future__ import annotations
 
@@ -69,28 +69,31 @@ def load(
     """Loads a model and optimises it for a device.
 
     Args:
-        source: An ONNX file, its bytes, an `onnx.ModelProto`, or a Hugging Face folder: its
-            `onnx/model.onnx` or `model.onnx` where it has one, else the graph is built from
-            `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …); or a
-            compiled model, which `clrt-convert` made. `~` in front of a path is the home folder.
+        source: An ONNX file, its bytes, an `onnx.ModelProto`, a Hugging Face folder, or a compiled
+            model from `clrt-convert`. Of a folder, `onnx/model.onnx` or `model.onnx` is loaded if
+            present; else the graph is built from `config.json` and the safetensors weights (bert,
+            roberta, distilbert, mpnet, …). `~` at the start of a path is the home folder.
         device: "auto", "cpu", "gpu", part of a platform or device name, or one of
-            `clrt.devices()` or its index; None takes CLRT_DEVICE, else "auto".
-        strict: Whether a node that no kernel fits is an error instead of running on the host;
-            None takes CLRT_STRICT.
-        cache_dir: Folder for compiled programs; None takes CLRT_CACHE_DIR, else the user's cache.
-        optimize_level: 0 runs no graph pass, 2 all of them. A compiled model has them behind it.
-        memory_limit: What the model may allocate on the device, in bytes or as "2GiB": a run that
-            needs more is refused before it allocates anything. None: what the device has.
+            `clrt.devices()` or its index; None reads CLRT_DEVICE, and defaults to "auto".
+        strict: Whether a node without a fitting kernel is an error instead of running on the host;
+            None reads CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None reads CLRT_CACHE_DIR, and defaults to the
+            user's cache.
+        optimize_level: 0 runs no graph passes, 2 all of them. Ignored for a compiled model, whose
+            graph is already optimised.
+        memory_limit: Maximum memory that the model may allocate on the device, in bytes or as
+            "2GiB": a run that needs more is refused before it allocates anything. None for the
+            device's memory.
         priority: "background" for a model whose runs give way to those of all others on the
-            device, and have little of it in the queue at a time; else "normal".
-        cores: How many cores a CPU device computes on; below 0, how many it leaves free. Tensors on
-            the device pass between models with the same number. None: all.
+            device, with little work in the queue at a time; else "normal".
+        cores: Number of cores that a CPU device computes on; if negative, the number of cores to
+            leave free; None for all. Only models with the same number share tensors on the device.
 
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
         UnsupportedError: The model has nodes that clrt does not support; all are named.
-        DeviceError: The device asked for is absent, or its self-test found that it miscomputes.
-        InputError: An option has no valid value, or the source is of another type.
+        DeviceError: The requested device is absent, or its self-test found wrong results.
+        InputError: An option has an invalid value, or the source is of another type.
     """
     if optimize_level not in (0, 1, 2):
         raise InputError(f"optimize_level is {optimize_level!r}; it is 0, 1 or 2.")
@@ -116,17 +119,18 @@ def load(
 
 
 class Model(PlannedModel, PicklesBySource):
-    """A model on a device. Use `load` to make one.
+    """A model on a device. Use `load` to create one.
 
-    `run` may be called from several threads. As a context manager it frees its device memory at the
-    end. It pickles as its path, or as its graph where it came from memory, and copies.
+    `run` may be called from several threads. As a context manager, the model frees its device
+    memory at the end. It can be pickled, as its path or, if it came from memory, as its graph; and
+    it can be copied.
 
     Attributes:
-        inputs, outputs: What `run` takes and gives.
-        overridable: Names of inputs that `run` may be given besides: initializers that an ONNX file
-            lists as inputs, too. The first run with some of them loads the model anew for these.
-        device: The device it runs on.
-        report: What the graph passes did.
+        inputs, outputs: Descriptions of the inputs and outputs of `run`, in order.
+        overridable: Names of optional inputs: initializers that the ONNX file also lists as inputs.
+            The first run that passes a set of them optimises the model again for that set.
+        device: The device that the model runs on.
+        report: Matches and misses of the graph passes; None for a compiled model.
         shapes: Sets of input shapes that a compiled model was made for.
     """
 
@@ -162,12 +166,12 @@ class Model(PlannedModel, PicklesBySource):
 
     @property
     def host_nodes(self) -> dict[str, str]:
-        """The nodes that computed on the host so far, by name, and why."""
+        """Nodes that have run on the host so far: the reason by node name."""
         return self._runner.planner.host_nodes
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the exporter wrote into the file besides the graph: an ONNX file's metadata."""
+        """Metadata of the ONNX file: keys and values that the exporter wrote."""
         return self._graph.properties
 
     def __enter__(self) -> Model:
@@ -183,17 +187,17 @@ class Model(PlannedModel, PicklesBySource):
     def close(self) -> None:
         """Frees the device memory; the model cannot run afterwards.
 
-        A run in another thread ends with an error after what it has on the device, a tenth of a
-        second or one kernel. Where it takes longer than a second to end it frees the memory itself.
+        Runs in other threads end with an error after their enqueued work: a tenth of a second, or
+        one kernel. A run that takes longer than a second to end frees the memory itself.
         """
         self._runner.close()
         for model in tuple(self._variants.values()):
             model.close()
 
     def trim(self) -> None:
-        """Frees what runs have left: arenas, pooled buffers and plans; the weights stay.
+        """Frees idle arenas, pooled buffers and plans; the weights stay.
 
-        It waits for runs of other threads. The next run plans and allocates anew.
+        Waits for runs of other threads. The next run plans and allocates again.
 
         Raises:
             InputError: The model is closed.
@@ -202,8 +206,8 @@ class Model(PlannedModel, PicklesBySource):
         for model in tuple(self._variants.values()):
             model.trim()
 
-    def _given(self, inputs: Mapping[str, Any] | Any) -> Model:
-        """The model for a run with these inputs: another one if some are overridable."""
+    def _model_for(self, inputs: Mapping[str, Any] | Any) -> Model:
+        """Returns the model that runs these inputs: a variant if some of them are overridable."""
         if not self.overridable or not isinstance(inputs, Mapping):
             return self
         names = frozenset(name for name in self.overridable if name in inputs)
@@ -216,8 +220,8 @@ class Model(PlannedModel, PicklesBySource):
                 graph = defaults.graph_with(names)
                 report = optimize_for(graph, self.device.caps, level)
                 device = self.device
-                made = Model(graph, device, strict, folder, report, limit, (), priority, level)
-                self._variants[names] = made
+                variant = Model(graph, device, strict, folder, report, limit, (), priority, level)
+                self._variants[names] = variant
             return self._variants[names]
 
     def run(
@@ -230,22 +234,23 @@ class Model(PlannedModel, PicklesBySource):
         state: State | None = None,
         timeout: float | None = None,
     ) -> dict[str, Any]:
-        """Runs the model: `submit` and `wait`, on this thread.
+        """Runs the model in the calling thread.
 
         Args:
             inputs: An array (or DeviceTensor) per input name, a list for a sequence, a dict for a
-                map; for a model with one input, the array alone. Lossless casts are made (int32 to
-                int64, say), others refused; the floats of lists are rounded. A DeviceTensor is
-                read where it lies.
-            outputs: The outputs wanted; all by default, but for those that a state holds.
+                map; for a model with one input, the array alone. Lossless casts are applied (int32
+                to int64, say), others are errors; the floats of lists are rounded. A DeviceTensor
+                is read without a copy.
+            outputs: Names of the outputs to compute; all by default, except those that a state
+                holds.
             device_outputs: Whether results stay on the device, as DeviceTensors.
-            donate: Names of inputs, each a DeviceTensor, whose memory the run may use up. An
-                output that is computed in the place of one takes it over; with
-                `device_outputs` nothing is copied then. The tensors cannot be used again.
-            state: Inputs that the run before left on the device. It takes over their outputs.
-            timeout: Seconds after which the run is given up; None for as long as it takes. What it
-                has on the device ends between two launches, as by `Run.cancel`. With `donate` or
-                `state` that is waited for, so that the tensors can be used again.
+            donate: Names of inputs, each a DeviceTensor, whose memory the run may reuse; the
+                tensors cannot be used again. An output that is computed in place of one takes over
+                its memory; with `device_outputs` it is then not copied.
+            state: Device-resident inputs, replaced by outputs of this run.
+            timeout: Seconds after which the run is cancelled, between two launches as by
+                `Run.cancel`; None for no limit. With `donate` or `state` the call also waits for
+                the enqueued launches, so that the tensors can be used again.
 
         Returns:
             An ndarray or DeviceTensor per output name, a list for a sequence, a dict for a map.
@@ -253,13 +258,13 @@ class Model(PlannedModel, PicklesBySource):
         Raises:
             InputError: An input is missing, unknown, or of a wrong dtype or value.
             ShapeError: An input has a wrong rank or dim.
-            OutOfMemoryError: The device has no room for these shapes; the model stays usable.
-            DeviceError: The driver fails, or does not work in this fork; the same holds. What a
-                tensor that was donated, or a state, has in it is then undefined.
-            RunTimeoutError: It was not done by `timeout`.
+            OutOfMemoryError: The run does not fit on the device; the model stays usable.
+            DeviceError: The driver fails, or does not work in this fork; the model stays usable.
+                Donated tensors and states then have undefined contents.
+            RunTimeoutError: The run was not done after `timeout` seconds.
             ClrtError: Another thread closed the model.
         """
-        model = self._given(inputs)
+        model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
         if timeout is not None:
             return model._start(request, in_worker=True).wait_or_stop(timeout)
@@ -268,12 +273,12 @@ class Model(PlannedModel, PicklesBySource):
             return request.for_user(results)
         except ClrtError:
             raise
-        except BaseException:  # of a signal's handler, perhaps when the run was done
+        except BaseException:  # raised by a signal handler, perhaps after the run
             request.take_back()
             raise
 
     def _start(self, request: RunRequest, in_worker: bool = False) -> Run:
-        """A request on its way; in a worker nothing of it is done on this thread."""
+        """Starts an asynchronous run; `in_worker` moves all of its work to another thread."""
         args = request.feeds, request.wanted, request.donated
         return Run(*self._runner.submit(*args, in_worker=in_worker), request)
 
@@ -286,12 +291,12 @@ class Model(PlannedModel, PicklesBySource):
         state: State | None = None,
         donate: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Runs the model while the event loop goes on: plans, kernels and waits are a worker's.
+        """Runs the model without blocking the event loop: a worker thread plans, runs and waits.
 
-        A task that is cancelled, by `asyncio.wait_for` for one, ends the run between two launches.
+        Cancelling the task, as `asyncio.wait_for` does, ends the run between two launches.
 
         Args:
-            inputs: As for `run`; arrays stay as they are until the run is done.
+            inputs: As for `run`; do not change the arrays until the run is done.
             outputs: As for `run`.
             device_outputs: As for `run`.
             state: As for `run`.
@@ -300,7 +305,7 @@ class Model(PlannedModel, PicklesBySource):
         Raises:
             ClrtError: As `run`.
         """
-        model = self._given(inputs)
+        model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate, state)
         return await model._start(request, in_worker=True)
 
@@ -312,33 +317,34 @@ class Model(PlannedModel, PicklesBySource):
         *,
         donate: Collection[str] = (),
     ) -> Run:
-        """Starts a run, and returns while it is on its way.
+        """Starts an asynchronous run.
 
-        Two runs of a model can be on their way at once, each with an arena of its own; a third
-        waits for one of them.
+        Two runs of a model can be in flight at once, each with its own arena; a third waits for one
+        of them.
 
         Args:
-            inputs: As for `run`; arrays stay as they are until the run is done.
+            inputs: As for `run`; do not change the arrays until the run is done.
             outputs: As for `run`.
             device_outputs: As for `run`.
             donate: As for `run`.
 
         Raises:
-            ClrtError: What can be said before the device begins; the rest comes from `Run.wait`.
+            ClrtError: As `run`, for errors found before the device begins; `Run.wait` raises the
+                others.
         """
-        model = self._given(inputs)
+        model = self._model_for(inputs)
         request = RunRequest.of(model._signature, inputs, outputs, device_outputs, donate)
         return model._start(request)
 
     def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
-        """Tensors on the device for inputs that outputs of each run take the place of.
+        """Creates a state: device tensors that each run replaces by some of its outputs.
 
         Args:
-            pairs: Names of inputs, and of the output that each is in the next run.
-            values: The first value of each input: an array, or a shape for zeros.
+            pairs: By name of an input, the name of the output that replaces it.
+            values: Initial value of each input: an array, or a shape for zeros.
 
         Raises:
-            InputError, ShapeError: A name or a value does not fit.
+            InputError, ShapeError: A name is unknown, or a value does not match its input.
         """
         self._signature.wanted(list(pairs.values()))
         for name in pairs:
@@ -349,28 +355,28 @@ class Model(PlannedModel, PicklesBySource):
         return State(pairs, {n: self._signature.on_device(n, values[n]) for n in pairs})
 
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, RuntimeValue]:
-        """The inputs of a run as `run` takes them in: by name, checked, in the input's dtype.
+        """Checks inputs as `run` does, and returns them by name in the dtypes of the model.
 
         Raises:
             InputError, ShapeError: As `run`.
         """
-        return self._given(inputs)._signature.feeds(inputs)
+        return self._model_for(inputs)._signature.feeds(inputs)
 
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
-        """Where the time of a run goes: print it, or save it as a trace or an HTML page.
+        """Measures the time of each kernel; the result prints, and saves as a trace or HTML page.
 
         Args:
-            inputs: As `run` takes them.
-            repeat: How often to run under the profiler, and as often without.
+            inputs: As for `run`.
+            repeat: Number of runs with the profiler, and of runs without it.
 
         Raises:
             InputError: As `run`, or `repeat` is less than 1.
         """
         if not isinstance(repeat, int | np.integer) or repeat < 1:
             raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
-        from clrt.runtime.profiling.collect import collect  # a first result need not wait for it
+        from clrt.runtime.profiling.collect import collect  # imported late to speed up the start
 
-        model = self._given(inputs)
+        model = self._model_for(inputs)
         feeds = model._signature.feeds(inputs)
 
         def once(recorder: Recorder | None) -> None:
@@ -388,9 +394,10 @@ class Model(PlannedModel, PicklesBySource):
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
 
         Args:
-            shapes: None takes those that a compiled model was made for. It holds no plans, which
-                depend on the device and take milliseconds.
-            progress: Called with (done, total) after each.
+            shapes: Shapes of all inputs by name, or several such sets; None for those that a
+                compiled model was made for. (A compiled model contains no plans, which depend on
+                the device and take milliseconds.)
+            progress: Called with (done, total) after each set.
 
         Raises:
             InputError, ShapeError, OutOfMemoryError: As `run`.
@@ -405,7 +412,7 @@ class Model(PlannedModel, PicklesBySource):
                 progress(done, len(todo))
 
     def save_programs(self) -> None:
-        """Writes the programs compiled so far to the cache folder, now and not at exit.
+        """Writes the programs compiled so far to the cache folder, instead of at exit.
 
         Raises:
             InputError: The folder cannot be written, or is open to other users.

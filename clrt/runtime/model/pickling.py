@@ -1,4 +1,4 @@
-"""Models as pickles and copies: what they are loaded from, not what they have on a device."""
+"""Pickling and copying of models: by their source and options, without device state."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Loads = TypeVar("Loads", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A device as another process finds it, where indices may be others.
+    """Names a device for another process, where its index may differ.
 
     Attributes:
-        ordinal: Its place among devices of the same name.
+        ordinal: Position among devices of the same platform and name.
     """
 
     platform: str
@@ -37,37 +37,40 @@ class DeviceName:
 
     @classmethod
     def of(cls, device: DeviceInfo) -> DeviceName:
-        """The name of a device."""
-        found = cls(device.platform, device.name, 0)
-        before = sum(d.index < device.index for d in found._alike())
-        return cls(device.platform, device.name, before)
+        """Returns the name of a device."""
+        first = cls(device.platform, device.name, 0)
+        ordinal = sum(d.index < device.index for d in first._matches())
+        return cls(device.platform, device.name, ordinal)
 
     def index(self) -> int:
-        """The index of the device here.
+        """Returns the index of the device in this process.
+
+        If there are fewer devices of the name than before, the last one is used.
 
         Raises:
-            DeviceError: There is none of that name.
+            DeviceError: There is no device of the name.
         """
-        alike = self._alike()
-        if not alike:
+        matches = self._matches()
+        if not matches:
             listing = ", ".join(map(str, devices())) or "none"
             raise DeviceError(
                 f"The model was on {self.name} ({self.platform}), which is not here; load it anew "
                 f"for a device of this machine: {listing}."
             )
-        return alike[min(self.ordinal, len(alike) - 1)].index
+        return matches[min(self.ordinal, len(matches) - 1)].index
 
-    def _alike(self) -> list[DeviceInfo]:
+    def _matches(self) -> list[DeviceInfo]:
         return [d for d in devices() if (d.platform, d.name) == (self.platform, self.name)]
 
 
 @dataclass(frozen=True)
 class PortableGraph:
-    """A graph as text and arrays, which pickle takes.
+    """Picklable form of a graph: its text, and the arrays of its constants.
 
     Attributes:
         arrays: Elements of constants, by the keys in the text.
-        origins: By graph and node, the ONNX nodes it stands for, and the pass that made it.
+        origins: For each graph (subgraphs included), by node name, the ONNX nodes that the node
+            stands for and the pass that created it.
     """
 
     text: str
@@ -76,43 +79,43 @@ class PortableGraph:
 
     @classmethod
     def of(cls, graph: Graph) -> PortableGraph:
-        """The form of a graph."""
-        kept: dict[Value, str] = {}
+        """Converts a graph."""
+        keys: dict[Value, str] = {}
 
         def store(value: Value) -> str | None:
             if not value.has_numbers or value.dtype is DType.STRING:
                 return None
-            return kept.setdefault(value, f"{len(kept)}/{value.name}")
+            return keys.setdefault(value, f"{len(keys)}/{value.name}")
 
         text = print_graph(graph, store)
-        arrays = {key: array for v, key in kept.items() if (array := v.numbers) is not None}
+        arrays = {key: array for v, key in keys.items() if (array := v.numbers) is not None}
         origins = [{n.name: (n.origins, n.made_by) for n in g.nodes} for g in all_graphs(graph)]
         return cls(text, arrays, origins)
 
     def graph(self) -> Graph:
-        """The graph.
+        """Converts back to a graph.
 
         Raises:
-            ModelError: The text is not the IR's form.
+            ModelError: The text is not valid IR.
         """
 
         def fetch(key: str, type_: TensorType) -> Array:
             return self.arrays[key]
 
-        made = parse_graph(self.text, REGISTRY, fetch)
-        for inner, origins in zip(all_graphs(made), self.origins, strict=True):
+        graph = parse_graph(self.text, REGISTRY, fetch)
+        for inner, origins in zip(all_graphs(graph), self.origins, strict=True):
             for node in inner.nodes:
                 node.origins, node.made_by = origins[node.name]
-        return made
+        return graph
 
 
 @dataclass(frozen=True)
 class LoadRecipe:
-    """How a model was loaded.
+    """The call that loaded a model.
 
     Attributes:
-        load: What loaded it.
-        path: The file or folder, absolute; None for a model from memory.
+        load: Function that loaded it.
+        path: Absolute path of the file or folder; None for a model from memory.
         options: Keyword arguments of `load`.
     """
 
@@ -126,20 +129,20 @@ def recording(load: Loads) -> Loads:
 
     @functools.wraps(load)
     def recorded(source: Any, **options: Any) -> Any:
-        made = load(source, **options)
+        model = load(source, **options)
         is_path = isinstance(source, (str, Path))
         path = os.path.abspath(expanded(source)) if is_path else None
-        made._recipe = LoadRecipe(recorded, path, options)
-        return made
+        model._recipe = LoadRecipe(recorded, path, options)
+        return model
 
     return cast(Loads, recorded)
 
 
 class PicklesBySource:
-    """A model that pickles and copies.
+    """Base of models that can be pickled and copied.
 
-    One from a file pickles as its path, any other one as its graph; both with their options and the
-    name of their device. A copy is a second model on the same device, of the same graph.
+    A model from a file pickles as its path, any other one as its graph, both with their options and
+    the name of their device. A copy is a second model of the same graph on the same device.
     """
 
     device: DeviceInfo
@@ -150,16 +153,16 @@ class PicklesBySource:
         recipe = self._recipe
         options, source = dict(recipe.options), recipe.path or PortableGraph.of(self._graph)
         if recipe.path is None:
-            options["optimize_level"] = 0  # the graph has all passes behind it
+            options["optimize_level"] = 0  # the graph is already optimised
         return _reload, (recipe.load, source, options, DeviceName.of(self.device))
 
     def __copy__(self) -> Any:
         recipe = self._recipe
         options = {**recipe.options, "optimize_level": 0, "device": self.device.index}
-        again = recipe.load(self._graph, **options)
-        kept = {k: v for k, v in vars(self).items() if k in ("report", "shapes", "_recipe")}
-        vars(again).update(kept)
-        return again
+        copy = recipe.load(self._graph, **options)
+        shared = {k: v for k, v in vars(self).items() if k in ("report", "shapes", "_recipe")}
+        vars(copy).update(shared)
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.__copy__()
@@ -171,33 +174,33 @@ def _reload(
     options: Mapping[str, Any],
     device: DeviceName,
 ) -> Any:
-    """The model of a pickle.
+    """Loads the model of a pickle.
 
     Raises:
-        ModelError, DeviceError: Its file, or its device, is not there.
+        ModelError, DeviceError: The file or the device is absent.
     """
-    whole = source if isinstance(source, str) else source.graph()
-    return load(whole, **{**options, "device": device.index()})
+    path_or_graph = source if isinstance(source, str) else source.graph()
+    return load(path_or_graph, **{**options, "device": device.index()})
 
 
-# Names of the argument that says where a model lies.
+# Names of the parameters that are a model's path or name.
 _PATHS = ("path", "model_name", "model_name_or_path")
 
 
 class PicklesByArguments:
-    """What pickles and copies as the arguments that it was made with, the path or name first.
+    """Base of classes that pickle and copy by their constructor's arguments, path or name first.
 
-    It has the device of its `model`.
+    The pickle names the device of the attribute `model`.
     """
 
     model: Any
     _made_of: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        made = super().__new__(cls)
+        instance = super().__new__(cls)
         named = {k: _absolute(v) if k in _PATHS else v for k, v in options.items()}
-        made._made_of = (*map(_absolute, args[:1]), *args[1:]), named
-        return made
+        instance._made_of = (*map(_absolute, args[:1]), *args[1:]), named
+        return instance
 
     def __reduce__(self) -> tuple[Any, ...]:
         args, options = self._made_of
@@ -205,15 +208,15 @@ class PicklesByArguments:
 
 
 def _absolute(path: Any) -> Any:
-    """A path, where it is one and no name, as other folders see it."""
+    """Makes an existing path absolute; returns other values, such as names of models, unchanged."""
     is_path = isinstance(path, (str, Path)) and os.path.exists(expanded(path))
     return os.path.abspath(expanded(path)) if is_path else path
 
 
 def _rebuild(
-    made: Callable[..., Any],
+    create: Callable[..., Any],
     args: tuple[Any, ...],
     options: Mapping[str, Any],
     device: DeviceName,
 ) -> Any:
-    return made(*args, **{**options, "device": device.index()})
+    return create(*args, **{**options, "device": device.index()})

@@ -1,4 +1,4 @@
-"""What can be said of a model without running it: plans, memory, reasons."""
+"""`PlannedModel`: plans, memory needs and explanations of a model, without running it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class PlannedModel:
-    """A model whose plans can be looked at: what `Model` is, but for running it.
+    """The part of `Model` that plans and explains runs.
 
     Attributes:
-        device: The device it is planned for.
-        report: What the graph passes did.
+        device: The device that plans are for.
+        report: Matches and misses of the graph passes; None for a compiled model.
     """
 
     device: DeviceInfo
@@ -40,17 +40,17 @@ class PlannedModel:
     _signature: Signature
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
-        """The execution plan for given input shapes: steps, launches, arena.
+        """Returns the execution plan for input shapes: steps, launches, arena.
 
-        Where shapes depend on computed data it goes as far as the first of those.
+        If shapes depend on computed data, the plan ends at the first such shape.
         """
         with self._runner.lock:
             return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
-        """The memory that a run at given input shapes needs; nothing is allocated for it.
+        """Returns the memory that a run at input shapes needs, without allocating it.
 
-        Where shapes depend on computed data it goes as far as the first of those.
+        If shapes depend on computed data, it covers the run up to the first such shape.
 
         Raises:
             OutOfMemoryError: A single buffer is larger than the device can allocate.
@@ -59,13 +59,13 @@ class PlannedModel:
         return planner.memory(*planner.plan(self._graph, self._shapes(shapes)))
 
     def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
-        """Why the plan for given input shapes is as it is: print it, or take its `rows`.
+        """Explains the plan for input shapes; the result prints, and has `rows`.
 
-        Per node where it runs, by which kernel and why, the ONNX nodes it stands for, and what it
-        moves; and what the graph passes did and nearly did. Where shapes depend on computed data
-        it goes as far as the first of those.
+        For each node: where it runs, by which kernel and why, the ONNX nodes that it stands for,
+        and the bytes that it moves. For each graph pass: its matches and near misses. If shapes
+        depend on computed data, the explanation ends at the first such shape.
         """
-        from clrt.runtime.inspection.explain import explain  # a first result need not wait for it
+        from clrt.runtime.inspection.explain import explain  # imported late to speed up the start
 
         planner = self._runner.planner
         plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
@@ -76,39 +76,39 @@ class PlannedModel:
     def best_batch_size(
         self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
     ) -> int:
-        """The largest batch with which a run fits; found by planning alone.
+        """Returns the largest batch size whose run fits on the device, found by planning alone.
 
         Args:
-            shapes: Input shapes at any batch. The batch is the symbol of their axis 0.
-            memory_limit: Bytes of the device, or text such as "2GiB"; None takes the model's limit,
-                else all that the device has.
+            shapes: Input shapes at any batch size; the batch is the symbol of their axis 0.
+            memory_limit: Maximum device memory, in bytes or text such as "2GiB"; None for the
+                model's limit, or the device's memory.
 
         Raises:
             OutOfMemoryError: Not even a batch of 1 fits.
             InputError: Axis 0 of the inputs is fixed.
         """
-        planner, given = self._runner.planner, self._shapes(shapes)
+        planner, input_shapes = self._runner.planner, self._shapes(shapes)
         limit = planner.limit if memory_limit is None else parse_bytes(memory_limit)
-        smallest = planner.at_batch(given)(1)
-        if (batch := planner.fitting_batch(given, limit)) > 0:
+        smallest = planner.at_batch(input_shapes)(1)
+        if (batch := planner.fitting_batch(input_shapes, limit)) > 0:
             return batch
         text = format_shapes(smallest)
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
 
     @property
     def memory_limit(self) -> int | None:
-        """Bytes that it may allocate on the device; None for what there is."""
+        """Maximum bytes that the model may allocate on the device; None for the device's memory."""
         return self._runner.room.own_limit
 
     def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """Inputs of given shapes that are all zeros.
+        """Returns inputs of the given shapes filled with zeros.
 
         Raises:
             InputError, ShapeError, OutOfMemoryError: A run at these shapes is not possible.
         """
-        given = self._shapes(shapes)
-        self.memory(given)  # what is too large is an error before there are zeros for it
-        return {s.name: np.zeros(given[s.name], s.dtype.numpy) for s in self._signature.inputs}
+        dims = self._shapes(shapes)
+        self.memory(dims)  # raises for too large shapes, before zeros are allocated
+        return {s.name: np.zeros(dims[s.name], s.dtype.numpy) for s in self._signature.inputs}
 
     def bind(
         self,
@@ -116,23 +116,28 @@ class PlannedModel:
         tunables: Mapping[str, Mapping[str, int]],
         contract: DeviceIo = HOST_ONLY,
     ) -> BoundPlan:
-        """A plan of its own for given input shapes, as the tuner compares them.
+        """Creates a separate bound plan for input shapes, which the tuner measures.
 
-        No result takes the place of an input, so that its launches can be repeated.
+        No output overwrites an input, so that the launches can be repeated.
 
         Args:
-            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
-            contract: What may be written to all the same, and which outputs stay on the device.
+            tunables: `T_` macros by kernel entry point, in place of the tuning records.
+            contract: Inputs that may be overwritten after all (donated), and outputs that stay on
+                the device.
         """
-        given = self._shapes(shapes)
-        contract = replace(contract, device_inputs=frozenset(given))
+        dims = self._shapes(shapes)
+        contract = replace(contract, device_inputs=frozenset(dims))
         planner = self._runner.planner
-        plan, _ = planner.plan(self._graph, given, contract=contract, tunables=tunables)
-        # Others pack weights in other ways, which nobody reads once this plan is gone.
+        plan, _ = planner.plan(self._graph, dims, contract=contract, tunables=tunables)
+        # Other tunables pack weights in other layouts, which are unused once this plan is gone.
         return self._runner.room.bind(plan, own=bool(tunables))
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Input shapes as planning takes them."""
+        """Checks input shapes and converts them to tuples.
+
+        Raises:
+            InputError: An input is missing or unknown, or a shape is invalid.
+        """
         if not isinstance(shapes, Mapping):
             raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
         self._signature.check_names(shapes)

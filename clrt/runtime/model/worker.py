@@ -1,4 +1,4 @@
-"""A model in a process of its own: a driver that crashes or hangs does not end the application.
+"""`Worker`: runs a model in another process, so that a driver's crash does not end this one.
 
 with Worker(clrt.load, "model.onnx", device="gpu") as worker:
     out = worker.run({"x": x})
@@ -17,26 +17,26 @@ from typing import Any
 
 from clrt.errors import ClrtError, DeviceError, OutOfMemoryError, warn_user
 
-# Seconds that a process has to end by itself before it is killed.
+# Maximum wait, in seconds, for a process to end before it is killed.
 _PATIENCE_S = 5.0
 
 
 class Worker:
-    """Runs the methods of a model in another process, and on another device once that one fails.
+    """Runs the methods of a model in another process, and switches to a fallback device on failure.
 
-    The process is started by multiprocessing's "spawn": the program has to have the usual
+    The process is started by multiprocessing's "spawn": the program needs the usual
     `if __name__ == "__main__":`, and a frozen one calls `multiprocessing.freeze_support()` first.
 
     Args:
-        make: What makes the model: `clrt.load`, `clrt.SentenceEncoder`, or another function that
-            pickles and takes `device=`.
-        args: Its arguments.
-        device: As `clrt.load` takes it.
-        fallback: The device for a new process where that of `device` crashes, hangs, or where the
-            device is not there; None for none. A warning says so.
-        timeout_s: Seconds after which a call counts as hanging; None for no limit. Loading, which
-            compiles, has none.
-        options: Its named arguments.
+        make: Creates the model: `clrt.load`, `clrt.SentenceEncoder`, or another function that can
+            be pickled and has a parameter `device`.
+        args: Positional arguments of `make`.
+        device: As in `clrt.load`.
+        fallback: Device for a new process, used with a warning if the first process crashes or
+            hangs, or `device` is absent; None for no fallback.
+        timeout_s: Maximum duration of a call in seconds; None for no limit. Loading, which
+            compiles, has no limit.
+        options: Keyword arguments of `make`.
 
     Raises:
         DeviceError: Both devices fail.
@@ -62,21 +62,21 @@ class Worker:
 
     @property
     def device(self) -> str | int | None:
-        """The device that is asked for now: `device`, or `fallback` after a failure."""
+        """Requested device of the current process: `device`, or `fallback` after a failure."""
         return self._device
 
     def run(self, *args: Any, **options: Any) -> Any:
-        """As `call("run", …)`: `Model.run` in the other process."""
+        """Calls `run` of the model in the other process; see `call`."""
         return self.call("run", *args, **options)
 
     def call(self, method: str, *args: Any, **options: Any) -> Any:
-        """Calls a method of the model; after a crash once more, on the fallback.
+        """Calls a method of the model; after a crash, calls it once more on the fallback device.
 
         Returns:
-            Its result, which has to pickle: arrays do, tensors on a device do not.
+            The method's result, which must pickle: arrays do, device tensors do not.
 
         Raises:
-            DeviceError: The process ended or hung, and there is no other device.
+            DeviceError: The process ended or hung, and there is no fallback device.
             ClrtError: As the method.
         """
         with self._lock:
@@ -118,18 +118,21 @@ class Worker:
     def _start(self) -> None:
         """Starts the process and waits until it has loaded the model."""
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._connection, child_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(child_end,), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         make, args, options = self._make
         self._ask((make, args, {**options, "device": self._device}), None)
 
     def _fall_back(self, reason: str) -> None:
-        """Starts a process for the fallback.
+        """Warns, and starts a process for the fallback device.
+
+        Args:
+            reason: Why the first device failed, for the messages.
 
         Raises:
-            DeviceError: There is none, or its process ends, too.
+            DeviceError: There is no fallback, or its process fails too.
         """
         self._stop()
         if self._fallback is None or self._fallback == self._device:
@@ -148,7 +151,7 @@ class Worker:
 
         Raises:
             _Ended: The process ended, or did not answer in time.
-            ClrtError: What was raised there.
+            ClrtError: The error that the request raised in the process.
         """
         try:
             self._connection.send(request)
@@ -164,7 +167,7 @@ class Worker:
         raise _rebuilt(*answer)
 
     def _stop(self) -> None:
-        self._connection.close()  # its loop ends
+        self._connection.close()  # ends the loop of `_serve`
         self._process.join(_PATIENCE_S if self._is_closed else 0)
         if self._process.is_alive():
             self._process.kill()
@@ -172,7 +175,7 @@ class Worker:
 
 
 class _Ended(Exception):
-    """The process is gone or does not answer."""
+    """The process ended or does not answer."""
 
 
 def _ending(code: int | None) -> str:
@@ -183,26 +186,29 @@ def _ending(code: int | None) -> str:
 
 
 def _serve(connection: Connection) -> None:
-    """The other process: makes the model of the first request, and calls methods of it."""
+    """Serves requests in the other process: the first creates the model, others call methods."""
     model: Any = None
     while True:
         try:
-            what, args, options = connection.recv()
+            target, args, options = connection.recv()
         except EOFError:
             return
         try:
             if model is None:
-                model, answer = what(*args, **options), None
+                model, answer = target(*args, **options), None
             else:
-                answer = getattr(model, what)(*args, **options)
-            sent = pickle.dumps((True, answer))
+                answer = getattr(model, target)(*args, **options)
+            message = pickle.dumps((True, answer))
         except Exception as error:
-            sent = pickle.dumps((False, _parts(error)))
-        connection.send_bytes(sent)
+            message = pickle.dumps((False, _parts(error)))
+        connection.send_bytes(message)
 
 
 def _parts(error: Exception) -> tuple[type[Exception], tuple[Any, ...], dict[str, Any]]:
-    """An exception in parts that pickle: class, arguments, attributes."""
+    """Splits an exception into picklable parts: class, arguments, attributes.
+
+    An exception that cannot be pickled becomes a RuntimeError with its text.
+    """
     attributes = {name: value for name, value in vars(error).items() if _pickles(value)}
     if isinstance(error, ClrtError) or _pickles((type(error), error.args)):
         return type(error), tuple(map(str, error.args)), attributes

@@ -1,4 +1,4 @@
-"""Runs a model repeatedly and makes a profile of when its steps ran."""
+"""Runs a model repeatedly under a recorder, and collects the times of its steps in a profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ from clrt.runtime.profiling.timings import (
 
 @dataclass(frozen=True)
 class _Recorded:
-    """One run under the profiler."""
+    """One run of the model under the profiler.
+
+    Attributes:
+        whole: Span of the whole run on the host.
+        runs: Runs of its plans and of host-driven nodes, in order.
+    """
 
     whole: Span
     runs: tuple[PlanRun | NodeRun, ...]
@@ -50,11 +55,13 @@ def collect(
     inputs: dict[str, tuple[int, ...]],
     repeat: int,
 ) -> Profile:
-    """The profile of a run.
+    """Measures a model and returns its profile.
 
     Args:
-        run: Runs the model once, under a recorder where one is given.
-        repeat: How often it runs under the profiler, and as often without, in turns.
+        run: Runs the model once, under a recorder unless it is None.
+        name: Name of the model.
+        inputs: Shape of each input, by name.
+        repeat: Number of runs with the profiler and of runs without, which alternate.
     """
     recorder = Recorder(session)
     run(None)
@@ -137,16 +144,22 @@ def _kernel(
 
 
 def _footprint(plan: Plan, launch: Launch) -> int:
-    """Bytes of the buffers that a launch works on. Views and in-place outputs count once."""
-    places: dict[object, int] = {}
+    """Returns the bytes of distinct memory that a launch accesses.
+
+    Views and in-place outputs count once.
+    """
+    sizes: dict[object, int] = {}
     for buffer, nbytes in touched(launch).items():
         owner = plan.root(buffer) if isinstance(buffer, Value) else buffer
-        places[owner] = max(places.get(owner, 0), nbytes)
-    return sum(places.values())
+        sizes[owner] = max(sizes.get(owner, 0), nbytes)
+    return sum(sizes.values())
 
 
 def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
-    """Each launch and host step of a plan: index of the step, node, variant or reason, launch."""
+    """Yields each launch and host step of a plan.
+
+    An item is (index of the step, node, variant or reason for the host, launch or None).
+    """
     for index, step in enumerate(plan.steps):
         if isinstance(step, DeviceStep):
             yield from ((index, node, step.variant, x) for x, node, _ in step.work())
@@ -165,19 +178,19 @@ def _stage(plan: Plan) -> TimedStage:
 
 def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
     steps = {node: index for index, step in enumerate(plan.steps) for node in step.nodes}
-    places = {node: index for index, node in enumerate(graph.nodes)}
+    indices = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         step = steps.get(node, -1)
-        there = plan.steps[step] if step >= 0 else None
+        plan_step = plan.steps[step] if step >= 0 else None
         producers = (v.producer for v in node.inputs if v is not None)
-        sources = {places[p]: None for p in producers if p is not None and p in places}
+        sources = {indices[p]: None for p in producers if p is not None and p in indices}
         yield NodeInfo(
             node.name,
             node.op.name,
             node.origins,
             node.made_by,
             step,
-            "view" if there is None else getattr(there, "variant", "host"),
+            "view" if plan_step is None else getattr(plan_step, "variant", "host"),
             tuple(_text(v) for v in node.inputs if v is not None),
             tuple(_text(v) for v in node.outputs),
             tuple(sources),

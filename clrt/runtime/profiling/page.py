@@ -1,4 +1,4 @@
-"""A profile as one self-contained HTML page."""
+"""Renders a profile as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SLOT = "/*DATA*/"
 
 
 def page_text(timings: Timings) -> str:
-    """The page: a template that contains the profile as JSON."""
+    """Returns the HTML page: a template with the profile inserted as JSON."""
     template = files("clrt.runtime.profiling").joinpath("page.html").read_text(encoding="utf-8")
     before, after = template.split(_SLOT)
     return before + script_json(_visible(page_data(timings))) + after
 
 
 def script_json(data: Any) -> str:
-    """JSON that is safe inside a script element, whatever its strings hold.
+    """Returns JSON that is safe inside a script element, whatever its strings contain.
 
     Names come from the model's file. `</script>` and `<!--` would end or change the element, U+2028
     would end the line. The page shows names as text, never as markup.
@@ -31,7 +31,7 @@ def script_json(data: Any) -> str:
 
 
 def _visible(data: Any) -> Any:
-    """Data with the control characters of its strings made visible; bidirectional ones reorder."""
+    """Returns data with control characters in strings made visible, bidirectional ones included."""
     if isinstance(data, str):
         return visible(data, lines=True)
     if isinstance(data, dict):
@@ -40,7 +40,7 @@ def _visible(data: Any) -> Any:
 
 
 def page_data(timings: Timings) -> dict[str, Any]:
-    """The data that the page draws."""
+    """Returns the data that the page draws, for JSON."""
     return {
         "model": timings.model,
         "device": timings.device,

@@ -1,4 +1,4 @@
-"""A profile, and the forms in which it is shown."""
+"""`Profile`: timings of a model that print as tables and save as a trace or HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clrt.util.files import atomic_write
 
 @dataclass(frozen=True)
 class Profile(Timings):
-    """Where the time of a model goes; `print` shows it as tables."""
+    """Timings of a model's runs, from `Model.profile`; `print` shows them as tables."""
 
     def save_trace(self, path: str | Path) -> None:
         """Writes a trace for ui.perfetto.dev or chrome://tracing."""

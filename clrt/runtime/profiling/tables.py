@@ -1,4 +1,4 @@
-"""A profile as tables for a terminal."""
+"""Renders a profile as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clrt.util.table_text import PlainText, table_text
 
 
 def tables_text(timings: Timings) -> str:
-    """The steps in the order in which they ran, then the kernels, the slowest first."""
+    """Returns tables of the steps, in order of execution, and of the kernels, slowest first."""
     return table_text(step_table(timings), kernel_table(timings))
 
 
 def step_table(timings: Timings) -> Table:
-    """A row per launch and host step, in the order in which they ran."""
+    """Returns a table with a row per launch and host step, in order of execution."""
     table = _table(f"{timings.model}: steps as run", ("#",), ("node", "kernel"))
     total = timings.step_ns
     for step in timings.steps:
@@ -27,7 +27,7 @@ def step_table(timings: Timings) -> Table:
 
 
 def kernel_table(timings: Timings) -> Table:
-    """A row per kernel, the slowest first. The caption has the main figures."""
+    """Returns a table with a row per kernel, slowest first, and the main figures as its caption."""
     table = _table(f"{timings.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
     for row in timings.by_kernel():
         cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
@@ -37,7 +37,7 @@ def kernel_table(timings: Timings) -> Table:
 
 
 def headline(timings: Timings) -> str:
-    """The main figures of a run."""
+    """Returns the main figures of a run as text: times, launches, gaps and the device's peaks."""
     return (
         f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
         f"{counted(len(timings.kernels), 'launch', 'launches')}, "
@@ -67,7 +67,7 @@ def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
 
 
 def _cut(name: str) -> PlainText:
-    """A name that stays on one line. `no_wrap` of the column would keep it from shrinking."""
+    """Returns a name that is cut to one line; `no_wrap` of its column would prevent shrinking."""
     return PlainText(name, no_wrap=True, overflow="ellipsis")
 
 

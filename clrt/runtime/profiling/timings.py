@@ -1,4 +1,4 @@
-"""What a profile measures: when each step ran, what it did, and which buffers were live."""
+"""Data of a profile: times and work of each step, and lifetimes of buffers in the arena."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class StepTime:
     """A step of a run: a kernel launch, or a node that the host computes.
 
     Attributes:
-        index: Place in the order in which steps ran.
+        index: Position in the order of execution.
         stage: Index of its plan in `Timings.stages`.
         step: Index of its step in that plan; -1 for a node between plans.
         node, op, origins: The node, its op, and the ONNX nodes that it stands for.
-        median_ns: Median time over the runs.
-        start_ns, end_ns: When it ran, from the start of the run shown.
+        median_ns: Median duration over the runs in nanoseconds.
+        start_ns, end_ns: Start and end in the run shown, in nanoseconds from its start.
     """
 
     index: int
@@ -34,7 +34,7 @@ class StepTime:
 
     @property
     def kernel(self) -> str:
-        """The name that times are summed by."""
+        """Name by which times are summed."""
         return f"host: {self.op}"
 
 
@@ -56,11 +56,13 @@ class KernelTime(StepTime):
     Attributes:
         entry: Name of the `__kernel` function.
         variant: Name of the op's variant.
-        shape: Of the node's first output.
-        flops: Floating-point operations; 0 where they are not counted.
-        nbytes: Bytes read and written: see `clrt.plan.traffic`.
-        floor_ns: The least time at the device's peaks. For bytes that is the peak of the smallest
-            cache, or the memory, that holds all of them.
+        defines: Macros of the kernel and their values.
+        global_size: Work-items per dimension.
+        shape: Shape of the node's first output.
+        flops: Floating-point operations; 0 if they are not counted.
+        nbytes: Bytes read and written; see `clrt.plan.traffic`.
+        floor_ns: Minimum time at the device's peaks, in nanoseconds. The bandwidth is that of the
+            smallest cache, or the memory, that holds all data of the launch.
     """
 
     entry: str
@@ -88,13 +90,13 @@ class KernelTime(StepTime):
 
     @property
     def roofline_share(self) -> float:
-        """The least possible time over the time taken."""
+        """Minimum time over measured time."""
         return _over(self.floor_ns, self.median_ns)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which no step ran: the host copies, binds, or waits."""
+    """An interval in which no step ran: the host copies, binds, or waits. Times in nanoseconds."""
 
     start_ns: float
     end_ns: float
@@ -105,7 +107,10 @@ class Tenant:
     """A buffer in the arena.
 
     Attributes:
-        first, last: The first and last step at which it is live; -1 is before the first.
+        type: Dtype and shape, as text.
+        slab: Index of its slab.
+        offset: Offset in the slab in bytes.
+        first, last: First and last step at which it is live; -1 is before the first step.
     """
 
     name: str
@@ -122,11 +127,12 @@ class NodeInfo:
     """A node of the graph as it runs.
 
     Attributes:
-        step: Index of its step in the plan; -1 for a view, which takes no time.
+        origins: The ONNX nodes that the node stands for.
+        made_by: The pass that created the node; "" for a node of the model.
+        step: Index of the node's step in the plan; -1 for a view, which takes no time.
         where: The kernel variant, "host", or "view".
-        made_by: The pass that made it; empty for a node of the model.
-        inputs, outputs: Names and types of its tensors.
-        sources: Indices of the nodes that it reads from.
+        inputs, outputs: Names and types of the node's tensors.
+        sources: Indices of the nodes whose outputs it reads.
     """
 
     name: str
@@ -142,7 +148,14 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class TimedStage:
-    """A plan. Most models have one, and one more for each graph break."""
+    """A plan in a profile. Most models have one, and one more for each graph break.
+
+    Attributes:
+        nodes: Nodes of the plan's graph.
+        tenants: Buffers in the arena.
+        slab_bytes: Size of each slab of the arena in bytes.
+        steps: Number of steps.
+    """
 
     nodes: tuple[NodeInfo, ...]
     tenants: tuple[Tenant, ...]
@@ -155,8 +168,10 @@ class KernelSum:
     """The sum of all steps of one kernel.
 
     Attributes:
-        ns: Sum of their medians.
-        share: Of the sum of all steps.
+        calls: Number of steps.
+        ns: Sum of their median durations in nanoseconds.
+        share: Fraction of the sum over all steps.
+        flops, nbytes, floor_ns: Sums over the launches; see `KernelTime`.
     """
 
     kernel: str
@@ -180,21 +195,25 @@ class KernelSum:
         return _over(self.floor_ns, self.ns)
 
 
-# Relative difference up to which two times are said to agree.
-_AGREES = 0.02
+# Maximum relative difference between times that count as equal.
+_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time of a model goes.
+    """Timings of a model's runs: durations of runs and steps, and the device's peaks.
 
     Attributes:
         model: Name of the model.
-        inputs: Shapes by name.
-        repeat: Number of runs with the profiler, and as many without.
-        wall_ms: Median time of a run without the profiler, with copies in and out.
-        run_ns: Time of the median run under the profiler. `start_ns` and gaps refer to that run.
-        steps: Kernel launches and host steps in the order in which they ran.
+        device: Name of the device.
+        inputs: Shape of each input, by name.
+        repeat: Number of runs with the profiler, and of runs without.
+        wall_ms: Median duration of a run without the profiler, including copies in and out.
+        run_ns: Duration of the median run under the profiler, which is the run shown: `start_ns`
+            of steps and gaps refer to it.
+        peaks: Peak rates of the device.
+        steps: Kernel launches and host steps in order of execution.
+        stages: Plans of the run.
     """
 
     model: str
@@ -217,7 +236,7 @@ class Timings:
 
     @property
     def step_ns(self) -> float:
-        """The sum of all steps."""
+        """Sum of the median durations of all steps in nanoseconds."""
         return sum(s.median_ns for s in self.steps)
 
     @property
@@ -230,7 +249,7 @@ class Timings:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The times in the run shown at which no step ran."""
+        """Intervals in the run shown in which no step ran."""
         gaps: list[Gap] = []
         free = 0.0
         for step in sorted(self.steps, key=lambda s: s.start_ns):
@@ -243,31 +262,31 @@ class Timings:
 
     @property
     def gap_share(self) -> float:
-        """The part of the run shown in which no step ran."""
+        """Fraction of the run shown in which no step ran."""
         return _over(sum(g.end_ns - g.start_ns for g in self.gaps), self.run_ns)
 
     @property
     def sums(self) -> str:
-        """How the time of a run and the sum of its steps agree, and why they differ, in words."""
+        """Text that compares the duration of the run with the sum of its steps and gaps."""
         gaps_ns = sum(g.end_ns - g.start_ns for g in self.gaps)
         text = (
             f"The medians of the steps sum to {1e-6 * self.step_ns:.2f} ms; the run shown took "
             f"{1e-6 * self.run_ns:.2f} ms, {1e-6 * gaps_ns:.2f} ms of it gaps in which the host "
             "copies, enqueues or waits."
         )
-        apart = self.step_ns + gaps_ns - self.run_ns
-        if abs(apart) > _AGREES * self.run_ns:
-            more = "more" if apart > 0 else "less"
+        difference = self.step_ns + gaps_ns - self.run_ns
+        if abs(difference) > _TOLERANCE * self.run_ns:
+            more = "more" if difference > 0 else "less"
             text += (
-                f" Steps and gaps are {1e-6 * abs(apart):.2f} ms {more} than it: each step has its "
-                "own median over the runs, and steps that overlap count twice."
+                f" Steps and gaps are {1e-6 * abs(difference):.2f} ms {more} than it: each step has "
+                "its own median over the runs, and steps that overlap count twice."
             )
-        if abs(1e-6 * self.run_ns - self.wall_ms) > _AGREES * self.wall_ms:
+        if abs(1e-6 * self.run_ns - self.wall_ms) > _TOLERANCE * self.wall_ms:
             text += f" Without the profiler, which times each launch, it is {self.wall_ms:.2f} ms."
         return text
 
     def by_kernel(self) -> list[KernelSum]:
-        """The steps summed by kernel, the slowest first."""
+        """Returns sums over the steps of each kernel, slowest first."""
         total = self.step_ns
         ordered = sorted(self.steps, key=lambda s: s.kernel)
         groups = [(k, list(g)) for k, g in groupby(ordered, lambda s: s.kernel)]
@@ -291,5 +310,5 @@ def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
 
 
 def _over(amount: float, per: float) -> float:
-    """The ratio; 0 if `per` is 0."""
+    """Returns the ratio; 0 if `per` is 0."""
     return amount / per if per else 0.0

@@ -1,4 +1,4 @@
-"""A profile in the trace event format of Chrome and Perfetto.
+"""Renders a profile in the trace event format of Chrome and Perfetto.
 
 Source: "Trace Event Format", the JSON object form with complete ("X") and metadata ("M") events.
 """
@@ -13,12 +13,13 @@ from clrt.runtime.profiling.timings import HostTime, KernelTime, StepTime, Timin
 
 Event: TypeAlias = "dict[str, Any]"
 
+# Numbers of the process, and of the track that shows gaps; plans have tracks from 1 on.
 _PROCESS = 1
 _GAPS = 0
 
 
 def trace_text(timings: Timings) -> str:
-    """The trace: a track per plan, and one for the times at which no step ran."""
+    """Returns the trace as JSON: a track per plan, and one for gaps in which no step ran."""
     other = {
         "device": timings.device,
         "model": timings.model,

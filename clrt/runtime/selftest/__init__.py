@@ -1,1 +1,1 @@
-"""Whether a device computes what it should: found at its first use, and remembered."""
+"""Self-test of a device: kernels of each family compared with NumPy at its first use."""

@@ -1,4 +1,4 @@
-"""What a device computes in its self-test: each family of kernels on small data."""
+"""Cases of the self-test: ops of each kernel family on small data."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from clrt.ops.reduce.argmax import ArgMax
 from clrt.ops.reduce.reduce import ReduceMean, ReduceSum
 from clrt.ops.vision.pooling import MaxPool
 
-_HEADS, _KEPT_HEADS, _SIZE = 4, 2, 64
+# Query heads, key-value heads, and elements per head of the attention cases.
+_HEADS, _KV_HEADS, _SIZE = 4, 2, 64
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op on data.
+    """An op with its inputs.
 
     Attributes:
-        family: The kernels that it stands for, as messages name them.
-        weights: Inputs by number that are constants of the model, which kernels read packed.
+        family: Kernel family that the case tests, as messages name it.
+        weights: Indices of the inputs that are constants, which kernels read packed.
     """
 
     family: str
@@ -52,7 +53,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All of them, always with the same data. Sizes leave a rest in the tiles of every kernel."""
+    """Yields all cases, always with the same data. Sizes are no multiples of any kernel's tiles."""
     rng = np.random.default_rng(0)
     yield from _products(rng)
     yield from _attentions(rng)
@@ -70,7 +71,7 @@ def _products(rng: np.random.Generator) -> Iterator[Case]:
     yield Case(family, MatMul(), _normal(rng, (3, 33, 40), (3, 40, 50)))
     yield Case(family, MatMul(), _normal(rng, (300, 200), (200, 300)), (1,))
     halves = tuple(x.astype(np.float16) for x in _normal(rng, (130, 128), (128, 200)))
-    yield Case(family, MatMul(), halves, (1,))  # by the matrix unit, where there is one
+    yield Case(family, MatMul(), halves, (1,))  # uses the matrix unit, if there is one
     integers = rng.integers(0, 256, (33, 70)), rng.integers(-128, 128, (70, 50))
     yield Case(family, MatMulInteger(), (_as(integers[0], "u1"), _as(integers[1], "i1")), (1,))
     family = "products of few rows"
@@ -97,13 +98,13 @@ def _attentions(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _paged(rng: np.random.Generator) -> Iterator[Case]:
-    """Tokens of two sequences, of which the first has two pages."""
-    heads = (_HEADS, _KEPT_HEADS, _SIZE)
+    """Yields cases of a step with tokens of two sequences, of which the first has two pages."""
+    heads = (_HEADS, _KV_HEADS, _SIZE)
     step = _as([[0, 0, PAGE_TOKENS + 8], [1, 0, PAGE_TOKENS + 9], [2, 1, 5]], "i4")
     table = _as([[0, 2], [1, 0]], "i4")
-    pitch = _KEPT_HEADS * 2 * PAGE_TOKENS * _SIZE
+    pitch = _KV_HEADS * 2 * PAGE_TOKENS * _SIZE
     slabs = _normal(rng, (1, pitch), (2, pitch), *[(0, pitch)] * (MAX_SLABS - 2))
-    (x,) = _normal(rng, (3, (_HEADS + 2 * _KEPT_HEADS) * _SIZE))
+    (x,) = _normal(rng, (3, (_HEADS + 2 * _KV_HEADS) * _SIZE))
     angles = rng.uniform(0, 6, (3, _SIZE // 2))
     tables = _as(np.cos(angles), "f4"), _as(np.sin(angles), "f4")
     written = RotateAndCache(*heads)
@@ -146,7 +147,10 @@ def _moves(rng: np.random.Generator) -> Iterator[Case]:
 
 
 def _mathematics() -> tuple[ElementwiseStep, ...]:
-    """A sum of the functions for which devices have code of their own, each about as large."""
+    """Returns a program that sums math functions whose code differs between devices.
+
+    The terms are of similar size, so that an error in any of them shows.
+    """
     a, b = 0, 1
     steps = [
         ElementwiseStep(Mul(), (a, b)),

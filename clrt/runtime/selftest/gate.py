@@ -1,4 +1,4 @@
-"""Refuses a device that miscomputes; what was found is remembered by device, driver and clrt."""
+"""Refuses devices whose self-test found wrong results; results are cached on disk."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ if TYPE_CHECKING:
     from clrt.runtime.opencl.session import DeviceSession
     from clrt.runtime.selftest.runner import Outcome
 
+# Values of CLRT_SELF_TEST.
 ALWAYS, NEVER = "always", "never"
 _seen: set[tuple[object, Path]] = set()
 _lock = RLock()
 
 
 def needs_self_test(caps: DeviceCaps) -> bool:
-    """Whether a device is tested before it is used.
+    """Returns whether a device is tested before it is used.
 
-    CPUs are not unless asked for: their implementations are few and tested, and their compilers
-    take seconds for what is compiled here.
+    CPU devices are tested only if CLRT_SELF_TEST asks for it: their implementations are few and
+    well tested, and their compilers take seconds for the test's kernels.
     """
     asked = env_vars.SELF_TEST.get()
     return asked == ALWAYS or (asked != NEVER and not caps.is_cpu and not caps.simulator)
 
 
 def ensure_right(session: DeviceSession) -> None:
-    """Tests a device at its first use, about a second; later that costs nothing.
+    """Tests a device at its first use, in about a second; does nothing at later ones.
 
     Raises:
-        DeviceError: It miscomputes; the message names kernels, driver and what to do.
+        DeviceError: The device computes wrong results; the message names kernels, driver and
+            remedies.
     """
     if not needs_self_test(session.device.caps):
         return
@@ -58,10 +60,10 @@ def _refuse_wrong(session: DeviceSession, outcomes: tuple[Outcome, ...]) -> None
         d.usable and not d.caps.simulator and d.index != session.device.index for d in devices()
     )
     other = ", or take another device of `clrt devices`" if others else ""
-    what = "; ".join(map(str, {o.family: o for o in wrong}.values()))
+    failures = "; ".join(map(str, {o.family: o for o in wrong}.values()))
     raise DeviceError(
         f"{session.device} computes wrong results with its driver {session.device.caps.driver}: "
-        f"{what}. Install another version of the driver{other}; "
+        f"{failures}. Install another version of the driver{other}; "
         "`clrt report-device` writes what the project needs to look into it, and "
         f"CLRT_SELF_TEST={NEVER} uses the device all the same."
     )

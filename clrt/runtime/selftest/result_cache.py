@@ -1,4 +1,4 @@
-"""The file in the cache folder that has what a self-test found."""
+"""Caches the outcomes of self-tests in a file per device, driver and version of clrt."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.selftest.runner import Outcome, check_device
 from clrt.util.files import atomic_write, make_cache_folder, parse_json, read_regular
 
-_MOST_BYTES = 1 << 20
+# Maximum size of a file that is read.
+_MAX_FILE_BYTES = 1 << 20
 
 
 def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome, ...]:
-    """What a self-test found: a former one of the same device, driver and version, or one now.
+    """Returns the cached outcomes for the device, driver and version, or tests the device now.
 
     Args:
-        anew: Test now in any case.
+        anew: Whether to test now in any case.
     """
     path = path_for(session.device.caps, session.programs.folder)
     outcomes = None if anew else recall(path)
@@ -37,7 +38,7 @@ def recall_or_check(session: DeviceSession, anew: bool = False) -> tuple[Outcome
 
 
 def path_for(caps: DeviceCaps, folder: Path) -> Path:
-    """Where the outcomes of a device lie in a cache folder."""
+    """Returns the path of a device's outcomes in a cache folder."""
     version = ".".join(map(str, caps.cl_version))
     facts = (clrt.__version__, caps.platform, caps.name, caps.driver, caps.kind, version)
     name = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:40]
@@ -45,20 +46,20 @@ def path_for(caps: DeviceCaps, folder: Path) -> Path:
 
 
 def recall(path: Path) -> tuple[Outcome, ...] | None:
-    """The outcomes of a file; None where it is damaged, or where others can write it."""
+    """Reads outcomes from a file; None if it is absent, damaged, or writable by other users."""
     try:
-        rows: Any = parse_json(read_regular(path, _MOST_BYTES, private=True))
-        found = tuple(_outcome(row) for row in rows)
+        rows: Any = parse_json(read_regular(path, _MAX_FILE_BYTES, private=True))
+        outcomes = tuple(_outcome(row) for row in rows)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return found or None
+    return outcomes or None
 
 
 def _outcome(row: Any) -> Outcome:
-    """An outcome from JSON.
+    """Converts a JSON object to an outcome.
 
     Raises:
-        ValueError, TypeError, KeyError: It is none.
+        ValueError, TypeError, KeyError: The object is not a valid outcome.
     """
     if row.keys() != {f.name for f in fields(Outcome)}:
         raise ValueError("no outcome")
@@ -70,7 +71,7 @@ def _outcome(row: Any) -> Outcome:
 
 
 def _remember(path: Path, outcomes: Sequence[Outcome]) -> None:
-    """Keeps outcomes where the folder can be written: else the next process tests again."""
+    """Writes outcomes to a file; if that fails, the next process tests again."""
     with suppress(OSError, InputError):
         make_cache_folder(path.parent)
         with atomic_write(path) as stream:

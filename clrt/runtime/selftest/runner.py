@@ -1,4 +1,4 @@
-"""Runs the cases of the self-test on a device and compares with NumPy."""
+"""Runs the cases of the self-test on a device and compares the results with NumPy's."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ from clrt.runtime.opencl.weight_store import WeightStore
 from clrt.runtime.selftest.cases import Case, cases
 from clrt.util.accuracy import max_difference
 
-# Times what tests allow: drivers may round in other ways, and what miscomputes is off by far more.
-# But no more than the second, in whatever dtype.
-_SLACK, _MOST = 16, 0.02
-# In place of what is no number or infinite, which JSON has not.
-_BEYOND = 1e30
+# Allowed error as a multiple of the tests' tolerance: drivers round differently, and wrong results
+# are off by far more. Then the maximum relative error that is allowed in any dtype.
+_SLACK, _MAX_ERROR = 16, 0.02
+# Error recorded for NaN and infinite results, which JSON cannot represent.
+_NOT_FINITE = 1e30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case gave.
+    """Result of a case.
 
     Attributes:
+        family: Kernel family of the case.
         kernels: Entry points of its launches.
-        error: The largest difference over the largest element expected; 0 where it did not run.
-        limit: The most that the error may be.
-        note: Why it did not run; "" where it did.
-        lasting: Whether it would give the same again; not where the driver failed.
+        error: Largest absolute difference relative to the largest expected element; 0 if the case
+            did not run.
+        limit: Maximum error allowed.
+        note: Why the case did not run; "" if it did.
+        lasting: Whether the result can be cached; False if the driver failed.
     """
 
     family: str
@@ -54,12 +56,12 @@ class Outcome:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the device miscomputes."""
+        """Whether the error exceeds the limit."""
         return self.error > self.limit
 
     def __str__(self) -> str:
         kernels = f"{self.family} ({', '.join(self.kernels)})"
-        if self.error >= _BEYOND:
+        if self.error >= _NOT_FINITE:
             return f"{kernels}: no numbers, or others than could be"
         return (
             f"{kernels}: off by {self.error:.2g} of the largest element, where {self.limit:.2g} is "
@@ -70,16 +72,16 @@ class Outcome:
 def check_device(
     session: DeviceSession, given: Iterable[Case] | None = None
 ) -> tuple[Outcome, ...]:
-    """The outcome of each case on a device.
+    """Runs cases on a device and returns the outcome of each.
 
     Args:
-        given: Cases in place of all.
+        given: Cases to run; None for all.
     """
     return tuple(_outcome(case, session) for case in (cases() if given is None else given))
 
 
 def graph_of(case: Case) -> Graph:
-    """A graph of the op, whose weights and what planning must know are constants."""
+    """Builds a graph of the case's op; weights and inputs that planning needs are constants."""
     build = Builder()
     known = {*case.weights, *case.op.plan_time_inputs}
     values = [
@@ -105,29 +107,29 @@ def _outcome(case: Case, session: DeviceSession) -> Outcome:
     if plan.host_steps:
         return replace(outcome, note=f"on the host: {plan.host_steps[0].reason}")
     try:
-        found = _run(replace(plan, also=()), case, session)
-    except NumberError as error:  # all numbers are in range
-        return replace(outcome, error=_BEYOND, note=str(error))
+        outputs = _run(replace(plan, also=()), case, session)
+    except NumberError as error:  # wrong, since all indices of the case are in range
+        return replace(outcome, error=_NOT_FINITE, note=str(error))
     except KernelBuildError as error:
         return replace(outcome, note=str(error))
     except ClrtError as error:
         return replace(outcome, note=str(error), lasting=False)
-    pairs = zip(found, expected, strict=True)
+    pairs = zip(outputs, expected, strict=True)
     worst = max((max_difference(a, b)[1] for a, b in pairs), default=0.0)
-    return replace(outcome, error=min(worst, _BEYOND))
+    return replace(outcome, error=min(worst, _NOT_FINITE))
 
 
 def _limit(case: Case, expected: tuple[Array, ...]) -> float:
-    """Of the error: 0 for integers and for what only moves elements."""
-    kinds = [a.dtype for a in expected if a.dtype.kind == "f"]
-    if not kinds or case.op.accuracy is Accuracy.EXACT:
+    """Returns the maximum error allowed: 0 for integers and for ops that only move elements."""
+    dtypes = [a.dtype for a in expected if a.dtype.kind == "f"]
+    if not dtypes or case.op.accuracy is Accuracy.EXACT:
         return 0.0
-    epsilon = max(float(np.finfo(d).eps) for d in kinds)
-    return min(float(_SLACK * case.op.accuracy.value * epsilon), _MOST)
+    epsilon = max(float(np.finfo(d).eps) for d in dtypes)
+    return min(float(_SLACK * case.op.accuracy.value * epsilon), _MAX_ERROR)
 
 
 def _run(plan: Plan, case: Case, session: DeviceSession) -> list[Array]:
-    """The outputs of a plan.
+    """Runs a plan on the inputs of a case and returns its outputs in order.
 
     Raises:
         ClrtError: As `Model.run`.
@@ -138,5 +140,5 @@ def _run(plan: Plan, case: Case, session: DeviceSession) -> list[Array]:
     names = {v.name for v in plan.graph.inputs}
     feeds = {f"x{i}": np.ascontiguousarray(a) for i, a in enumerate(case.inputs) if a is not None}
     feeds = {name: array for name, array in feeds.items() if name in names}
-    found = Execution(bound, feeds, dict.fromkeys(plan.graph.output_names, False)).run()
-    return [np.asarray(found[name]) for name in plan.graph.output_names]
+    results = Execution(bound, feeds, dict.fromkeys(plan.graph.output_names, False)).run()
+    return [np.asarray(results[name]) for name in plan.graph.output_names]
