@@ -278,8 +278,8 @@ class Timings:
         if abs(difference) > _TOLERANCE * self.run_ns:
             more = "more" if difference > 0 else "less"
             text += (
-                f" Steps and gaps are {1e-6 * abs(difference):.2f} ms {more} than it: each step has "
-                "its own median over the runs, and steps that overlap count twice."
+                f" Steps and gaps are {1e-6 * abs(difference):.2f} ms {more} than it: each step "
+                "has its own median over the runs, and steps that overlap count twice."
             )
         if abs(1e-6 * self.run_ns - self.wall_ms) > _TOLERANCE * self.wall_ms:
             text += f" Without the profiler, which times each launch, it is {self.wall_ms:.2f} ms."
