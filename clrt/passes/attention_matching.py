@@ -135,7 +135,7 @@ def _where(node: Node) -> Scores | str | None:
             return "a Where broadcasts the scores"
         masked = uniform(node.arg(number))
         if masked is None or masked > MASKED:
-            return f"masked scores become {masked}, which is not the same as adding it"
+            return f"masked scores become {masked}, which differs from adding it"
         inner.masks.append(Choice(node.arg(0), node.arg(number), keep))
         inner.nodes.append(node)
         return inner

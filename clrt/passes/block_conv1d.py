@@ -79,7 +79,7 @@ class WidenLines(Pass):
             return Miss(line, node)
         blocked = min((replace(line, places=r) for r in _BLOCKS), key=lambda x: x.work)
         if blocked.work > _MAX_WORK * line.work:
-            return Miss("longer windows would take as long", node)
+            return Miss("longer windows would not reduce the work enough", node)
         return Match(view, node, payload=blocked)
 
     def rewrite(self, match: Match) -> Patch:
@@ -133,7 +133,7 @@ def _geometry(node: Node) -> _Geometry | str | None:
     if len(node.inputs) > 3 or (bias is not None and not bias.has_numbers):
         return "its bias is computed, or its epilogue reads other tensors"
     if op.auto_pad not in ("NOTSET", "VALID") or any(d != 1 for d in op.dilations):
-        return "its padding follows from its sizes, or its windows have holes"
+        return "its padding depends on sizes (auto_pad), or it is dilated"
     pads = (op.pads or (0,) * 2 * count) if op.auto_pad == "NOTSET" else (0,) * 2 * count
     if any(p for a, p in enumerate(pads) if a % count != axis - 2):
         return "it pads other axes, too"

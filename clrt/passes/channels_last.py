@@ -276,7 +276,7 @@ def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
             return Miss(f"operand {value.type} has other axes", node)
         moved += not _is_view(value.shape) or (_is_own_inverse(rank) and keeps_shape(value, y))
     if moved > len(full_shape) - _is_own_inverse(rank):
-        return Miss("more operands would be transposed than now", node)
+        return Miss("more operands would be transposed than before", node)
     return Match(view, node, payload=rank)
 
 
@@ -337,10 +337,10 @@ def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     if node.arg(0).dtype is not DType.FLOAT32:
         return f"no kernel for {node.arg(0).dtype}"
     if isinstance(op, MaxPool) and op.indices:
-        return "it gives indices"
+        return "it returns indices"
     target = ChannelsLastMaxPool if isinstance(op, MaxPool) else ChannelsLastAveragePool
     if type(op) is target:
-        return "its channels lie last"
+        return "it is channels-last already"
     return _Reordered(target(**{f.name: getattr(op, f.name) for f in fields(op)}))
 
 
@@ -354,7 +354,7 @@ def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     axes = tuple(sorted(order[a] for a in reduced))
     spatial = axes == tuple(range(1, rank - 1))
     if not op.keepdims and not spatial:
-        return "axes that it drops are not the spatial ones"
+        return "it drops axes other than the spatial ones"
     if isinstance(op, GlobalPool):
         plain = next(
             c for c in type(op).__mro__ if issubclass(c, Reduce) and not issubclass(c, GlobalPool)
@@ -370,7 +370,7 @@ def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     channels_last = [v for v in values if _channels_last(v) is not None]
     others = [v for v in values if v not in channels_last and not v.has_numbers]
     if len(others) > len(channels_last) - _is_own_inverse(len(order)):
-        return "more operands would be transposed than now"
+        return "more operands would be transposed than before"
     if any(v.shape is None for v in values):
         return "the rank of an operand is unknown"
     return _Reordered(replace(op, axis=order[op.axis]), every=True)
@@ -380,7 +380,7 @@ def _along_axis(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     op = node.op
     assert isinstance(op, (SoftmaxBase, Split))
     if isinstance(op, SoftmaxBase) and op.flatten:
-        return "the axes from its axis on count as one"
+        return "it flattens the axes from its axis on"
     return _Reordered(replace(op, axis=order[op.axis]), tuple(node.inputs[1:]))
 
 

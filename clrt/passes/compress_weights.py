@@ -238,11 +238,11 @@ def _weight_index(node: Node) -> int | None:
 def _unquantisable(node: Node, weight: Value) -> str | None:
     """Returns why a weight cannot be quantized to integers; None if it can."""
     if len(weight.dims) != 2:
-        return f"'{weight.name}' {weight.type} is no matrix"
+        return f"'{weight.name}' {weight.type} is not a matrix"
     if isinstance(node.op, Gather):
         return None if node.op.axis == 0 else "it gathers along another axis than the first"
     if not isinstance(node.op, (MatMul, FusedMatMul)) or node.arg(1) is not weight:
-        return "integer weights serve products and lookups"
+        return "only products and Gather support integer weights"
     if isinstance(node.op, FusedMatMul) and node.op.trans_a:
         return "its A is transposed"
     rank = node.arg(0).type.rank

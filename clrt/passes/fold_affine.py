@@ -115,7 +115,7 @@ def _mismatch(view: GraphView, conv: Node, node: Node) -> str | None:
     if view.user_count(weights) > 1:
         return "the weights are used elsewhere, too"
     if not view.budget.has(0, 2 * weights.nbytes):
-        return "what folding may compute is used up"
+        return "the budget of constant folding is used up"
     return None
 
 

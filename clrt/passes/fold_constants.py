@@ -33,7 +33,7 @@ class FoldConstants(Pass):
 
     Args:
         dequantize: Whether DequantizeLinear of weights is folded, if the result is not too large.
-        products: Whether it is also folded for products that FuseRoundedMatmul matches.
+        products: Whether it is also folded if a product that FuseRoundedMatmul matches reads it.
     """
 
     name = "fold_constants"
@@ -54,14 +54,16 @@ class FoldConstants(Pass):
             return None
         dequantizes = op_name(node) == "DequantizeLinear"
         if dequantizes and not self._dequantize:
-            return Miss("the weight is to stay quantised", node)
+            return Miss("quantized weights are kept (keep_quantized)", node)
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
-            return Miss("the weight takes an eighth of the memory as it is", node)
+            return Miss(
+                "a 4-bit weight stays quantized: as float32 it takes 8 times the memory", node
+            )
         if dequantizes and not self._products and _feeds_rounded(view, node):
-            return Miss("a product of integers reads it", node)
+            return Miss("an int8 product reads it", node)
         inputs = {v for v in node.inputs if v is not None}
         if node.op.has_slow_reference and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
-            return Miss("to compute it takes NumPy long", node)
+            return Miss("its NumPy reference is slow for inputs of this size", node)
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
         freed_bytes = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
@@ -71,7 +73,7 @@ class FoldConstants(Pass):
         if output_bytes > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         if not view.budget.has(output_bytes - freed_bytes, work):
-            return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
+            return Miss("the budget of constant folding is used up (CLRT_FOLD_LIMIT)", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
             return arrays
@@ -79,7 +81,7 @@ class FoldConstants(Pass):
         if result_bytes > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         if not view.budget.has(result_bytes - freed_bytes, work):
-            return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
+            return Miss("the budget of constant folding is used up (CLRT_FOLD_LIMIT)", node)
         return Match(view, node, payload=(arrays, result_bytes - freed_bytes, work))
 
     def rewrite(self, match: Match) -> Patch:

@@ -30,7 +30,7 @@ class FoldPad(Pass):
         assert isinstance(pad.op, Pad)
         x, pads, value, axes = pad.arg(0), pad.arg(1).numbers, pad.input(2), pad.input(3)
         if pad.op.mode != "constant" or (value is not None and scalar(value) != 0):
-            return Miss("the padding is not of zeros", node)
+            return Miss("the padding is not constant 0", node)
         if x.shape is None or pads is None or (axes is not None and axes.numbers is None):
             return Miss("the padding is computed", node)
         if node.op.auto_pad not in ("NOTSET", "VALID"):

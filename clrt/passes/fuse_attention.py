@@ -87,7 +87,7 @@ class FuseAttention(Pass):
         if isinstance(attention, str):
             return Miss(attention, node)
         if guard is not None and attention.scores.masks != [guard]:
-            return Miss("rows become 0 by another mask than that of the scores", node)
+            return Miss("rows are zeroed by a mask other than that of the scores", node)
         return Match(view, node, replaced_nodes=attention.nodes, payload=attention)
 
     def rewrite(self, match: Match) -> Patch:

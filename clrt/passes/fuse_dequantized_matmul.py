@@ -75,12 +75,12 @@ def _weight(node: Node) -> _Weight | str:
     (k, n), bits = value.numbers.shape, 4 if value.dtype.file_bits == 4 else 8
     axis = op.axis % 2
     if op.block_size and axis == 1:
-        return "its blocks lie along the columns"
+        return "its blocks are along N"
     if not op.block_size and axis == 0 and scale.numbers.size > 1:
         return "it has a scale per row"
     block = op.block_size or k
     if block * bits % 8 or not k or not n:
-        return f"blocks of {block} are no whole bytes"
+        return f"blocks of {block} are not whole bytes"
     blocks, offset = -(-k // block), _OFFSETS[value.dtype]
     levels = value.numbers.astype(np.int16) + np.int16(offset)
     product = MatMulNBits(k, n, bits, block)

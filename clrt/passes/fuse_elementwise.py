@@ -139,7 +139,7 @@ class _FusionGroup:
 
     def _reject_reason(self, value: Value, producer: Node) -> str | None:
         if value.dtype.is_low_precision or _rounds(producer):
-            return f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
+            return f"'{value.name}' is rounded to {value.dtype}, so it must be stored"
         result = self._root.output
         if not keeps_shape(value, result) and not has_one_element(value):
             return f"'{value.name}' {value.type} is smaller than the result {result.type}"

@@ -64,7 +64,7 @@ def _absorb(view: GraphView, producer: Node, op: EpilogueOp, node: Node) -> Prog
     if not keeps_shape(value, node.output):
         return f"the result {value.type} is broadcast to {node.output.type}"
     if value.dtype is not node.output.dtype:
-        return f"it turns {value.dtype} into {node.output.dtype}"
+        return f"it converts {value.dtype} to {node.output.dtype}"
     builder = ProgramBuilder([value])
     operands = [
         builder.operand(v)

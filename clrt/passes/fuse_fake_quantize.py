@@ -157,10 +157,10 @@ def _unquantized(node: Node) -> Value | str:
     quantize, op = node.arg(0).producer, node.op
     assert isinstance(op, DequantizeLinear)
     if quantize is None or not isinstance(quantize.op, QuantizeLinear):
-        return "its input was not quantised"
+        return "its input is no output of QuantizeLinear"
     x, quantize_op = quantize.arg(0), quantize.op
     if node.arg(0).dtype.is_float or quantize_op.precision not in (None, DType.FLOAT32):
-        return f"{node.arg(0).type} is rounded in another way"
+        return f"{node.arg(0).type} is not quantized in float32 to integers"
     if any(v.dtype is not DType.FLOAT32 for v in (x, quantize.arg(1), node.arg(1), node.output)):
         return f"{x.type} is not float32"
     scale, dequantize_scale = quantize.arg(1).numbers, node.arg(1).numbers

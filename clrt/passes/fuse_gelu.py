@@ -22,6 +22,8 @@ class _FlatProduct:
     """Flattened tree of multiplications: number * product of factors.
 
     Attributes:
+        number: Product of the constant factors.
+        factors: Remaining factors.
         nodes: Multiplications of the tree.
     """
 

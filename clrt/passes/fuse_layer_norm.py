@@ -146,12 +146,12 @@ def _source(numerator: Value, base: Value, epsilon: float, nodes: list[Node]) ->
     if first is not None and second is not None:
         (x, first_nodes), (other, second_nodes) = first, second
         if x is not other:
-            return "the deviations come from two values"
+            return "numerator and variance subtract means of different values"
         all_nodes = list(dict.fromkeys([*nodes, *first_nodes, *second_nodes]))
         return _Norm(x, True, epsilon, all_nodes)
     if numerator is base:
         return _Norm(base, False, epsilon, nodes)
-    return "what is divided is not what was squared"
+    return "numerator and variance are of different values"
 
 
 def _deviation(value: Value) -> tuple[Value, list[Node]] | None:

@@ -151,9 +151,9 @@ def _reject_reason(node: Node) -> str | None:
     if bias is not None and not (bias.is_constant and bias.has_numbers):
         return "the bias is computed"
     if op.group != 1 or any(d != 1 for d in op.dilations):
-        return "it has groups, or its windows have holes"
+        return "it is grouped or dilated"
     if op.output_shape or op.auto_pad not in ("NOTSET", "VALID"):
-        return "its padding follows from its sizes"
+        return "its padding depends on sizes (auto_pad, output_shape)"
     return None
 
 

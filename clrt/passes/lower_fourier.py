@@ -73,7 +73,7 @@ def _reject_memory(view: GraphView, node: Node, transform: Transform) -> str | N
     if size > _MAX_BYTES:
         return f"a matrix of {size >> 20} MiB"
     if _key(node, transform) not in view.memo and not view.budget.has(size, size):
-        return "what folding may add to the model is used up (CLRT_FOLD_LIMIT)"
+        return "the budget of constant folding is used up (CLRT_FOLD_LIMIT)"
     return None
 
 
@@ -95,7 +95,7 @@ def _transform_of_dft(node: Node) -> Transform | str:
     max_samples, size = points // 2 + 1 if real else points, x.shape[axis]
     length = min(size, max_samples) if isinstance(size, int) else max_samples
     if min(points, length) < 1:
-        return "its lines are empty"
+        return "the transform has no points"
     return Transform(points, length, parts, outputs, op.inverse, real)
 
 

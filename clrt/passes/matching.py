@@ -138,7 +138,7 @@ def is_elementwise(node: Node | None) -> bool:
 
 
 def moves_ones(node: Node) -> bool:
-    """Whether a node is a Transpose that moves no elements, only axes of size 1 if any."""
+    """Whether a node is a Transpose that moves no elements, at most axes of size 1."""
     return isinstance(node.op, Transpose) and node.op.is_view(node.input_types)
 
 

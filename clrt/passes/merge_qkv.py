@@ -74,7 +74,11 @@ class MergeQkv(Pass):
             groups.setdefault(projection.node.arg(0), []).append(projection)
         group = max(groups.values(), key=len, default=[])
         if len(group) < 2:
-            return None if len(projections) == 1 else Miss("q, k, v project no common value", node)
+            return (
+                None
+                if len(projections) == 1
+                else Miss("q, k and v are not projections of one value", node)
+            )
         reason = _mismatch(view, node, group)
         if reason is not None:
             return Miss(reason, node)
@@ -122,9 +126,9 @@ def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> 
         if rotary is not None and view.only_user(rotary.output) is not attention:
             return f"the rotation '{rotary.output.name}' is used elsewhere, too"
         if node.output.type.rank != 3:
-            return "the projections are by head"
+            return "the projections are not of rank 3"
         if weight.numbers is None or not weight.is_constant or weight.numbers.ndim != 2:
-            return "a projection's weight is no constant matrix"
+            return "a projection's weight is not a constant matrix"
         if node.op.trans_a or node.op.trans_b != first.op.trans_b:
             return "the projections' weights are laid out differently"
         if node.op.a_dtype is not first.op.a_dtype:

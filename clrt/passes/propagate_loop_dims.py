@@ -42,7 +42,7 @@ class CarryShapes(Pass):
 
 
 def _body(node: Node) -> Graph | None:
-    """Returns the body of a loop with more dims resolved; None if there are none to resolve."""
+    """Returns the body of a loop with loop-invariant dims resolved; None if there are none."""
     assert isinstance(node.op, (Loop, Scan))
     resolved = _resolved_dims(node)
     while resolved:

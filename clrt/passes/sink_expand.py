@@ -43,7 +43,7 @@ class SinkExpand(Pass):
                 target = node.output.shape
                 if target is not None and same_shape(expand.output.shape, target):
                     return Match(view, node, traversed_nodes=[expand], payload=(inputs, expand))
-        return Miss("the other operands neither have its shape nor one element", node)
+        return Miss("the other operands have neither the output shape nor one element", node)
 
     def rewrite(self, match: Match) -> Patch:
         inputs, expand = match.payload

@@ -69,12 +69,12 @@ def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
     if len(a.shape) != 2 or len(x.shape) < 3 or len(b.shape) != 2:
         return None
     if node.op.trans_a or not provably_equal(x.shape[-1], a.shape[1]):
-        return Miss("the view before it changes the axis that is summed over", node)
+        return Miss("the Reshape before it changes the K axis", node)
     if not provably_equal(product(x.shape[:-1]), a.shape[0]):
         return None
     extras = [v for v in node.inputs[2:] if v is not None]
     if not all(_per_column(v) for v in extras):
-        return Miss("an operand of its epilogue differs by row", node)
+        return Miss("an operand of its epilogue varies by row", node)
     return Match(view, node, traversed_nodes=[inner], payload=[x, b, *extras])
 
 

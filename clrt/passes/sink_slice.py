@@ -34,7 +34,7 @@ class SinkSlice(Pass):
         if part is None or table is None or rows is None or table.ndim == 0:
             return None
         if rows.size and not -len(table) <= rows.min() <= rows.max() < len(table):
-            return Miss("some of the rows are none of the table's", node)
+            return Miss("some indices are out of the table's range", node)
         if rows.size * table[:1].nbytes > max(MAX_FOLDED_BYTES, table.nbytes):
             return Miss("all rows together are larger than 16 MiB and than the table", node)
         axes = part.input(3)

@@ -33,11 +33,11 @@ class SinkTranspose(Pass):
         try:
             moved = _moved(transpose, node.output)
         except TooComplex:
-            return Miss("its dims are too long", node)
+            return Miss("its symbolic dims are too complex", node)
         if isinstance(moved, str):
             return Miss(moved, node)
         if view.only_user(transpose.output) is None:
-            return Miss("others read what is transposed", node)
+            return Miss("the Transpose has other users", node)
         return Match(view, node, traversed_nodes=[transpose], payload=moved)
 
     def rewrite(self, match: Match) -> Patch:
@@ -66,7 +66,7 @@ def _moved(transpose: Node, y: Value) -> _Moved | str:
         return "the view merges and splits axes at once"
     for axes, _ in groups:
         if any(order[a + 1] != order[a] + 1 for a in axes[:-1]):
-            return "the view merges axes that did not lie beside each other"
+            return "the view merges axes that are not adjacent before the Transpose"
     groups.sort(key=lambda g: order[g[0][0]])
     source = [a for _, parts in groups for a in parts]
     perm = tuple(source.index(a) for a in range(len(after)))

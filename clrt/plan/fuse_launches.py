@@ -69,7 +69,7 @@ def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
             order = (regions.get(node, node) for (node,) in components)
             return FusedLaunches(tuple(order), tuple(search.misses))
         for region in (regions[n] for cycle in cycles for n in cycle if n in regions):
-            refused[region.variant, region.node] = "what it reads depends on what it makes"
+            refused[region.variant, region.node] = "its inputs depend on its outputs"
 
 
 def by_edges(graph: Graph) -> list[Node]:

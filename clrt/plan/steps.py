@@ -30,7 +30,7 @@ class DeviceStep:
 
     @property
     def node(self) -> Node:
-        """Returns the node; of a region the last one."""
+        """The node; of a region its last node."""
         return self.nodes[-1]
 
     def work(self) -> Iterator[tuple[Launch, Node, tuple[Node, ...]]]:
@@ -67,6 +67,7 @@ class HostStep:
     """A node that runs its NumPy reference on the host.
 
     Attributes:
+        node: The node.
         reason: Why no kernel variant applies.
     """
 

@@ -175,9 +175,9 @@ class _PartSearch:
         if value in self._outputs:
             return f"%{value.name} is an output of the model"
         if value in self.inside:
-            return f"%{value.name} lies in %{self.inside[value].parent.name}"
+            return f"%{value.name} already aliases %{self.inside[value].parent.name}"
         if any(isinstance(self.steps[i], HostStep) for i in self._uses.get(value, ())):
-            return f"the host works on %{value.name}"
+            return f"the host accesses %{value.name}"
         return None
 
     def _try(self, node: Node, number: int, part: Subview, alone: bool) -> str | None:
@@ -199,7 +199,7 @@ class _PartSearch:
         self.inside[value] = part
         reason = next(self._misfits([value, *inner], own), None)
         if reason is None and is_large and self._moved_bytes([value, *inner], own) > copied_bytes:
-            reason = f"%{value.name} in rows that are apart would move more than a copy"
+            reason = f"%{value.name} as strided rows would move more than a copy"
         if reason is None:
             self._held.setdefault(whole, []).append(value)
             return None
@@ -230,7 +230,11 @@ class _PartSearch:
         return size * part.pitch // part.width if part.value.producer is node else size
 
     def _moved_bytes(self, values: Sequence[Value], own: int | None) -> int:
-        """Returns the bytes that launches of values move, row gaps included, except step `own`."""
+        """Sums the bytes that launches move for values, including gaps between strided rows.
+
+        Args:
+            own: Index of a step to leave out; None for none.
+        """
         moved = 0
         for value in values:
             place = self._place_of(value) if value in self.inside else None
@@ -256,11 +260,15 @@ class _PartSearch:
                 stack.append(iter(self._held.get(inner, ())))
 
     def _misfits(self, values: Sequence[Value], own: int | None) -> Iterator[str]:
-        """Yields why launches do not support the locations of values, all inside the first one."""
+        """Yields why launches do not support the locations of values, all inside the first one.
+
+        Args:
+            own: Index of a step to leave out; None for none.
+        """
         for inner in values:
             place = self._place_of(inner)
             if place is None:
-                yield f"%{inner.name} would lie in %{values[0].name} in pieces"
+                yield f"%{inner.name} would not be evenly spaced rows of %{values[0].name}"
                 continue
             for step, launch, arg in self._launches(inner, own):
                 fitted = _fit(arg, place, inner)
@@ -289,7 +297,11 @@ class _PartSearch:
     def _launches(
         self, value: Value, own: int | None
     ) -> Iterator[tuple[DeviceStep, Launch, BufferArg]]:
-        """Yields the launch arguments that access a value or a view of it, except in step `own`."""
+        """Yields the launch arguments that access a value or a view of it.
+
+        Args:
+            own: Index of a step to leave out; None for none.
+        """
         for index in self._uses.get(value, ()):
             if index == own:
                 continue
@@ -368,7 +380,7 @@ def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     if width != pitch and rows is not None and rows.width == width:
         return _Fit(place.offset + offset // width * pitch + offset % width, True)
     if width != pitch and prod(value.dims) != width:
-        return "needs as one block" if rows is None else f"goes by rows of {rows.width} through"
+        return "needs contiguous" if rows is None else f"accesses rows of {rows.width} in"
     if rows is None and place.offset * value.dtype.itemsize % ALIGNMENT_BYTES:
         return "needs aligned"
     return _Fit(place.offset + offset, False)

@@ -171,7 +171,7 @@ def test_what_stays_apart(change: str) -> None:
     reasons = {
         "axis": "goes over more than the last axis",
         "stats": "gives the statistics, too",
-        "circle": "what it reads depends on what it makes",
+        "circle": "its inputs depend on its outputs",
     }
     missed = [m.reason for m in plan.missed_regions if m.rule == "product_norm"]
     assert len(missed) == (change in reasons)

@@ -185,7 +185,7 @@ def test_rows_that_a_mask_hides(own: bool) -> None:
         check(PASSES, inputs, before, fused(", nan_to_zero=True", "%q, %k, %v, %mask"))
     else:
         inputs += ", %other: float32[B,1,1,T]"
-        check_miss(FuseAttention(), inputs, SPLIT + SCALED + before + MERGE, "by another mask")
+        check_miss(FuseAttention(), inputs, SPLIT + SCALED + before + MERGE, "by a mask other than")
 
 
 def test_keys_transposed_by_the_product() -> None:
@@ -302,7 +302,7 @@ MISSES = {
     %m: float32[B,2,S,T] = Mul(%s2, %c)"""
     + REST
     + MERGE,
-    "not the same as adding": SPLIT
+    "differs from adding": SPLIT
     + SCORES
     + """const %low: float32[] = -10000.0
     const %no: bool[] = 0
@@ -405,7 +405,7 @@ def test_projections_by_head_stay() -> None:
         %v: float32[B,2,S,8] = clrt.FusedMatMul(%x, %wv)
         %y: float32[B,S,16] = clrt.FusedAttention{num_heads=2, kv_num_heads=2, head_size=8,
           v_head_size=8}(%x, %k, %v)""",
-        "by head",
+        "not of rank 3",
     )
 
 

@@ -82,9 +82,9 @@ def test_runs(rows: int, device: DeviceInfo) -> None:
 @pytest.mark.parametrize(
     ("op", "constants", "reason"),
     [
-        (DequantizeLinear(1, 8), (_levels("int4"), _scales(K, 2)), "along the columns"),
+        (DequantizeLinear(1, 8), (_levels("int4"), _scales(K, 2)), "along N"),
         (DequantizeLinear(0), (_levels("int4"), _scales(K)), "a scale per row"),
-        (DequantizeLinear(0, 5), (_levels("int4"), _scales(4, N)), "no whole bytes"),
+        (DequantizeLinear(0, 5), (_levels("int4"), _scales(4, N)), "not whole bytes"),
         (DequantizeLinear(), (_levels("int16"), _scales()), "a weight int16"),
     ],
     ids=str,

@@ -82,7 +82,7 @@ def test_view_that_changes_the_summed_axis_stays() -> None:
         + """const %rows: int64[2] = [4, 8]
         %f: float32[4,8] = Reshape(%x, %rows)
         %y: float32[4,4] = clrt.FusedMatMul(%f, %w)""",
-        "summed over",
+        "K axis",
     )
 
 

@@ -133,7 +133,7 @@ def test_the_portable_passes_leave_the_ops() -> None:
         ("%x: float32[B,S,1]", "%y: float32[B,S,2] = DFT(%x)", "depends on the input"),
         ("%x: float32[B,8,S]", "%y: float32[B,8,2] = DFT(%x)", "may be real or complex"),
         ("%x: float32[1,2048,1]", "%y: float32[1,2048,2] = DFT(%x)", "a matrix of 32 MiB"),
-        ("%x: float32[B,0,1]", "%y: float32[B,8,2] = DFT(%x, %n)", "its lines are empty"),
+        ("%x: float32[B,0,1]", "%y: float32[B,8,2] = DFT(%x, %n)", "the transform has no points"),
         (
             "%x: float32[B,40], %w: float32[8]",
             "%y: float32[B,11,5,2] = STFT(%x, %s, %w)",

@@ -79,7 +79,7 @@ def test_regions_that_wait_for_each_other_become_smaller() -> None:
     assert sorted(regions(plan)) == [["second0", "norm0"], ["second1", "norm1"]]
     reasons = {m.node.name: m.reason for m in plan.missed_regions}
     assert set(reasons) == {"norm0", "norm1"}
-    assert set(reasons.values()) == {"what it reads depends on what it makes"}
+    assert set(reasons.values()) == {"its inputs depend on its outputs"}
 
 
 def test_memory_is_free_once_a_launch_of_a_region_ends() -> None:
