@@ -357,7 +357,9 @@ class Scan(HostDriven):
         ]
         lengths = {x.shape[axis] for axis, x in zip(axes, scanned, strict=True)}
         if len(lengths) > 1:
-            raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
+            raise ShapeError(
+                f"Scan: its tensors have {sorted(lengths)} slices; expected equal numbers."
+            )
         count = lengths.pop()
         reverse_inputs = self.scan_input_directions or (0,) * len(scanned)
         output_axes = self.scan_output_axes or (0,) * (len(self.body.outputs) - self.states)

@@ -126,9 +126,7 @@ class CastMap(HostDriven):
             return [np.array([self._cast([entries[k] for k in sorted(entries)])])]
         negative = [k for k in entries if k < 0]
         if negative:
-            raise InputError(
-                f"CastMap: the map has the key {negative[0]}; SPARSE takes 0 and more."
-            )
+            raise InputError(f"CastMap: the map has the key {negative[0]}; SPARSE needs keys >= 0.")
         in_range = {k: v for k, v in entries.items() if k < self.max_map}
         cast = dict(zip(in_range, self._cast(list(in_range.values())), strict=True))
         # ONNX Runtime's string for a missing value.

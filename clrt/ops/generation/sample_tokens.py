@@ -46,7 +46,7 @@ DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1
 _SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunk sizes are multiples of the widest vector
 _MAX_CHUNKS = 8  # maximum chunks per CPU work-group
-_PARTS = 3
+_PARTS = 3  # floats per chunk: highest score, highest logit, sum of exponentials
 _FORMS = "F_ALLOWED", "F_BIAS"
 _WHAT = "the row, from 1, that leaves no token"
 _RULE = "each needs one whose logit is above -inf after bias and mask"
@@ -253,7 +253,7 @@ class SampleTokens(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         logits = need(inputs, 0, self)
         if logits.dtype not in FLOAT_STORAGES or not agree(logits, (None, None)):
-            raise ShapeError(f"SampleTokens: {logits} are no logits; expected floats [B, V].")
+            raise ShapeError(f"SampleTokens: logits are {logits}; expected floats [B, V].")
         batch, tokens = logits.shape or (fresh_dim(), fresh_dim())
         words = ceil_div(tokens, 32) if isinstance(tokens, int) else None
         self._check(inputs, batch, words)
@@ -283,7 +283,7 @@ class SampleTokens(Op):
                 text = ",".join("?" if d is None else str(d) for d in shape)
                 raise ShapeError(f"SampleTokens: {name} is {type_}; expected {dtype}[{text}].")
         if (types[6] is None) != (types[7] is None):
-            raise ShapeError("SampleTokens: bias_ids and bias_values go together.")
+            raise ShapeError("SampleTokens: bias_ids and bias_values require each other.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [*inputs, None, None, None][:8]

@@ -119,7 +119,7 @@ class DecisionTrees(Op):
         nodes, features = tables[0].numbers, x.shape[1]
         used = -1 if nodes is None else int(nodes[:, 0].max(initial=-1))
         if isinstance(features, int) and used >= features:
-            raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
+            raise ShapeError(f"DecisionTrees: the trees read feature {used}, which {x} lacks.")
         return [TensorType(x.dtype, (x.shape[0], self.targets))]
 
     def check_tables(self, inputs: Types) -> None:

@@ -58,7 +58,9 @@ class Lookup(Op):
         if keys.rank not in (1, None) or not (
             values.is_compatible(table[0]) and default.is_compatible(table[1])
         ):
-            raise ShapeError(f"Lookup: {keys}, {values} and {default} are no table.")
+            raise ShapeError(
+                f"Lookup: keys {keys}, values {values} and default {default} do not match."
+            )
         return [TensorType(values.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -93,7 +93,7 @@ class DepthToSpace(_DepthSpace):
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
         b = self.blocksize
         if b < 1 or (isinstance(c, int) and c % (b * b)):
-            raise ShapeError(f"DepthToSpace: {c} channels are no multiple of {b}x{b}.")
+            raise ShapeError(f"DepthToSpace: {c} channels are not a multiple of {b}x{b}.")
         return (n, floordiv(c, b * b), h * b, w * b)
 
 
@@ -113,5 +113,5 @@ class SpaceToDepth(_DepthSpace):
     def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
         b = self.blocksize
         if b < 1 or any(isinstance(d, int) and d % b for d in (h, w)):
-            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels have no blocks of {b}x{b}.")
+            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels do not divide into blocks of {b}x{b}.")
         return (n, c * (b * b), floordiv(h, b), floordiv(w, b))

@@ -106,7 +106,7 @@ def _mirror(
     y = node.output
     assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
-        raise UnsupportedError(f"{node} has nothing to mirror.")
+        raise UnsupportedError(f"{node} has no elements to repeat.")
     mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op.mode]}
     if ctx.caps.is_cpu:
         return _mirror_rows(source, y, kept, strides, lead, mode)
@@ -193,7 +193,7 @@ class Pad(Op):
         begins, ends = self.full_pads(rank, pads, numbers)
         padded_dims = (d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
         shape = checked_sizes(
-            padded_dims, lambda: f"Pad: {x} is cropped by more than it has with {pads}."
+            padded_dims, lambda: f"Pad: {x} is cropped by more than its size by pads {pads}."
         )
         for axis, dim in enumerate(shape):
             source = x.shape[axis]

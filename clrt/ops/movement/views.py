@@ -78,7 +78,7 @@ class Reshape(View):
                     raise _error(shape, wanted, f"the 0 at {i} is outside the input's rank")
                 dim = shape[i]
             elif isinstance(dim, int) and dim < -1:
-                raise _error(shape, wanted, f"{dim} is no dim")
+                raise _error(shape, wanted, f"{dim} is not a valid dim")
             result.append(dim)
         if len(holes) > 1:
             raise _error(shape, wanted, "only one dim can be -1")
@@ -95,7 +95,7 @@ class Reshape(View):
         have, needed = product(unmatched), product(others)
         if holes:
             if provably_equal(needed, 0) or provably_different(mod(have, needed), 0):
-                raise _error(shape, wanted, "the number of elements is no multiple")
+                raise _error(shape, wanted, "the number of elements is not divisible")
             result[holes[0]] = floordiv(have, needed)
         elif provably_different(have, needed):
             # A shared dim of 0 makes both sides empty.

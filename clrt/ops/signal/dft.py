@@ -202,7 +202,7 @@ class STFT(Op):
         if length is None and window is not None and window.shape is not None:
             length = list(window.shape[:1])
         if not length or not step:
-            raise ShapeError("STFT: it needs a step, and a window or the length of one.")
+            raise ShapeError("STFT: it needs a step, and a window or its length.")
         numbers = int(step[0]), int(length[0])
         if min(numbers) < 1:
             raise ShapeError(f"STFT: step {step[0]} and length {length[0]} must be positive.")
@@ -214,7 +214,9 @@ class STFT(Op):
             return [TensorType(x.dtype, fresh_dims(4))]
         parts = x.shape[2] if len(x.shape) == 3 else 1
         if len(x.shape) not in (2, 3) or (isinstance(parts, int) and parts not in (1, 2)):
-            raise ShapeError(f"STFT: {x} is no signal [B, length] or [B, length, 1 or 2].")
+            raise ShapeError(
+                f"STFT: the signal is {x}; expected [B, length] or [B, length, 1 or 2]."
+            )
         unknown = any(given(inputs, i) and not need(inputs, i, self).has_numbers for i in (1, 3))
         window = inputs[2] if len(inputs) > 2 else None
         if unknown or (window is not None and not window.is_static):

@@ -65,7 +65,7 @@ class Compress(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         x, condition = need(inputs, 0, self), need(inputs, 1, self)
         if condition.shape is not None and len(condition.shape) != 1 and self.axis is not None:
-            raise ShapeError(f"Compress: the condition {condition} has not one axis.")
+            raise ShapeError(f"Compress: the condition is {condition}; expected one axis.")
         numbers = condition.numbers
         num_selected: Dim = fresh_dim() if numbers is None else int(np.count_nonzero(numbers))
         if self.axis is None:

@@ -51,8 +51,9 @@ class BifurcationDetector(Op):
             remaining = source[max(at, 0) :]
             if not 0 <= at <= len(source) or len(predicted) != len(remaining) + 1:
                 raise InputError(
-                    f"BifurcationDetector: {len(predicted)} predicted tokens and place {at} do not "
-                    f"fit a source of {len(source)}; give one more than it has from there on."
+                    f"BifurcationDetector: {len(predicted)} predicted tokens and position {at} do "
+                    f"not fit a source of {len(source)}; expected source length + 1 - position "
+                    "tokens."
                 )
             mismatches = np.flatnonzero(predicted[:-1] != remaining)
             num_matching = int(mismatches[0]) if len(mismatches) else len(remaining)

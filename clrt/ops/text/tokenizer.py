@@ -48,7 +48,7 @@ class Tokenizer(Op):
         if bool(self.separators) == bool(self.tokenexp):
             raise ModelError("Tokenizer: expected exactly one of separators and tokenexp.")
         if not 1 <= self.mincharnum <= (1 if self._splits_characters else math.inf):
-            raise ModelError(f"Tokenizer: mincharnum {self.mincharnum} does not suit its tokens.")
+            raise ModelError(f"Tokenizer: mincharnum {self.mincharnum} does not fit its tokens.")
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -31,7 +31,7 @@ PADDING_OF: dict[_Padding, int] = {"zeros": 0, "border": 1, "reflection": 2}
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
     x, grid = node.arg(0), node.arg(1)
     if x.dtype.compute != "float" or grid.dtype.compute != "float":
-        return f"no kernel for {x.dtype} at places of {grid.dtype}"
+        return f"no kernel for {x.dtype} with a grid of {grid.dtype}"
     rank = len(x.dims) - 2
     return None if rank in (2, 3) else f"{rank} spatial axes; the kernel has 2 or 3"
 
@@ -99,9 +99,9 @@ class GridSample(Op):
             return [TensorType(x.dtype, None)]
         rank = len(x.shape) - 2
         if len(grid.shape) != rank + 2 or provably_different(grid.shape[-1], rank):
-            raise ShapeError(f"GridSample: places {grid} do not fit x {x}.")
+            raise ShapeError(f"GridSample: grid {grid} does not fit x {x}.")
         if provably_different(grid.shape[0], x.shape[0]):
-            raise ShapeError(f"GridSample: places {grid} are for another batch than x {x}.")
+            raise ShapeError(f"GridSample: the batch sizes of grid {grid} and x {x} differ.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

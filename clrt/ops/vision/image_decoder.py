@@ -59,7 +59,7 @@ class ImageDecoder(Op):
             pixels = np.asarray(image.convert("L" if self.pixel_format == "Grayscale" else "RGB"))
         except Image.DecompressionBombError as error:
             raise InputError(
-                f"ImageDecoder: {error} Raise PIL.Image.MAX_IMAGE_PIXELS where it is meant."
+                f"ImageDecoder: {error} To allow it, raise PIL.Image.MAX_IMAGE_PIXELS."
             ) from error
         except ClrtError:
             raise

@@ -16,7 +16,7 @@ from clrt.ops.checks import need
 from clrt.ops.movement.common import fresh_dim
 from clrt.ops.registry import register
 
-_TILE = 128
+_TILE = 128  # candidates that are compared at once
 
 
 @register

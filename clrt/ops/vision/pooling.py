@@ -267,7 +267,7 @@ class WindowPool(Op):
         if len(x.shape) != len(self.kernel_shape) + 2:
             raise ShapeError(
                 f"{self.name}: a window of {counted(len(self.kernel_shape), 'axis', 'axes')} "
-                f"does not fit {x}; expected [N, C] and as many axes."
+                f"does not fit {x}; expected [N, C] and the same number of axes."
             )
         if min(self.kernel_shape, default=1) < 1:
             raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape}; expected 1 or more.")

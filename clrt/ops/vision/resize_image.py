@@ -210,7 +210,7 @@ class ResizeImage(Op):
         ):
             if isinstance(size, int) and isinstance(taps, int) and not 1 <= taps <= size:
                 raise ShapeError(
-                    f"ResizeImage: its {axis} are made of {taps} each, of {pixels}; expected "
+                    f"ResizeImage: {axis} have {taps} weights each, for {pixels}; expected "
                     f"1..{size}."
                 )
             if isinstance(outputs, int) and isinstance(available, int) and outputs > available:

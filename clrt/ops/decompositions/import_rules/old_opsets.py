@@ -150,7 +150,7 @@ def _lp_pool(body: ImportBuilder) -> None:
     """LpPool before opset 2: reads p as a float."""
     p = float(body.attrs.get("p", 2))
     if not p.is_integer():
-        raise UnsupportedError(f"p={p:g} is no integer")
+        raise UnsupportedError(f"p={p:g} is not an integer")
     body.outputs = [body("LpPool", body.inputs[0], **{**body.attrs, "p": int(p)})]
 
 

@@ -59,7 +59,7 @@ def _max_unpool(body: ImportBuilder) -> None:
     """Writes elements of x to the positions from which MaxPool read them, 0 elsewhere."""
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
     if body.input_type().rank not in (None, len(kernel) + 2):
-        raise ModelError("its window does not fit its input.")
+        raise ModelError("the rank of kernel_shape does not match the input.")
     strides = body.attrs.get("strides") or [1] * len(kernel)
     pads = body.attrs.get("pads") or [0] * (2 * len(kernel))
     data, indices = body.inputs[:2]
