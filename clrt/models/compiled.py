@@ -332,7 +332,7 @@ def _input_shapes(graph: Graph, record: Any) -> list[dict[str, tuple[int, ...]]]
     """
     names = {v.name for v in graph.inputs}
     if not isinstance(record, list) or not all(_is_object(each, list) for each in record):
-        raise ModelError("its shapes are not lists by input")
+        raise ModelError("its input shapes are not lists")
     for each in record:
         if not each.keys() <= names:
             raise ModelError("its input shapes name unknown inputs")

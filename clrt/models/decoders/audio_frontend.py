@@ -39,7 +39,7 @@ def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Di
     x = _convolved(build, x, "enc.conv2", size, encoder.stride)
     x = build("enc.conv2", Transpose((0, 2, 1)), x)
     x = build("enc.conv2", Reshape(allowzero=1), x, build.dims((batch, places, size)))
-    table = build.constant(build.wide(f"{path}.weight", encoder.places, size))
+    table = build.constant(build.load_float32(f"{path}.weight", encoder.places, size))
     positions = build(path, Slice(), table, build.ints(0), build.dims((places,)), build.ints(0))
     x = build(path, Add(), x, positions)
     return build(path, Reshape(), x, build.dims((batch * places, size)))
@@ -47,7 +47,7 @@ def embedded_frames(build: DecoderBuilder, frames: Value, batch: Dim, places: Di
 
 def _convolved(build: DecoderBuilder, x: Value, path: str, channels: int, stride: int) -> Value:
     size = build.decoder.hidden
-    kernel = build.constant(build.wide(f"{path}.weight", size, channels, _KERNEL))
-    bias = build.constant(build.wide(f"{path}.bias", size))
+    kernel = build.constant(build.load_float32(f"{path}.weight", size, channels, _KERNEL))
+    bias = build.constant(build.load_float32(f"{path}.bias", size))
     convolution = Conv(kernel_shape=(_KERNEL,), pads=(1, 1), strides=(stride,))
     return build(path, Gelu(), build(path, convolution, x, kernel, bias))

@@ -136,10 +136,12 @@ def _rotaries(
     """Returns the rotary embedding of each layer; layers of a kind share one object."""
     if family.rotary == "none":
         return ()
-    turns = family.rotary == "interleaved"
-    by_kind = {k: read_rotary(config, head_size, context, k, turns) for k in sorted(set(kinds))}
+    interleaved = family.rotary == "interleaved"
+    by_kind = {
+        k: read_rotary(config, head_size, context, k, interleaved) for k in sorted(set(kinds))
+    }
     first = next(iter(by_kind.values()))
     if all(one.equals(first) for one in by_kind.values()):
         by_kind = dict.fromkeys(by_kind, first)
-    rotated = family.turned(config, len(kinds))
+    rotated = family.rope_layers(config, len(kinds))
     return tuple(by_kind[k] if turns else None for k, turns in zip(kinds, rotated, strict=True))

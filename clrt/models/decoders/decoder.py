@@ -21,12 +21,12 @@ class RopeConfig:
     """A rotary position embedding (RoPE).
 
     Attributes:
-        frequencies: float32 `[turned / 2]`: angle of each pair at position 1, scaling included;
-            `turned` is the number of rotated elements of a head.
-        interleaved: Whether pairs are adjacent elements; if not, elements `turned / 2` apart.
+        frequencies: float32 `[rotary_dim / 2]`: angle of each pair at position 1, scaling included;
+            `rotary_dim` is the number of rotated elements of a head.
+        interleaved: Whether pairs are adjacent elements; if not, elements `rotary_dim / 2` apart.
         factor: Multiplier of cosines and sines (YaRN).
-        long: float32 `[turned / 2]`: frequencies of all tokens of a text longer than `long_beyond`
-            tokens; None if `frequencies` hold for all lengths (LongRoPE).
+        long: float32 `[rotary_dim / 2]`: frequencies of all tokens of a text longer than
+            `long_beyond` tokens; None if `frequencies` hold for all lengths (LongRoPE).
         long_beyond: Maximum number of tokens of a text that uses `frequencies`; 0 without `long`.
     """
 

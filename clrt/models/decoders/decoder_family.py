@@ -26,7 +26,7 @@ class DecoderFamily:
         windows: Layers with a sliding window, if config.json has a size: "all", "none", or by
             `kinds`.
         kinds: Returns whether each layer has a window, if config.json has no `layer_types`.
-        turned: Returns whether each layer has a rotary embedding.
+        rope_layers: Returns whether each layer has a rotary embedding.
         rotary: Pairing of rotated elements: "halves" or "interleaved"; "none" without RoPE.
         transposed: Whether matrices of layers are stored as `[inputs, outputs]`.
         grouped: Whether Q, K and V are stored as one matrix, grouped by KV head: its Q heads, K, V.
@@ -44,7 +44,7 @@ class DecoderFamily:
     differences: Callable[[ConfigValues], Mapping[str, Any]] = by.none
     windows: Literal["none", "all", "kinds"] = "none"
     kinds: Callable[[ConfigValues, int], list[bool]] = by.no_windows
-    turned: Callable[[ConfigValues, int], list[bool]] = by.turned
+    rope_layers: Callable[[ConfigValues, int], list[bool]] = by.rope_everywhere
     rotary: Literal["none", "halves", "interleaved"] = "halves"
     transposed: bool = False
     grouped: bool = False

@@ -78,7 +78,7 @@ class EncoderPart:
         for layer in range(decoder.layers):
             path = f"blk.{layer}.cross_attn"
             parts = {f"{path}_k": width, f"{path}_v": width}
-            x = build.joined(states, f"{path}_kv", parts, self.encoder.hidden)
+            x = build.joined_linear(states, f"{path}_kv", parts, self.encoder.hidden)
             op = CacheStates(decoder.heads, decoder.kv_heads, decoder.head_size, layer)
             updated = build.all(path, op, x, step, table, *updated)
         return updated
@@ -108,7 +108,7 @@ class EncoderPart:
         """Returns the output of self-attention over the positions of each source."""
         encoder, build = self.encoder, self.build
         width, heads = encoder.heads * encoder.head_size, encoder.heads
-        qkv = self._shaped(path, build.projected(x, path), 3 * width)
+        qkv = self._shaped(path, build.qkv_projection(x, path), 3 * width)
         attention = FusedAttention.plain(
             heads,
             encoder.head_size,

@@ -268,23 +268,23 @@ def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
     return [bool((layer + 1) % period) for layer in range(layers)]
 
 
-def unturned_windows(config: ConfigValues, layers: int) -> list[bool]:
+def windows_without_rope(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True for layers without RoPE if `use_sliding_window` (SmolLM3)."""
     used = config.flag("use_sliding_window", False)
-    return [used and not turned for turned in sometimes_turned(config, layers)]
+    return [used and not has_rope for has_rope in rope_in_some_layers(config, layers)]
 
 
-def turned(config: ConfigValues, layers: int) -> list[bool]:
+def rope_everywhere(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True for all layers: all have a rotary embedding."""
     return [True] * layers
 
 
-def turned_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
+def rope_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True for all layers, or False for all with ALiBi (Falcon)."""
     return [not config.flag("alibi", False)] * layers
 
 
-def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
+def rope_in_windows(config: ConfigValues, layers: int) -> list[bool]:
     """Returns True for layers with a window; for all if none has one (Cohere 2, EXAONE 4)."""
     if config.integer("sliding_window", default=0, least=0) == 0:
         return [True] * layers
@@ -294,7 +294,7 @@ def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
     return windows_of_period(config, layers)
 
 
-def sometimes_turned(config: ConfigValues, layers: int) -> list[bool]:
+def rope_in_some_layers(config: ConfigValues, layers: int) -> list[bool]:
     """Returns whether each layer has RoPE (SmolLM3).
 
     These are the layers with a nonzero entry in `no_rope_layers`; without it, all but every

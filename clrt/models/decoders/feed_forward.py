@@ -61,7 +61,7 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
     size = build.decoder.hidden
     gate_path, up_path = f"{path}.ffn_gate{kind}", f"{path}.ffn_up{kind}"
     if build.decoder.gated:
-        gate, up = build.halves(x, f"{path}.ffn_gate_up{kind}", gate_path, up_path, wide)
+        gate, up = build.linear_pair(x, f"{path}.ffn_gate_up{kind}", gate_path, up_path, wide)
         inner = _gated(build, gate, up, path)
     else:
         inner = _activated(build, build.linear(x, up_path, size, wide), path)
@@ -101,8 +101,8 @@ def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
     """Returns activation(gate) * up; with a gate limit gpt-oss's form, swish(gate) * (up + 1)."""
     limit = build.decoder.gate_limit
     if limit:
-        gate = build.clipped(gate, None, limit, path)
-        up = build.clipped(up, -limit, limit, path)
+        gate = build.clamped(gate, None, limit, path)
+        up = build.clamped(up, -limit, limit, path)
         up = build(path, Add(), up, build.numbers(1.0, DType.FLOAT32))
         return build(path, Mul(), build(path, Swish(LIMITED_ALPHA), gate), up)
     return build(path, Mul(), _activated(build, gate, path), up)

@@ -164,8 +164,8 @@ def _rotaries(
     context: int,
 ) -> tuple[RopeConfig | None, ...]:
     """Returns the rotary embedding of each layer; layers of a kind share one object."""
-    turns = architecture.turns(keys, keys.integer("block_count", most=MAX_LAYERS))
-    if architecture.rotary == "none" or not any(turns):
+    rope_layers = architecture.rope_layers(keys, keys.integer("block_count", most=MAX_LAYERS))
+    if architecture.rotary == "none" or not any(rope_layers):
         return ()
     interleaved = architecture.rotary == "interleaved"
     local: RopeConfig | None = gguf_rotary(
@@ -174,5 +174,5 @@ def _rotaries(
     full = None if architecture.local_only else local
     if windows and not architecture.local_scaled:
         local = gguf_local_rotary(keys, head_size, context, architecture.local_base)
-    kinds = zip(windows or (-1,) * len(turns), turns, strict=True)
+    kinds = zip(windows or (-1,) * len(rope_layers), rope_layers, strict=True)
     return tuple((local if window >= 0 else full) if turn else None for window, turn in kinds)

@@ -23,17 +23,17 @@ Names: TypeAlias = Container[str]
 MAX_HEADS, _MAX_EXPERTS = 1 << 16, 1 << 16
 
 
-def _all_turn(keys: DecoderKeys, layers: int) -> list[bool]:
+def _rope_everywhere(keys: DecoderKeys, layers: int) -> list[bool]:
     """Returns True for all layers: all have a rotary embedding."""
     return [True] * layers
 
 
-def _granite_turns(keys: DecoderKeys, layers: int) -> list[bool]:
+def _granite_rope(keys: DecoderKeys, layers: int) -> list[bool]:
     """Returns the "finetuned" flag for all layers: only in Granite it means RoPE or none."""
     return [keys.flag("rope.scaling.finetuned", True)] * layers
 
 
-def _smollm3_turns(keys: DecoderKeys, layers: int) -> list[bool]:
+def _smollm3_rope(keys: DecoderKeys, layers: int) -> list[bool]:
     """Returns True for all but every fourth layer."""
     return [bool((layer + 1) % 4) for layer in range(layers)]
 
@@ -51,7 +51,7 @@ class Architecture:
         fields: DecoderConfig fields that are the same for all models.
         differences: Returns further DecoderConfig fields from the metadata and tensor names.
         names: Returns the names of tensors that the file names differently.
-        turns: Returns whether each layer has a rotary embedding.
+        rope_layers: Returns whether each layer has a rotary embedding.
         windows: Period of layers: all but the last of each period have a sliding window; 0 if all
             have one, None if none has.
         window: Window size if the file has none; 0 for no window.
@@ -66,7 +66,7 @@ class Architecture:
     fields: Fields = field(default_factory=dict)
     differences: Callable[[DecoderKeys, Names], Fields] = lambda keys, tensors: {}
     names: Callable[[Names], Mapping[str, str]] = lambda tensors: {}
-    turns: Callable[[DecoderKeys, int], list[bool]] = _all_turn
+    rope_layers: Callable[[DecoderKeys, int], list[bool]] = _rope_everywhere
     windows: int | None = None
     window: int = 0
     local_scaled: bool = True
@@ -216,7 +216,7 @@ def _phi3_names(tensors: Names) -> Mapping[str, str]:
     return {"ffn_gate_up": "ffn_up"}
 
 
-def _behind_attention(tensors: Names) -> Mapping[str, str]:
+def _post_attention_names(tensors: Names) -> Mapping[str, str]:
     """Returns the name of the feed-forward norm, named after the preceding attention."""
     return {"ffn_norm": "post_attention_norm"}
 
@@ -263,7 +263,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "olmo2": Architecture(
         fields={"norms": "after", "qk_norm": "row"}, windows=4, local_scaled=False, tied=False
     ),
-    "granite": Architecture("interleaved", differences=_granite, turns=_granite_turns),
+    "granite": Architecture("interleaved", differences=_granite, rope_layers=_granite_rope),
     "falcon": Architecture(
         fields={**_LAYER_NORM, "activation": "gelu", "parallel": True}, names=_falcon_names
     ),
@@ -271,15 +271,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "stablelm": Architecture(fields={"norm": "layer"}, differences=_stablelm, tied=False),
     "bloom": Architecture("none", {**_LAYER_NORM, **_TANH}, _bloom),
     "mpt": Architecture("none", {**_LAYER_NORM, "activation": "gelu"}, _mpt),
-    "smollm3": Architecture("interleaved", turns=_smollm3_turns),
+    "smollm3": Architecture("interleaved", rope_layers=_smollm3_rope),
     "arcee": Architecture("interleaved", _SQUARED),
     "command-r": Architecture("interleaved", _COHERE, _cohere),
     "cohere2": Architecture("interleaved", _COHERE, _cohere, windows=4, local_only=True),
     "gpt-oss": Architecture(
-        "halves", _LIMITED, _qwen3_moe, _behind_attention, windows=2, tied=False
+        "halves", _LIMITED, _qwen3_moe, _post_attention_names, windows=2, tied=False
     ),
-    "granitemoe": Architecture("interleaved", differences=_granite, turns=_granite_turns),
+    "granitemoe": Architecture("interleaved", differences=_granite, rope_layers=_granite_rope),
     "nemotron": Architecture("halves", {**_SQUARED, "norm": "layer"}, tied=False),
-    "seed_oss": Architecture(names=_behind_attention),
+    "seed_oss": Architecture(names=_post_attention_names),
     "starcoder": Architecture("none", {**_LAYER_NORM, **_TANH}, _places),
 }

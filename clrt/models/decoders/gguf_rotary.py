@@ -34,20 +34,20 @@ def gguf_rotary(
         ModelError: A key or a tensor is wrong.
         UnsupportedError: The kind of scaling is unknown.
     """
-    turned = _turned(keys, head_size)
-    rope = _scaling(keys, weights, turned)
+    rotary_dim = _rotary_dim(keys, head_size)
+    rope = _scaling(keys, weights, rotary_dim)
     trained = keys.integer("context_length", most=_MAX_PLACES)
     values = {
         "rope_theta": keys.number("rope.freq_base", 1e4, least=1.0, most=1e12),
         "max_position_embeddings": trained,
         "rope_scaling": rope,
     }
-    config = _read(keys.metadata.file, values, turned, context, interleaved)
+    config = _read(keys.metadata.file, values, rotary_dim, context, interleaved)
     if rope["rope_type"] != "longrope":
         config = replace(config, factor=config.factor * _attention_factor(keys))
     if _FACTORS not in weights:
         return config
-    factors = _factors(weights, _FACTORS, turned)
+    factors = _factors(weights, _FACTORS, rotary_dim)
     long = None if config.long is None else config.long / factors
     return replace(config, frequencies=config.frequencies / factors, long=long)
 
@@ -66,27 +66,27 @@ def gguf_local_rotary(
     if base is None:
         base = keys.number("rope.freq_base", 1e4, least=1.0, most=1e12)
     theta = keys.number("rope.freq_base_swa", base, least=1.0, most=1e12)
-    turned = _turned(keys, head_size)
-    return _read(keys.metadata.file, {"rope_theta": theta}, turned, context, False)
+    rotary_dim = _rotary_dim(keys, head_size)
+    return _read(keys.metadata.file, {"rope_theta": theta}, rotary_dim, context, False)
 
 
 def _read(
-    file: Path, values: dict[str, Any], turned: int, context: int, interleaved: bool
+    file: Path, values: dict[str, Any], rotary_dim: int, context: int, interleaved: bool
 ) -> RopeConfig:
     """Returns the rotary embedding that values under Hugging Face's names describe; checks them."""
-    return read_rotary(ConfigValues(file, values), turned, context, FULL, interleaved)
+    return read_rotary(ConfigValues(file, values), rotary_dim, context, FULL, interleaved)
 
 
-def _turned(keys: DecoderKeys, head_size: int) -> int:
+def _rotary_dim(keys: DecoderKeys, head_size: int) -> int:
     """Returns the number of rotated elements of a head."""
     name = "rope.dimension_count"
-    turned = keys.integer(name, head_size, least=2, most=head_size)
-    if turned % 2:
-        raise keys.wrong(name, "an even number", turned)
-    return turned
+    rotary_dim = keys.integer(name, head_size, least=2, most=head_size)
+    if rotary_dim % 2:
+        raise keys.wrong(name, "an even number", rotary_dim)
+    return rotary_dim
 
 
-def _scaling(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, Any]:
+def _scaling(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
     """Returns the scaling of frequencies as Hugging Face's `rope_scaling` object."""
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in _SCALINGS:
@@ -95,7 +95,7 @@ def _scaling(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, 
             f"{kind[:80]!r}, which clrt does not know ({', '.join(_SCALINGS)}); update clrt."
         )
     if "rope_factors_long.weight" in weights:
-        return _longrope(keys, weights, turned)
+        return _longrope(keys, weights, rotary_dim)
     if kind == "longrope":
         raise ModelError(
             f"{keys.metadata.file} has no tensor 'rope_factors_long.weight', which its "
@@ -121,10 +121,10 @@ def _yarn(keys: DecoderKeys) -> dict[str, Any]:
     return {**scaling, "mscale": 1.0, "mscale_all_dim": all_dim} if all_dim else scaling
 
 
-def _longrope(keys: DecoderKeys, weights: GgufWeights, turned: int) -> dict[str, Any]:
+def _longrope(keys: DecoderKeys, weights: GgufWeights, rotary_dim: int) -> dict[str, Any]:
     """Returns LongRoPE's `rope_scaling`; reads both factor tensors, also if one is unused."""
     factors = {
-        kind: _factors(weights, f"rope_factors_{kind}.weight", turned).tolist()
+        kind: _factors(weights, f"rope_factors_{kind}.weight", rotary_dim).tolist()
         for kind in ("long", "short")
     }
     return {
@@ -146,9 +146,9 @@ def _original(keys: DecoderKeys) -> int:
     return keys.integer("rope.scaling.original_context_length", trained, most=_MAX_PLACES)
 
 
-def _factors(weights: GgufWeights, name: str, turned: int) -> Array:
-    """Returns the divisor of each pair's frequency, float32 `[turned / 2]`."""
-    factors = weights.load(name, (turned // 2,)).astype(np.float32)
+def _factors(weights: GgufWeights, name: str, rotary_dim: int) -> Array:
+    """Returns the divisor of each pair's frequency, float32 `[rotary_dim / 2]`."""
+    factors = weights.load(name, (rotary_dim // 2,)).astype(np.float32)
     if not ((factors > 1 / _MAX_FACTOR) & (factors < _MAX_FACTOR)).all():
         raise ModelError(
             f"Tensor '{name}' of {weights.path} has factors that are no numbers above 0; download "

@@ -86,7 +86,7 @@ _FALCON = DecoderFamily(
     },
     differences=by.falcon,
     fields={"norm": "layer", "gated": False},
-    turned=by.turned_without_alibi,
+    rope_layers=by.rope_without_alibi,
     grouped=True,
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu", "max_position_embeddings": 2048},
 )
@@ -154,7 +154,7 @@ _COHERE2 = replace(
     _COHERE,
     windows="kinds",
     kinds=by.windows_of_period,
-    turned=by.turned_in_windows,
+    rope_layers=by.rope_in_windows,
     defaults={
         **_COHERE.defaults,
         "rope_theta": 1e4,

@@ -95,7 +95,7 @@ class DecoderGraph:
         head = "output" if "output.weight" in build.source else "token_embd"
         logits = build.linear(state, head, decoder.hidden, decoder.vocabulary)
         logits = build.scaled(logits, decoder.logit_scale, "output")
-        logits = build.capped(logits, decoder.final_softcap, "output")
+        logits = build.soft_capped(logits, decoder.final_softcap, "output")
         places = self._column(_PLACE)
         asked, token, logprob = sample_next(build, logits, places, self.rows, decoder.vocabulary)
         more += [] if self.long is None else [self.long]
@@ -145,7 +145,7 @@ class DecoderGraph:
     def _attention(self, x: Value, layer: int) -> Value:
         decoder, build, path = self.decoder, self.build, f"blk.{layer}"
         heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
-        projected = build.projected(x, path)
+        projected = build.qkv_projection(x, path)
         rotary = decoder.rotary_of(layer)
         tables: Sequence[Value | None] = (None, None) if rotary is None else self._angles(rotary)
         scales: Sequence[Value | None] = (None, None)
@@ -187,7 +187,7 @@ class DecoderGraph:
         return build.linear(mixed, f"{path}.cross_attn_output", width, size)
 
     def _angles(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns cosines and sines at the positions of a step, each `[tokens, turned / 2]`."""
+        """Returns cosines and sines at the positions of a step, each `[tokens, rotary_dim / 2]`."""
         if rotary not in self._tables:
             build, layer = self.build, "rotary"
             places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
@@ -199,7 +199,7 @@ class DecoderGraph:
         return self._tables[rotary]
 
     def _frequencies(self, rotary: RopeConfig) -> Value:
-        """Returns rotary frequencies, `[tokens, turned / 2]`; `[turned / 2]` if all are equal."""
+        """Returns rotary frequencies: `[tokens, rotary_dim / 2]`, or `[rotary_dim / 2]` for all."""
         if rotary.long is None or self.long is None:
             return self.build.constant(rotary.frequencies)
         both = self.build.constant(np.stack([rotary.frequencies, rotary.long]))

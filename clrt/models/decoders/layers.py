@@ -88,7 +88,7 @@ class DecoderBuilder(Builder):
             self._weights[name] = Value(name, TensorType.of(make()))
         return self._weights[name]
 
-    def wide(self, name: str, *shape: int) -> Array:
+    def load_float32(self, name: str, *shape: int) -> Array:
         """Returns a small tensor as float32."""
         return self.source.load(name, shape).astype(np.float32, copy=False)
 
@@ -99,7 +99,9 @@ class DecoderBuilder(Builder):
         bias = f"{path}.bias"
         if bias not in self.source:
             return y
-        return self(path, Add(), y, self._cached_constant(bias, lambda: self.wide(bias, outputs)))
+        return self(
+            path, Add(), y, self._cached_constant(bias, lambda: self.load_float32(bias, outputs))
+        )
 
     def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
         """Returns x times the transpose of a matrix; x is rounded to 16 bits if the matrix has 16.
@@ -124,7 +126,7 @@ class DecoderBuilder(Builder):
             self._cached_constant(name, lambda: loaded)
         return self._weights[name], self._types.get(name)
 
-    def joined(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
+    def joined_linear(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
         """Returns x times several matrices, concatenated; one product if their types permit.
 
         Args:
@@ -154,31 +156,35 @@ class DecoderBuilder(Builder):
     def _biases(self, parts: Mapping[str, int]) -> Array:
         return np.concatenate(
             [
-                self.wide(f"{p}.bias", n) if f"{p}.bias" in self.source else np.zeros(n, np.float32)
+                self.load_float32(f"{p}.bias", n)
+                if f"{p}.bias" in self.source
+                else np.zeros(n, np.float32)
                 for p, n in parts.items()
             ]
         )
 
-    def halves(self, x: Value, whole: str, first: str, second: str, columns: int) -> list[Value]:
+    def linear_pair(
+        self, x: Value, whole: str, first: str, second: str, columns: int
+    ) -> list[Value]:
         """Returns two products of x, whose matrices may be stored as one at the path `whole`."""
         size = self.decoder.hidden
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
         both = self.source.matrix(f"{whole}.weight", 2 * columns, size)
         name = f"{whole}.bias"
-        bias = self.wide(name, 2 * columns) if name in self.source else None
+        bias = self.load_float32(name, 2 * columns) if name in self.source else None
         products = []
         for path, part in ((first, slice(columns)), (second, slice(columns, None))):
             y = self.product(x, f"{path}.weight", partial(_part, both, part), path)
             products.append(y if bias is None else self(path, Add(), y, self.constant(bias[part])))
         return products
 
-    def projected(self, x: Value, path: str) -> Value:
+    def qkv_projection(self, x: Value, path: str) -> Value:
         """Returns Q, K and V of x, concatenated: `[tokens, (heads + 2 kv_heads) * head_size]`."""
         decoder = self.decoder
         q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
         parts = {f"{path}.attn_q": q, f"{path}.attn_k": kv, f"{path}.attn_v": kv}
-        y = self.joined(x, f"{path}.attn_qkv", parts, decoder.hidden)
+        y = self.joined_linear(x, f"{path}.attn_qkv", parts, decoder.hidden)
         if decoder.qk_norm in ("row", "heads"):
             normalise = self.norm if decoder.qk_norm == "row" else self._heads_norm
             rows = [
@@ -186,7 +192,7 @@ class DecoderBuilder(Builder):
                 for first, end, name in ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
             ]
             y = self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
-        return self.clipped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
+        return self.clamped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
 
     def distance_biases(self, path: str, distances: Array) -> Value:
         """Returns the bias of scores by relative position, `[heads, distances]`.
@@ -200,7 +206,7 @@ class DecoderBuilder(Builder):
         buckets = relative_buckets(
             distances, relative.buckets, relative.reach, both=bool(distances.max() > 0)
         )
-        table = self.wide(f"{path}.attn_rel_b.weight", relative.buckets, decoder.heads)
+        table = self.load_float32(f"{path}.attn_rel_b.weight", relative.buckets, decoder.heads)
         biases = np.ascontiguousarray(table[buckets].T)
         return self._cached_constant(f"{path}.attn_rel_b", lambda: biases)
 
@@ -211,7 +217,7 @@ class DecoderBuilder(Builder):
         heads = self(path, Reshape(), x, self.ints(-1, size // width, width))
         ones = self.numbers(np.ones(width), DType.FLOAT32)
         scales = self._cached_constant(
-            f"{path}.weight", lambda: self.wide(f"{path}.weight", size // width, width)
+            f"{path}.weight", lambda: self.load_float32(f"{path}.weight", size // width, width)
         )
         heads = self(path, Mul(), self(path, op, heads, ones), scales)
         return self(path, Reshape(), heads, self.ints(-1, size))
@@ -243,7 +249,7 @@ class DecoderBuilder(Builder):
     def norm_scale(self, name: str, size: int) -> Value:
         """Returns the scale of a norm, `norm_shift` added."""
         shift = np.float32(self.decoder.norm_shift)
-        return self._cached_constant(name, lambda: self.wide(name, size) + shift)
+        return self._cached_constant(name, lambda: self.load_float32(name, size) + shift)
 
     def norm(self, x: Value, path: str, size: int) -> Value:
         """Applies the norm at a path; its scale is 1 if the source has none."""
@@ -257,7 +263,7 @@ class DecoderBuilder(Builder):
             return self(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
         bias = f"{path}.bias"
         shift = (
-            self._cached_constant(bias, lambda: self.wide(bias, size))
+            self._cached_constant(bias, lambda: self.load_float32(bias, size))
             if bias in self.source
             else None
         )
@@ -267,12 +273,12 @@ class DecoderBuilder(Builder):
         """Returns x times a number; x itself for 1."""
         return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
 
-    def clipped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
+    def clamped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
         """Returns x limited to [least, most]; no lower limit if `least` is None."""
         x = self(layer, Min(), x, self.numbers(most, DType.FLOAT32))
         return x if least is None else self(layer, Max(), x, self.numbers(least, DType.FLOAT32))
 
-    def capped(self, x: Value, limit: float, layer: str) -> Value:
+    def soft_capped(self, x: Value, limit: float, layer: str) -> Value:
         """Returns limit * tanh(x / limit); x itself if `limit` is 0."""
         if not limit:
             return x

@@ -19,8 +19,8 @@ _MISTRAL = DecoderFamily(
 # Hugging Face (2025): some layers have no rotary embedding (`no_rope_layers`).
 _SMOLLM3 = DecoderFamily(
     windows="kinds",
-    kinds=by.unturned_windows,
-    turned=by.sometimes_turned,
+    kinds=by.windows_without_rope,
+    rope_layers=by.rope_in_some_layers,
     defaults={"rope_theta": 2e6, "max_position_embeddings": 32768},
 )
 
@@ -227,7 +227,7 @@ _EXAONE4 = DecoderFamily(
     fields={"norms": "after", "qk_norm": "head"},
     windows="kinds",
     kinds=by.windows_of_period,
-    turned=by.turned_in_windows,
+    rope_layers=by.rope_in_windows,
     defaults={
         "rms_norm_eps": 1e-5,
         "sliding_window": 4096,

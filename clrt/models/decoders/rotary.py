@@ -31,7 +31,7 @@ class RotaryScope:
         config: All of config.json.
         rope: The `rope_parameters` or `rope_scaling` object.
         head_size: Elements of a head.
-        turned: Rotated elements of a head.
+        rotary_dim: Rotated elements of a head.
         theta: RoPE base.
         trained: Maximum number of positions in config.json.
         context: Requested context length.
@@ -40,7 +40,7 @@ class RotaryScope:
     config: ConfigValues
     rope: ConfigValues
     head_size: int
-    turned: int
+    rotary_dim: int
     theta: float
     trained: int
     context: int
@@ -57,13 +57,15 @@ class RotaryScope:
         return self.rope.number("factor", self.trained / self.original, least=1e-6, most=1e6)
 
     def powers(self, theta: float | None = None, width: int | None = None) -> Array:
-        """Returns theta ** (2 i / width) of each pair i, float32 `[turned / 2]`.
+        """Returns theta ** (2 i / width) of each pair i, float32 `[rotary_dim / 2]`.
 
         Args:
             theta: None for the base of the scope.
-            width: None for `turned`.
+            width: None for `rotary_dim`.
         """
-        steps = np.arange(0, self.turned, 2, dtype=np.float32) / np.float32(width or self.turned)
+        steps = np.arange(0, self.rotary_dim, 2, dtype=np.float32) / np.float32(
+            width or self.rotary_dim
+        )
         return np.asarray(np.power(np.float32(theta or self.theta), steps))
 
 
@@ -91,13 +93,13 @@ def read_rotary(
         raise rope.unsupported("rope_type", f"known are {', '.join(_SCALINGS)}")
     part = config.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     part = rope.number("partial_rotary_factor", part, least=0.0, most=1.0)
-    turned = head_size if scaling == "proportional" else int(head_size * part)
+    rotary_dim = head_size if scaling == "proportional" else int(head_size * part)
     if "rotary_dim" in config:  # GPT-J
-        turned = config.integer("rotary_dim", most=head_size)
-    if turned < 2 or turned % 2:
+        rotary_dim = config.integer("rotary_dim", most=head_size)
+    if rotary_dim < 2 or rotary_dim % 2:
         raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
     trained = config.integer("max_position_embeddings", default=max(context, 1))
-    scope = RotaryScope(config, rope, head_size, turned, theta, trained, context)
+    scope = RotaryScope(config, rope, head_size, rotary_dim, theta, trained, context)
     with np.errstate(all="ignore"):
         frequencies, factor = _SCALINGS[scaling](scope)
         long = _longrope_frequencies(scope, "long_factor") if scaling in _LONGROPES else None
@@ -138,11 +140,11 @@ def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
 
     Source: bloc97 and emozilla, NTK-aware scaled RoPE (2023).
     """
-    factor, length, turned = scope.factor, max(scope.context, scope.trained), scope.turned
+    factor, length, rotary_dim = scope.factor, max(scope.context, scope.trained), scope.rotary_dim
     growth = (factor * length / scope.trained) - (factor - 1)
-    if turned <= 2 or growth <= 0:
+    if rotary_dim <= 2 or growth <= 0:
         raise scope.rope.wrong("factor", "a number that leaves frequencies", factor)
-    return 1 / scope.powers(scope.theta * growth ** (turned / (turned - 2))), 1.0
+    return 1 / scope.powers(scope.theta * growth ** (rotary_dim / (rotary_dim - 2))), 1.0
 
 
 def _proportional(scope: RotaryScope) -> tuple[Array, float]:
@@ -177,7 +179,7 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
 
     Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
     """
-    rope, factor, turned = scope.rope, scope.factor, scope.turned
+    rope, factor, rotary_dim = scope.rope, scope.factor, scope.rotary_dim
     mscale, all_dim = (rope.number(k, 0.0, 0.0, 1e3) for k in ("mscale", "mscale_all_dim"))
     magnitude = _magnitude(factor, 1.0)
     if mscale and all_dim:
@@ -187,16 +189,16 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
     def pair_of(rotations: float) -> float:
         """Returns the pair (fractional) with that many rotations in the original context."""
         ratio = scope.original / (rotations * 2 * math.pi)
-        return turned * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
+        return rotary_dim * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
 
     low = pair_of(rope.number("beta_fast", 32.0, least=1e-6, most=1e6))
     high = pair_of(rope.number("beta_slow", 1.0, least=1e-6, most=1e6))
     if rope.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, turned - 1)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
     if low == high:
         high += 0.001
-    ramp = (np.arange(turned // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    ramp = (np.arange(rotary_dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     unscaled = 1 - np.clip(ramp, 0, 1)
     powers = scope.powers()
     return 1 / (np.float32(factor) * powers) * (1 - unscaled) + 1 / powers * unscaled, magnitude
@@ -233,7 +235,7 @@ def _longrope_frequencies(scope: RotaryScope, key: str) -> Array:
     Raises:
         ModelError: The key is missing, or is not a list of numbers above 0 for each pair.
     """
-    factors = np.array(scope.rope.numbers(key, scope.turned // 2), np.float32)
+    factors = np.array(scope.rope.numbers(key, scope.rotary_dim // 2), np.float32)
     if not (factors > 0).all():
         raise scope.rope.wrong(key, "a list of numbers above 0", scope.rope.get(key))
     return np.asarray(1 / (factors * scope.powers()), np.float32)

@@ -106,10 +106,10 @@ class _SequenceGraph(DecoderGraph):
         heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
         q_end, k_end = heads * size, (heads + kv_heads) * size
         width = k_end + kv_heads * size
-        qkv = build.projected(x, path)
+        qkv = build.qkv_projection(x, path)
         rotary = decoder.rotary_of(layer)
         operands = [(0, q_end, heads, "attn_q_norm"), (q_end, k_end, kv_heads, "attn_k_norm")]
-        parts = [self._turned(qkv, *operand, path, rotary) for operand in operands]
+        parts = [self._rotated_heads(qkv, *operand, path, rotary) for operand in operands]
         value = self._by_text(build.columns(qkv, k_end, width, path), kv_heads * size)
         attention = FusedAttention(
             heads, kv_heads, size, size,
@@ -121,7 +121,7 @@ class _SequenceGraph(DecoderGraph):
         mixed = build(path, Reshape(), mixed, rows)
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
 
-    def _turned(
+    def _rotated_heads(
         self, qkv: Value, first: int, end: int, heads: int, norm: str, path: str,
         rotary: RopeConfig | None,
     ) -> Value:  # fmt: skip
@@ -139,26 +139,28 @@ class _SequenceGraph(DecoderGraph):
             x = build(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
         if rotary is None:
             return self._by_text(x, heads * size)
-        turned = 2 * len(rotary.frequencies)
-        if turned == size and not rotary.interleaved:
+        rotary_dim = 2 * len(rotary.frequencies)
+        if rotary_dim == size and not rotary.interleaved:
             x = self._by_text(x, heads * size)
             return build(path, FusedRotary(heads, size), x, *self._angles(rotary))
         shape = build.dims((self.batch, self.places, heads, size))
         x = build(path, Reshape(allowzero=1), x, shape)
-        x = self._turned_apart(x, turned, rotary, path)
+        x = self._rotate_pairs(x, rotary_dim, rotary, path)
         flat = build.dims((self.batch, self.places, heads * size))
         return build(path, Reshape(allowzero=1), x, flat)
 
-    def _turned_apart(self, x: Value, turned: int, rotary: RopeConfig, path: str) -> Value:
+    def _rotate_pairs(self, x: Value, rotary_dim: int, rotary: RopeConfig, path: str) -> Value:
         """Rotates heads whose pairs are interleaved or whose last columns are not rotated.
 
         Args:
             x: `[batch, sequence, heads, size]`.
-            turned: Number of rotated columns.
+            rotary_dim: Number of rotated columns.
         """
-        build, half, size = self.build, turned // 2, self.decoder.head_size
+        build, half, size = self.build, rotary_dim // 2, self.decoder.head_size
         step = 2 if rotary.interleaved else 1
-        bounds = ((0, turned), (1, turned)) if step == 2 else ((0, half), (half, turned))
+        bounds = (
+            ((0, rotary_dim), (1, rotary_dim)) if step == 2 else ((0, half), (half, rotary_dim))
+        )
         a, b = (self._last(x, first, end, step, path) for first, end in bounds)
         cos, sin = (build(path, Unsqueeze(), t, build.ints(1)) for t in self._halves(rotary))
         less = build(path, Neg(), sin)
@@ -169,18 +171,18 @@ class _SequenceGraph(DecoderGraph):
         both = build(path, Concat(-1), y0, y1)
         if step == 2:
             heads = x.shape[2] if x.shape else 1
-            shape = build.dims((self.batch, self.places, heads, turned))
+            shape = build.dims((self.batch, self.places, heads, rotary_dim))
             both = build(path, Reshape(allowzero=1), both, shape)
-        if turned == size:
+        if rotary_dim == size:
             return both
-        return build(path, Concat(-1), both, self._last(x, turned, size, 1, path))
+        return build(path, Concat(-1), both, self._last(x, rotary_dim, size, 1, path))
 
     def _last(self, x: Value, first: int, end: int, step: int, path: str) -> Value:
         ints = self.build.ints
         return self.build(path, Slice(), x, ints(first), ints(end), ints(-1), ints(step))
 
     def _halves(self, rotary: RopeConfig) -> tuple[Value, Value]:
-        """Returns cosines and sines of all positions, each `[sequence, turned / 2]`."""
+        """Returns cosines and sines of all positions, each `[sequence, rotary_dim / 2]`."""
         build, layer = self.build, "rotary"
         places = build(layer, Cast(DType.FLOAT32), self._range())
         places = build(layer, Unsqueeze(), places, build.ints(1))

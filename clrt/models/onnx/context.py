@@ -49,8 +49,8 @@ class Context:
 
     Attributes:
         unsupported: Descriptions of unsupported nodes and values, for the error.
-        lacking: Outputs that clrt's op does not compute, and the description to report if one is
-            read.
+        missing_outputs: Outputs that clrt's op does not compute, and the description to report if
+            one is read.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Context:
         self.dims = DimNames(self.inputs)
         self.value_names, self.node_names = Names(), Names()
         self.unsupported: list[str] = []
-        self.lacking: dict[Value, str] = {}
+        self.missing_outputs: dict[Value, str] = {}
         self._visited = 0
 
     @cached_property
@@ -80,7 +80,7 @@ class Context:
         return block_of(self.graph)
 
     @cached_property
-    def most_visits(self) -> int:
+    def max_visits(self) -> int:
         """Maximum number of nodes to import, repeated imports of loops' subgraphs included.
 
         Raises:
@@ -95,7 +95,7 @@ class Context:
             ModelError: The maximum is exceeded.
         """
         self._visited += count
-        if self._visited > _FEW_NODES and self._visited > self.most_visits:
+        if self._visited > _FEW_NODES and self._visited > self.max_visits:
             raise ModelError(
                 f"{where} has loops nested so that their shapes cannot be inferred; export the "
                 "model with fixed shapes."
@@ -116,9 +116,9 @@ class Context:
         """Returns a value that `sort_nodes` found to exist; initializers are read on first use."""
         if name in scope.env:
             known = scope.env[name]
-            if known not in self.lacking:
+            if known not in self.missing_outputs:
                 return known
-            self.unsupported.append(self.lacking[known])
+            self.unsupported.append(self.missing_outputs[known])
             return UNSUPPORTED_VALUE
         if name in scope.initializers:
             value: Value | None = self._initializer(name, scope)

@@ -43,7 +43,7 @@ class DecompositionImporter:
             if call.is_broken:
                 return broken(call)
             try:
-                results = self._own(entry, call, scope)
+                results = self._builtin(entry, call, scope)
             except UnsupportedError as error:
                 return self._context.refuse(call, error)
             if results is not None:
@@ -54,7 +54,9 @@ class DecompositionImporter:
             return self._context.refuse(call)
         return self.inline(function, call, scope)
 
-    def _own(self, entry: Decomposition, call: NodeCall, scope: Scope) -> list[Value | None] | None:
+    def _builtin(
+        self, entry: Decomposition, call: NodeCall, scope: Scope
+    ) -> list[Value | None] | None:
         """Returns the outputs of clrt's decomposition; None if it declines."""
         context = self._context
         with NodeErrorContext(call.title):
@@ -64,7 +66,14 @@ class DecompositionImporter:
             if call.domain == NCHWC:
                 attrs["block"] = context.block
         inner = Scope(
-            scope.nodes, f"{call.name}/", _OPSETS, {}, {}, calls=scope.calls, outer=scope, own=True
+            scope.nodes,
+            f"{call.name}/",
+            _OPSETS,
+            {},
+            {},
+            calls=scope.calls,
+            outer=scope,
+            allows_clrt_ops=True,
         )
         nodes = _BodyImporter(context, self._nodes, call.name, inner)
         body = ImportBuilder(
@@ -83,7 +92,7 @@ class DecompositionImporter:
                 continue
             if value is None:
                 value = Value(name, UNSUPPORTED_VALUE.type)
-                context.lacking[value] = note(call, f"its output {index}")
+                context.missing_outputs[value] = note(call, f"its output {index}")
             elif value in new_values:
                 new_values.remove(value)
                 value.name = name
@@ -151,7 +160,7 @@ class _BodyImporter:
         call = self._call(node)
         scope = Scope(
             [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
-            own=True,
+            allows_clrt_ops=True,
         )  # fmt: skip
         formals = [
             UNSUPPORTED_VALUE if t is None else Value(self.names.unique(f"{scope.prefix}x{k}"), t)
@@ -191,8 +200,8 @@ class _BodyImporter:
 
     def _seen(self, value: Value | None) -> Value | None:
         """Returns a value as the current graph sees it: captured if it is of another graph."""
-        if value is not None and value in self._context.lacking:
-            self._context.unsupported.append(self._context.lacking[value])
+        if value is not None and value in self._context.missing_outputs:
+            self._context.unsupported.append(self._context.missing_outputs[value])
             return UNSUPPORTED_VALUE
         if self._local is None or value in self._local:
             return value

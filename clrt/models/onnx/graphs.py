@@ -190,7 +190,7 @@ class SubgraphImporter:
             initializers=initializers_of(proto),
             declared={i.name: i for i in (*proto.value_info, *proto.output)},
             outer=outer,
-            own=outer.own,
+            allows_clrt_ops=outer.allows_clrt_ops,
         )
 
     def _formal(

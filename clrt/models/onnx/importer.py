@@ -61,7 +61,7 @@ def import_read(
     """
     context = Context(model, tensors, given, values)
     if context.functions:
-        _ = context.most_visits  # raises if inlined functions exceed the limit
+        _ = context.max_visits  # raises if inlined functions exceed the limit
     graph = main_graph(context)
     texts = {p.key: p.value for p in model.metadata_props}
     # protobuf returns strings that are not UTF-8 as bytes.

@@ -70,7 +70,7 @@ class NodeImporter:
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
             return self._decompositions.inline(function, call, scope)
-        if call.domain == _OWN_DOMAIN and not scope.own:
+        if call.domain == _OWN_DOMAIN and not scope.allows_clrt_ops:
             raise ModelError(
                 f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops clrt alone makes; "
                 "write compiled models by clrt-convert."

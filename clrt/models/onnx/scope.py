@@ -37,7 +37,8 @@ class Scope:
         outer: The enclosing scope of a subgraph.
         captures: Values of outer scopes that the subgraph reads, and its inputs for them.
         sizes: Symbol in the subgraph of each dim of a captured value that is an expression outside.
-        own: Whether the nodes are of a decomposition, which may use ops of the domain `clrt`.
+        allows_clrt_ops: Whether the nodes are of a decomposition, which may use ops of the domain
+            `clrt`.
     """
 
     nodes: list[Node]
@@ -53,7 +54,7 @@ class Scope:
     outer: Scope | None = None
     captures: dict[Value, Value] = field(default_factory=dict)
     sizes: dict[str, Dim] = field(default_factory=dict)
-    own: bool = False
+    allows_clrt_ops: bool = False
 
     def has(self, name: str) -> bool:
         """Returns whether a name is visible."""

@@ -157,7 +157,7 @@ class AdaptedWeights:
         if not any(each):
             return base
         parts: list[Iterable[Floats]] = [
-            self._rows(name, matrix, inner, changes) if changes else [_wide(matrix)]
+            self._rows(name, matrix, inner, changes) if changes else [_to_float32(matrix)]
             for matrix, changes in zip(base, each, strict=True)
         ]
         flat = shape[0] * shape[1], shape[2]
@@ -209,7 +209,7 @@ class AdaptedWeights:
         return hasher.digest()
 
 
-def _wide(matrix: Array) -> Floats:
+def _to_float32(matrix: Array) -> Floats:
     return matrix.astype(np.float32, copy=False)
 
 
@@ -218,7 +218,7 @@ def _rows(matrix: Array | QuantizedMatrix) -> Rows:
     if isinstance(matrix, QuantizedMatrix):
         type_, raw = BLOCK_TYPES_BY_NAME[matrix.type], matrix.raw
         return lambda part: type_.dequantise(raw[part])
-    return lambda part: _wide(matrix[part])
+    return lambda part: _to_float32(matrix[part])
 
 
 def _assemble(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:

@@ -103,7 +103,7 @@ def find_attention(
         if layer in by_layer or keys.extra != values.extra:
             raise refusal(f"'{pair.key}' is read by several nodes", node)
         _check_heads(node)
-        shows = reader.of(node, keys.extra)
+        shows = reader.pattern_of(node, keys.extra)
         by_layer[layer] = LayerAttention(node, layer, keys.new, values.new, shows)
     for layer, pair in enumerate(names.pasts):
         if layer not in by_layer:

@@ -81,7 +81,7 @@ class HeadJoiner:
                     for rotary, part in zip(rotaries, (q, k), strict=True)
                     if rotary is not None and isinstance(rotary.op, FusedRotary)
                 )
-        return self._flat(self._together([q, k, v])), tables
+        return self._flat(self._concatenated([q, k, v])), tables
 
     def flat(self, value: Value) -> Value:
         """Reshapes `[1, tokens, width]` to `[tokens, width]` in float32."""
@@ -106,7 +106,7 @@ class HeadJoiner:
         shape = self._build.dims((1, symbol(TOKENS), count))
         return _Columns(self._build.add(Reshape(1), apart, shape), 0, count)
 
-    def _together(self, parts: Sequence[_Columns]) -> Value:
+    def _concatenated(self, parts: Sequence[_Columns]) -> Value:
         """Returns the concatenation of columns; their source itself if they are all of it."""
         first, at = parts[0], 0
         for part in parts:
@@ -116,9 +116,9 @@ class HeadJoiner:
         else:
             if provably_equal((first.source.shape or (None,))[-1] or 0, at):
                 return first.source
-        return self._product(parts) or self._build.add(Concat(2), *map(self._cut, parts))
+        return self._product(parts) or self._build.add(Concat(2), *map(self._sliced, parts))
 
-    def _cut(self, part: _Columns) -> Value:
+    def _sliced(self, part: _Columns) -> Value:
         if part.is_whole:
             return part.source
         bounds = (part.first, part.first + part.count, 2)

@@ -113,10 +113,10 @@ class _DecoderRewriter:
         self._table = build.input("table", DType.INT32, shape)
         self._rows = build.input("rows", DType.INT32, (symbol("rows"),))
         size = len(attention) * self._kv_heads * page_form(self._head_size, cache).head_elements
-        self._given = [
+        self._slab_inputs = [
             build.input(f"slab{s}", cache, (symbol(f"pages{s}"), size)) for s in range(MAX_SLABS)
         ]
-        self._slabs = list(self._given)
+        self._slabs = list(self._slab_inputs)
         self._places = self._column(_PLACE)
         self._joiner = HeadJoiner(graph, build)
 
@@ -125,9 +125,9 @@ class _DecoderRewriter:
         replacements: dict[Value, Value] = {}
         for graph_input in self._graph.inputs:
             if graph_input.name == self._names.tokens:
-                replacements[graph_input] = self._like(self._column(_TOKEN), graph_input)
+                replacements[graph_input] = self._reshaped_like(self._column(_TOKEN), graph_input)
             elif graph_input.name == self._names.places:
-                replacements[graph_input] = self._like(self._places, graph_input)
+                replacements[graph_input] = self._reshaped_like(self._places, graph_input)
         for node in self._graph.nodes:
             if node in self._attention:
                 replacements[node.output] = self._attend(self._attention[node])
@@ -135,7 +135,7 @@ class _DecoderRewriter:
             node.inputs = [None if v is None else replacements.get(v, v) for v in node.inputs]
             self._nodes.append(node)
             for value in sizes.places.intersection(node.outputs):
-                replacements[value] = self._like(self._places, value)
+                replacements[value] = self._reshaped_like(self._places, value)
         outputs = dict(zip(self._graph.output_names, self._graph.outputs, strict=True))
         logits = outputs[self._names.logits]
         return self._finished(replacements.get(logits, logits), sizes)
@@ -143,7 +143,7 @@ class _DecoderRewriter:
     def _column(self, index: int) -> Value:
         return self._build.add(Gather(axis=1), self._step, self._build.numbers(index))
 
-    def _like(self, column: Value, value: Value) -> Value:
+    def _reshaped_like(self, column: Value, value: Value) -> Value:
         """Casts and reshapes a column of `step` to the dtype and shape of a value."""
         assert value.shape is not None
         if column.dtype is not value.dtype:
@@ -165,7 +165,7 @@ class _DecoderRewriter:
             *geometry, scale=op.scale, left_window=shows.window, softcap=op.softcap
         )
         y = build.add(paged, q, self._step, self._table, *extras, None, *self._slabs)
-        return self._like(y, layer.node.output)
+        return self._reshaped_like(y, layer.node.output)
 
     def _finished(self, logits: Value, sizes: StepSizes) -> PagedDecoder:
         build = self._build
@@ -174,7 +174,7 @@ class _DecoderRewriter:
         sampler_inputs, token, logprob = sample_next(
             build, wanted, self._places, self._rows, vocabulary
         )
-        inputs = [self._step, self._table, self._rows, *sampler_inputs, *self._given]
+        inputs = [self._step, self._table, self._rows, *sampler_inputs, *self._slab_inputs]
         outputs = {"token": token, "logprob": logprob, "logits": wanted, "hidden": hidden}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self._slabs)}
         graph = build.graph(self._graph.name, inputs, outputs.values(), list(outputs))
@@ -214,8 +214,8 @@ def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
     original = set(nodes)
     for node in graph.nodes:
         for value in (v for v in node.inputs if v is not None):
-            if value in sizes.odd:
-                raise refusal(sizes.odd[value], node)
+            if value in sizes.unsupported:
+                raise refusal(sizes.unsupported[value], node)
             if value.producer is None and not value.is_constant and value not in given:
                 raise refusal(f"it reads '{value.name}'", node)
         reason = mixes_tokens(node, tokens) if node in original else None

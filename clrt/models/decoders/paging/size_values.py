@@ -24,12 +24,12 @@ class StepSizes:
 
     Attributes:
         places: Values that are the positions of the tokens of a step.
-        odd: Values used with tokens that are neither positions nor one number everywhere, with the
-            reason why they cannot be paged.
+        unsupported: Values used with tokens that are neither positions nor one number everywhere,
+            with the reason why they cannot be paged.
     """
 
     places: set[Value] = field(default_factory=set)
-    odd: dict[Value, str] = field(default_factory=dict)
+    unsupported: dict[Value, str] = field(default_factory=dict)
 
 
 def read_sizes(
@@ -60,8 +60,8 @@ def read_sizes(
         if node in attention:
             continue
         for value in read:
-            if value in sized and value not in sizes.odd and _is_odd(value, probe):
-                sizes.odd[value] = _PER_STEP.format(value.name)
+            if value in sized and value not in sizes.unsupported and _is_unsupported(value, probe):
+                sizes.unsupported[value] = _PER_STEP.format(value.name)
     return sizes
 
 
@@ -85,7 +85,7 @@ def _is_places(value: Value, probe: StepProbe) -> bool:
     return True
 
 
-def _is_odd(value: Value, probe: StepProbe) -> bool:
+def _is_unsupported(value: Value, probe: StepProbe) -> bool:
     """Returns whether a value depends on the past as a shape, or has different numbers."""
     if value.is_constant:
         elements = value.type.data

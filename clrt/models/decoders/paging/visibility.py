@@ -51,7 +51,7 @@ class VisibilityReader:
         self.longest = min(context, MOST_KEYS)
         self._found: dict[tuple[Value, bool], AttentionPattern] = {}
 
-    def of(self, node: Node, sink: bool) -> AttentionPattern:
+    def pattern_of(self, node: Node, sink: bool) -> AttentionPattern:
         """Returns the attention pattern of a FusedAttention over past and present.
 
         Args:

@@ -22,11 +22,11 @@ from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.models.onnx.export.fold_dynamic_quantize import recompose
+from clrt.models.onnx.export.fold_dynamic_quantize import fold_dynamic_quantize
 from clrt.models.onnx.export.opsets import (
     attributes,
     choose_opset,
-    least_inputs,
+    min_inputs,
     opset_imports,
 )
 from clrt.models.onnx.export.shape_expressions import SymbolicConstants, reshape_numbers
@@ -114,7 +114,7 @@ def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
     check_decomposable(graph)
     plain = {g: decompose_all(g) for g in all_graphs(graph)}
     for inner in plain.values():
-        recompose(inner)
+        fold_dynamic_quantize(inner)
     opset = choose_opset(list(plain.values()))
     imports = opset_imports(list(plain.values()), opset)
     context = _ExportContext(plain, store, opset)
@@ -250,7 +250,7 @@ class _GraphExporter:
         }
         while own_count and not inputs[own_count - 1]:
             own_count -= 1
-        lacking = least_inputs(op, self._context.opset) - own_count
+        lacking = min_inputs(op, self._context.opset) - own_count
         outputs = [self.names[v] for v in node.outputs]
         self._nodes.append(
             helper.make_node(

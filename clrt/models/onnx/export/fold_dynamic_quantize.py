@@ -20,7 +20,7 @@ _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
 
-def recompose(graph: Graph) -> None:
+def fold_dynamic_quantize(graph: Graph) -> None:
     """Replaces the nodes that compute DynamicQuantizeLinear by the op."""
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []

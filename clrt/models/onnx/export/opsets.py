@@ -160,7 +160,7 @@ def _reject_reason(node: Node, opset: int) -> str | None:
     return None
 
 
-def least_inputs(op: IrOp, opset: int) -> int:
+def min_inputs(op: IrOp, opset: int) -> int:
     """Returns the minimum number of inputs of a node, including omitted optional ones."""
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
