@@ -51,14 +51,14 @@ class Chunks:
         return self.samples_read
 
     def __iter__(self) -> Iterator[FloatArray]:
-        size, left = self._samples, np.empty(0, np.float32)
+        size, rest = self._samples, np.empty(0, np.float32)
         for block in self._blocks:
-            whole = np.concatenate([left, block])
+            whole = np.concatenate([rest, block])
             end = len(whole) - len(whole) % size
             for start in range(0, end, size):
                 self.samples_read += size
                 yield whole[start : start + size]
-            left = whole[end:]
-        if len(left):
-            self.samples_read += len(left)
-            yield np.pad(left, (0, size - len(left)))
+            rest = whole[end:]
+        if len(rest):
+            self.samples_read += len(rest)
+            yield np.pad(rest, (0, size - len(rest)))

@@ -76,8 +76,8 @@ def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
     if file_exists(file) or not file_exists(inner):
         values, name = read_object(file), f"'{file}'"
     else:
-        found = read_object(inner).get("feature_extractor")
-        values, name = found if isinstance(found, Mapping) else {}, f"'{inner}'"
+        extractor = read_object(inner).get("feature_extractor")
+        values, name = extractor if isinstance(extractor, Mapping) else {}, f"'{inner}'"
     if "feature_extractor_type" not in values:
         kind = _BY_MODEL.get(str(read_optional(path / "config.json").get("model_type")))
         values = {**values, **({} if kind is None else {"feature_extractor_type": kind})}
@@ -116,17 +116,17 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
                 f"{name} has {option} = {values[option]!r}; clrt computes features with {wanted!r}."
             )
     preset = _PRESETS[kind]
-    given = {
+    options = {
         f.name: _value(f.name, values[f.name], f.default, name)
         for f in fields(preset)
         if f.name in values
     }
-    made = preset(**given)
-    if isinstance(made, LogMel):
-        _check_frames(made, values, name)
-    if isinstance(made, FilterBank) and made.std == 0:
+    extractor = preset(**options)
+    if isinstance(extractor, LogMel):
+        _check_frames(extractor, values, name)
+    if isinstance(extractor, FilterBank) and extractor.std == 0:
         raise ModelError(f"{name} has std = 0, by which nothing can be divided.")
-    return made
+    return extractor
 
 
 def _value(option: str, given: object, default: object, name: str) -> Any:

@@ -80,13 +80,13 @@ class CtcVocabulary:
         ids = np.asarray(classes, np.int64)
         changed = np.ones(len(ids), bool)
         changed[1:] = ids[1:] != ids[:-1]
-        kept = ids[changed & (ids != self.blank)]
-        if kept.size and not 0 <= kept.min() <= kept.max() < len(self.tokens):
+        class_ids = ids[changed & (ids != self.blank)]
+        if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < len(self.tokens):
             raise ModelError(
-                f"The model chose class {kept.max()}, and vocab.json has {len(self.tokens)} "
+                f"The model chose class {class_ids.max()}, and vocab.json has {len(self.tokens)} "
                 "tokens; they are of two models."
             )
-        tokens = (self.tokens[i] for i in kept)
+        tokens = (self.tokens[i] for i in class_ids)
         text = "".join(" " if t == self.delimiter else t for t in tokens).strip()
         return text.lower() if self.lower else text
 
@@ -158,8 +158,8 @@ class CtcSpeech:
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
     ) -> TranscriptStream:
         """Returns a stream with the only segment of an audio input."""
-        made = self._transcript(sound, sampling_rate)
-        return TranscriptStream(made.duration, iter(made.segments), str, Event())
+        transcript = self._transcript(sound, sampling_rate)
+        return TranscriptStream(transcript.duration, iter(transcript.segments), str, Event())
 
     def close(self) -> None:
         """Frees the device memory."""
@@ -167,10 +167,10 @@ class CtcSpeech:
         self.features.close()
 
     def _transcript(self, sound: Sound, sampling_rate: int | None) -> Transcript:
-        made = self.features(sound, sampling_rate)
-        (samples,) = (made[n] for n in made if n != "attention_mask")
-        made.setdefault("attention_mask", np.ones(samples.shape, np.int64))
-        feeds = {name: made[name] for name in self._wanted if name in made}
+        inputs = self.features(sound, sampling_rate)
+        (samples,) = (inputs[n] for n in inputs if n != "attention_mask")
+        inputs.setdefault("attention_mask", np.ones(samples.shape, np.int64))
+        feeds = {name: inputs[name] for name in self._wanted if name in inputs}
         try:
             scores = self.model.run(feeds, [self._output])[self._output]
         except ShapeError as error:
@@ -188,7 +188,7 @@ def _is_scores(shape: Sequence[int | str] | None) -> bool:
     return shape is not None and len(shape) == 3
 
 
-def _token_text(given: object, default: str) -> str:
+def _token_text(value: object, default: str) -> str:
     """Returns the text of a token in a configuration: a string, or an object with `content`."""
-    found = given.get("content") if isinstance(given, Mapping) else given
-    return found if isinstance(found, str) and found else default
+    content = value.get("content") if isinstance(value, Mapping) else value
+    return content if isinstance(content, str) and content else default

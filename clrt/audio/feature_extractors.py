@@ -164,13 +164,13 @@ class FilterBank:
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """Returns the graph's inputs: audio padded with zeros, and which frames end within it."""
         counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
-        most = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)
-        blocks = most + -(-self._length // self._hop) - 1
+        max_frames = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)
+        blocks = max_frames + -(-self._length // self._hop) - 1
         padded = np.zeros((len(sounds), blocks * self._hop), np.float32)
         for row, sound in zip(padded, sounds, strict=True):
             part = sound[: len(row)]
             row[: len(part)] = part
-        valid = np.arange(most) < np.array(counts)[:, None]
+        valid = np.arange(max_frames) < np.array(counts)[:, None]
         return {BLOCKS: padded.reshape(len(sounds), blocks, self._hop), VALID: valid[..., None]}
 
     def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
@@ -191,6 +191,6 @@ def _normalize(samples: FloatArray) -> None:
 def _part(sound: FloatArray, start: int, end: int) -> FloatArray:
     """Returns samples `start` to `end`, padded with zeros after the end of the audio."""
     part = np.zeros(end - start, np.float32)
-    found = sound[start:end]
-    part[: len(found)] = found
+    available = sound[start:end]
+    part[: len(available)] = available
     return part

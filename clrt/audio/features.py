@@ -108,16 +108,16 @@ class Features:
             read_audio(s, sampling_rate, to=preset.sampling_rate, most=preset.most_samples)
             for s in sounds_of(audio)
         ]
-        made: dict[str, Any] = dict(preset.mask(sounds))
+        inputs: dict[str, Any] = dict(preset.mask(sounds))
         feeds = preset.feeds(sounds)
         model = self._get_model()
         if model is None:
-            made = {**feeds, **made}
+            inputs = {**feeds, **inputs}
         if device_outputs:
-            made = {name: tensor(a, device=self.device.index) for name, a in made.items()}
+            inputs = {name: tensor(a, device=self.device.index) for name, a in inputs.items()}
         if model is None:
-            return made
-        return {**model.run(feeds, device_outputs=device_outputs), **made}
+            return inputs
+        return {**model.run(feeds, device_outputs=device_outputs), **inputs}
 
     def close(self) -> None:
         """Frees the device memory."""

@@ -87,8 +87,8 @@ def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
 
 def _decades(build: OpBuilder, spectrum: MelSpectrum) -> Value:
     """Adds the input `blocks` and ops for log10 of its mel energies, `[batch, frames, mels]`."""
-    given = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
-    x = build("Log", build("Max", _mel(build, given, spectrum), floats(_MIN_ENERGY)))
+    blocks = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
+    x = build("Log", build("Max", _mel(build, blocks, spectrum), floats(_MIN_ENERGY)))
     return build("Mul", x, floats(1 / np.log(10)))
 
 
@@ -111,10 +111,10 @@ def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, n
     """
     build = OpBuilder()
     batch, blocks = symbol("batch"), symbol("blocks")
-    given = build.feed(BLOCKS, DType.FLOAT32, batch, blocks, spectrum.hop)
+    samples = build.feed(BLOCKS, DType.FLOAT32, batch, blocks, spectrum.hop)
     count = blocks - (spectrum.blocks - 1)
     valid = build.feed(VALID, DType.BOOL, batch, count, 1)
-    x = _mel(build, given, spectrum)
+    x = _mel(build, samples, spectrum)
     x = build("Log", build("Max", x, floats(2.0**-23)))
     x = build("Where", valid, x, floats(0.0))
     x = build("Pad", x, build.dims((0, 0, 0, 0, frames - count, 0)), floats(0.0))

@@ -82,5 +82,5 @@ def emphasis(length: int, factor: float) -> Doubles:
     centred = np.eye(length) - 1 / length
     step = np.eye(length) - factor * np.eye(length, k=1)
     step[0, 0] -= factor
-    made: Doubles = centred @ step
-    return made
+    matrix: Doubles = centred @ step
+    return matrix

@@ -99,11 +99,11 @@ class Resampler:
 
     def finish(self) -> FloatArray:
         """Returns the remaining outputs; zeros follow the last input."""
-        left = -(-self._num_inputs * self._phases // self._step) - self._num_outputs
-        end = self._num_outputs + -(-left // self._group) * self._group
+        remaining = -(-self._num_inputs * self._phases // self._step) - self._num_outputs
+        end = self._num_outputs + -(-remaining // self._group) * self._group
         room = end * self._step // self._phases + self._half_taps - self._num_inputs
         self._buffer = np.concatenate([self._buffer, np.zeros(max(room, 0), np.float32)])
-        return self._outputs(end)[:left]
+        return self._outputs(end)[:remaining]
 
     def _outputs(self, end: int) -> FloatArray:
         """Computes outputs up to `end`, in whole groups."""

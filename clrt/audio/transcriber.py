@@ -103,8 +103,10 @@ class Transcriber:
             InputError: Audio is damaged, empty, too short for the model, or of a wrong type; or an
                 option has no valid value.
         """
-        made = self.transcribe(audio, sampling_rate, **options)
-        return [one.text for one in made] if isinstance(made, list) else made.text
+        transcripts = self.transcribe(audio, sampling_rate, **options)
+        return (
+            [one.text for one in transcripts] if isinstance(transcripts, list) else transcripts.text
+        )
 
     def transcribe(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any
@@ -122,8 +124,8 @@ class Transcriber:
             InputError: As a call.
         """
         sounds, chosen = sounds_of(audio), self._options(options)
-        made = self._speech.transcribe(sounds, sampling_rate, chosen)
-        return made if is_batch(audio) else made[0]
+        transcripts = self._speech.transcribe(sounds, sampling_rate, chosen)
+        return transcripts if is_batch(audio) else transcripts[0]
 
     def stream(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any

@@ -53,7 +53,7 @@ class SpeechThresholds:
     pad_ms: float = 30
 
     def __post_init__(self) -> None:
-        for name, most in (
+        for name, limit in (
             ("speech", 1.0),
             ("silence", 1.0),
             ("min_speech_ms", 3.6e6),
@@ -61,8 +61,8 @@ class SpeechThresholds:
             ("pad_ms", 3.6e6),
         ):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= most:
-                raise InputError(f"{name} is {value!r}; expected 0 to {most:g}.")
+            if value is not None and not 0 <= value <= limit:
+                raise InputError(f"{name} is {value!r}; expected 0 to {limit:g}.")
 
     @property
     def ends_below(self) -> float:
@@ -169,11 +169,11 @@ class VoiceActivity:
     ) -> Iterator[float]:
         output, next_state = _OUTPUTS
         state = self.model.new_state({_STATE: next_state}, {_STATE: (2, 1, _UNITS)})
-        given = np.zeros((1, self._context + self._samples), np.float32)
+        samples = np.zeros((1, self._context + self._samples), np.float32)
         for chunk in chunks:
-            given[0, : self._context] = given[0, self._samples :]
-            given[0, self._context :] = chunk
-            inputs = {_INPUT: given, **self._rates}
+            samples[0, : self._context] = samples[0, self._samples :]
+            samples[0, self._context :] = chunk
+            inputs = {_INPUT: samples, **self._rates}
             yield float(self.model.run(inputs, [output], state=state)[output].reshape(-1)[0])
 
 

@@ -81,18 +81,18 @@ def read_header(stream: BinaryIO, name: str) -> WavHeader:
         InputError: The header is damaged, or the file has no samples.
     """
     stream.seek(12)
-    found: tuple[int, int, int, int, int] | None = None
+    format_fields: tuple[int, int, int, int, int] | None = None
     while len(head := stream.read(8)) == 8:
         kind, size = struct.unpack("<4sI", head)
         if kind == b"data":
-            if found is None:
+            if format_fields is None:
                 break
-            return _checked(found, size, name)
+            return _checked(format_fields, size, name)
         start = stream.tell()
         if kind == b"fmt ":
-            found = _format(stream.read(min(size, 40)))
+            format_fields = _format(stream.read(min(size, 40)))
         stream.seek(start + size + size % 2)
-    what = "format" if found is None else "samples"
+    what = "format" if format_fields is None else "samples"
     raise InputError(f"{name} is a damaged WAV file: it has no {what}; record or convert it anew.")
 
 
@@ -134,20 +134,21 @@ def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[Floa
     truncated ones, reads those that are there, with a warning.
     """
     width = header.frame_bytes
-    left = None if header.nbytes is None else header.nbytes // width
+    promised = None if header.nbytes is None else header.nbytes // width
     done = 0
-    while left is None or done < left:
-        wanted = BLOCK_FRAMES if left is None else min(BLOCK_FRAMES, left - done)
+    while promised is None or done < promised:
+        wanted = BLOCK_FRAMES if promised is None else min(BLOCK_FRAMES, promised - done)
         data = stream.read(wanted * width)
         frames = len(data) // width
         if frames:
             yield _samples(data[: frames * width], header).reshape(frames, header.channels)
         done += frames
         if frames < wanted:
-            if left is not None:
+            if promised is not None:
                 warn_user(
-                    f"{name} has a header that promises {counted(left, 'sample')} and {done} are "
-                    "there, which are read; if the file did not come out of a pipe it is cut short."
+                    f"{name} has a header that promises {counted(promised, 'sample')} and {done} "
+                    "are there, which are read; if the file did not come out of a pipe it is cut "
+                    "short."
                 )
             return
 

@@ -26,15 +26,15 @@ def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
         adapters = [adapters]
     if not isinstance(adapters, Sequence):
         raise _wrong(adapters)
-    found = []
+    named = []
     for one in adapters:
         path, factor = one if isinstance(one, tuple) and len(one) == 2 else (one, 1.0)
         if not isinstance(path, str | Path):
             raise _wrong(one)
         if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
             raise InputError(f"The factor of adapter '{path}' is {factor!r}; it is a number.")
-        found.append((expanded(path), float(factor)))
-    return found
+        named.append((expanded(path), float(factor)))
+    return named
 
 
 def _wrong(found: object) -> InputError:

@@ -99,10 +99,10 @@ async def search_all(searches: Sequence[BeamSearch]) -> list[GeneratedText]:
     Raises:
         ClrtError: A search failed.
     """
-    found: list[GeneratedText] = []
+    texts: list[GeneratedText] = []
     for search in searches:
         try:
-            found += await asyncio.to_thread(search.run)
+            texts += await asyncio.to_thread(search.run)
         finally:
             search.cancelled = True
-    return found
+    return texts

@@ -73,8 +73,8 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         self._limit = new_tokens_limit(self.sampling, len(self.prompt), self.model.context)
-        given = self.model.ends, self.prompt, self._limit, self.source
-        self._rules = NextTokenRules(self.sampling, *given)
+        rule_args = self.model.ends, self.prompt, self._limit, self.source
+        self._rules = NextTokenRules(self.sampling, *rule_args)
 
     @classmethod
     def of(
@@ -104,9 +104,9 @@ class BeamSearch:
         started = time.perf_counter()
         self._beams = [Beam([], 0.0, ())]
         first = self.scheduler.bulk(self._search)
-        found = self._finished[: self.sampling.num_return_sequences]
-        spent = first - started, time.perf_counter() - first
-        return [self._result(beam, *spent) for _, beam in found]
+        results = self._finished[: self.sampling.num_return_sequences]
+        timings = first - started, time.perf_counter() - first
+        return [self._result(beam, *timings) for _, beam in results]
 
     def _search(self) -> float:
         """Runs the search to its end; returns the time of the first tokens, by `perf_counter`."""
@@ -128,8 +128,8 @@ class BeamSearch:
         A beam continues its parent's sequence if no other beam does, else a new one that shares the
         parent's full pages.
         """
-        kept = {b.sequence for b in self._beams}
-        for sequence in [s for s in self._open if s not in kept]:
+        live = {b.sequence for b in self._beams}
+        for sequence in [s for s in self._open if s not in live]:
             self._open.remove(sequence)
             engine.close(sequence)
         for beam in self._beams:
@@ -154,19 +154,19 @@ class BeamSearch:
             logits: Next-token logits of each beam, float32 `[vocabulary]`.
             length: Number of tokens of a text including the next one.
         """
-        count, ends, most = self.sampling.num_beams, self.model.ends, self._limit
+        count, ends, limit = self.sampling.num_beams, self.model.ends, self._limit
         candidates = self._candidates(logits, max(2, 1 + len(ends)) * count)
         going: list[Beam] = []
         for rank, (score, parent, token, logprob) in enumerate(candidates):
-            ended = token in ends or length >= most
+            ended = token in ends or length >= limit
             if ended and rank >= count:
                 continue
             if not ended and len(going) == count:
                 continue
             top = likeliest(logits[parent], self.sampling.logprobs)
             before = self._beams[parent]
-            told = (*before.logprobs, TokenLogprob(token, logprob, top))
-            beam = Beam([*before.tokens, token], score, told)
+            logprobs = (*before.logprobs, TokenLogprob(token, logprob, top))
+            beam = Beam([*before.tokens, token], score, logprobs)
             if ended:
                 self._finished.append((self._mean(score, length), beam))
             else:
@@ -200,14 +200,14 @@ class BeamSearch:
         """Returns score, beam index, token and token log-probability of the `most` best candidates,
         best first.
         """
-        found = []
+        candidates = []
         for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
             finite = np.nan_to_num(row, nan=-np.inf, neginf=-np.inf)
             logprobs = normalised(finite.astype(np.float64))
             scores = self._rules.scores(logprobs.copy(), [*self.prompt, *beam.tokens])
             for token, score in _best(scores, most):
-                found.append((beam.score + score, index, token, float(logprobs[token])))
-        return sorted(found, key=lambda c: (-c[0], c[1], c[2]))[:most]
+                candidates.append((beam.score + score, index, token, float(logprobs[token])))
+        return sorted(candidates, key=lambda c: (-c[0], c[1], c[2]))[:most]
 
     def _continue_parent(self, beam: Beam, parent: Beam) -> Beam:
         """Moves the parent's sequence to `beam`, unless another child already has it."""
@@ -221,10 +221,10 @@ class BeamSearch:
         ended = beam.tokens[-1] in self.model.ends
         kept_tokens = self.calls.format.kept_tokens if self.calls else ()
         text = TextStream(self.model.tokenizer, kept=kept_tokens)
-        kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
-        pieces = [*map(text.push, kept), text.finish()]
+        text_tokens = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
+        pieces = [*map(text.push, text_tokens), text.finish()]
         timings = TextTimings(0.0, prompt_s, self._computed or 0, tokens_s, len(beam.tokens))
-        made = GeneratedText(
+        result = GeneratedText(
             "".join(pieces),
             tuple(beam.tokens),
             "stop" if ended else "length",
@@ -232,12 +232,12 @@ class BeamSearch:
             beam.logprobs if self.sampling.logprobs else None,
             timings,
         )
-        return with_calls(made, self.calls)
+        return with_calls(result, self.calls)
 
 
 def _best(scores: NDArray[np.float64], most: int) -> list[tuple[int, float]]:
     """Returns the tokens with the `most` highest scores above -inf, best first, with the scores."""
     count = min(most, len(scores))
-    found = np.argpartition(-scores, count - 1)[:count]
-    order = found[np.lexsort((found, -scores[found]))]
+    tokens = np.argpartition(-scores, count - 1)[:count]
+    order = tokens[np.lexsort((tokens, -scores[tokens]))]
     return [(int(token), float(scores[token])) for token in order if scores[token] > -np.inf]

@@ -46,8 +46,8 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> tuple[Array, i
     sequence = engine.open(tokens)
     try:
         while sequence.done < count * PAGE_TOKENS:
-            left = count * PAGE_TOKENS - sequence.done
-            part = ScheduledSequence(sequence, min(left, CHUNK))
+            remaining = count * PAGE_TOKENS - sequence.done
+            part = ScheduledSequence(sequence, min(remaining, CHUNK))
             scheduler.with_room(partial(engine.step, [part]))
         return engine.cache.read(sequence.pages[:count]), sequence.start
     finally:
@@ -87,10 +87,13 @@ def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Ar
     header = read_header(path)
     if header.metadata.get("format") != _FORMAT:
         raise ModelError(f"'{path}' is no cache of a prompt; pass what `save_cache` has written.")
-    found = {name: e for name, e in header.tensors.items() if not name.startswith(PADDING)}
-    fits = header.metadata.get("fingerprint") == fingerprint and found.keys() == {"tokens", "pages"}
+    entries = {name: e for name, e in header.tensors.items() if not name.startswith(PADDING)}
+    fits = header.metadata.get("fingerprint") == fingerprint and entries.keys() == {
+        "tokens",
+        "pages",
+    }
     if fits:
-        pages, tokens = found["pages"], found["tokens"]
+        pages, tokens = entries["pages"], entries["tokens"]
         fits = (
             DTYPES.get(pages.dtype) == like.dtype
             and tokens.dtype == "I32"

@@ -82,18 +82,18 @@ class Chat:
         Raises:
             ClrtError: As `send`.
         """
-        given, call = _messages(message), ActiveCall()
+        messages, call = _messages(message), ActiveCall()
         with self._lock:
             if self._is_under_way():
                 raise InputError("A turn of this chat is under way; read its answer, or close it.")
             self._turn = call, None
         try:
-            turn = plain_messages([*self.messages, *given])
+            turn = plain_messages([*self.messages, *messages])
             text = rendered(self._generator._model, turn, self._request.chat)
             tokens = self._continued_tokens(text) or tokens_of(
                 self._generator._model, turn, self._request.chat
             )
-            ending = self._ending(given, text)
+            ending = self._ending(messages, text)
             stream = self._generator._stream(tokens, self._request, ending)
             self._turn = call, ref(stream)
             return stream
@@ -104,10 +104,10 @@ class Chat:
         """Whether a turn is running: its stream is being created, or is open."""
         if self._turn is None:
             return False
-        call, made = self._turn
-        if made is None:
+        call, stream_ref = self._turn
+        if stream_ref is None:
             return not call.is_over
-        stream = made()
+        stream = stream_ref()
         return stream is not None and stream.is_open
 
     def reset(self) -> None:
@@ -136,13 +136,13 @@ class Chat:
         """
         file = expanded(path)
         try:
-            found = json.loads(read_regular(file, _MAX_JSON_BYTES).decode("utf-8"))
-            plain_messages(found)
+            messages = json.loads(read_regular(file, _MAX_JSON_BYTES).decode("utf-8"))
+            plain_messages(messages)
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"'{file}' holds no messages of a chat ({error}); pass what `save` has written."
             ) from error
-        self.messages = found
+        self.messages = messages
         self._text, self._tokens = "", []
 
     def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
@@ -157,16 +157,16 @@ class Chat:
 
     def _note(self, text: str, answer: GenerationState, result: GeneratedText) -> None:
         """Records the tokens of a turn for the next prompt, if they spell exactly its text."""
-        made = list(result.tokens)
-        ended = bool(made) and made[-1] in answer.ends
+        tokens = list(result.tokens)
+        ended = bool(tokens) and tokens[-1] in answer.ends
         if ended:
-            made.pop()
+            tokens.pop()
         # Tokens include a stop string, and text that was still uncertain, which the text does not.
         spelled = ended or result.finish_reason in ("length", "constraint")
         special = _added(self._generator._model, special=True)
         includes = self._request.sampling.include_stop
-        if spelled and not includes and not special.keys() & set(made):
-            self._text, self._tokens = text + result.text, [*answer.prompt, *made]
+        if spelled and not includes and not special.keys() & set(tokens):
+            self._text, self._tokens = text + result.text, [*answer.prompt, *tokens]
 
     def _continued_tokens(self, text: str) -> list[int]:
         """Returns the tokens of a prompt that continues the last turn; [] if it does not.
@@ -194,5 +194,5 @@ def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
     """Returns the texts of the added tokens by id, or only of the special ones."""
-    found = model.tokenizer.get_added_tokens_decoder()
-    return {k: token.content for k, token in found.items() if token.special or not special}
+    added = model.tokenizer.get_added_tokens_decoder()
+    return {k: token.content for k, token in added.items() if token.special or not special}

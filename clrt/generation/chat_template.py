@@ -120,18 +120,18 @@ class ChatTemplate:
         """
         if tools is not None and self._for_tools is not None:
             return self._for_tools.render(messages, tools, add_generation_prompt, **variables)
-        given = {
+        context = {
             **self.special_tokens,
             **{k: plain_data(x, f"The variable {k}") for k, x in variables.items()},
             "messages": plain_messages(messages),
             "tools": plain_tools(tools),
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        given.setdefault("documents", None)
+        context.setdefault("documents", None)
         from clrt.generation import sandbox
 
         try:
-            return self._render(self._template, given)
+            return self._render(self._template, context)
         except sandbox.TooMuchError as error:
             raise ModelError(f"{self._origin} {_TOO_MUCH}") from error
         except sandbox.SecurityError as error:
@@ -164,15 +164,15 @@ def special_tokens(folder: Path) -> dict[str, str]:
     Raises:
         ModelError: A file is damaged.
     """
-    made = {}
+    tokens = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        found = read_optional(folder / file)
+        config = read_optional(folder / file)
         for name in (f"{token}_token" for token in _TOKENS):
-            value = found.get(name)
+            value = config.get(name)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str) and text:
-                made[name] = text
-    return made
+                tokens[name] = text
+    return tokens
 
 
 def _sources(folder: Path) -> dict[str, tuple[str, str]]:
@@ -180,11 +180,11 @@ def _sources(folder: Path) -> dict[str, tuple[str, str]]:
     files = {"default": folder / "chat_template.jinja"}
     more = sorted(path_in(folder, "additional_chat_templates").glob("*.jinja"))
     files |= {file.stem: file for file in more}
-    found = {name: (read_text(f), f"'{f}'") for name, f in files.items() if file_exists(f)}
+    sources = {name: (read_text(f), f"'{f}'") for name, f in files.items() if file_exists(f)}
     config = folder / "tokenizer_config.json"
-    declared = None if found else read_optional(config).get("chat_template")
+    declared = None if sources else read_optional(config).get("chat_template")
     if declared is None:
-        return found
+        return sources
     named = declared if isinstance(declared, list) else [{"name": "default", "template": declared}]
     for one in named:
         name, source = (one.get("name"), one.get("template")) if isinstance(one, dict) else (0, 0)
@@ -193,8 +193,8 @@ def _sources(folder: Path) -> dict[str, tuple[str, str]]:
                 f"'{config}' has a chat_template that is neither a text nor a list of "
                 "{'name': …, 'template': …}; download the model's own file."
             )
-        found[name] = source, f"The chat template {name!r} of '{config}'"
-    return found
+        sources[name] = source, f"The chat template {name!r} of '{config}'"
+    return sources
 
 
 def _reason(error: Exception) -> str:

@@ -72,8 +72,8 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     if decoder.encoder is not None:
         extras |= {"start": list(model.start), "encoder": sizes_of(decoder.encoder)}
     if model.template is not None:
-        made = model.chat_template
-        extras |= {"template": made.source, "special_tokens": made.special_tokens}
+        chat_template = model.chat_template
+        extras |= {"template": chat_template.source, "special_tokens": chat_template.special_tokens}
     write_decoder(model.graph, _EXTRA, extras, path, producer)
 
 
@@ -138,70 +138,72 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     with explain_missing_extra("Text generation"):
         from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
     header = open_compiled(path)
-    found = extras_of(header).get(_EXTRA)
-    if not isinstance(found, dict):
+    extras = extras_of(header).get(_EXTRA)
+    if not isinstance(extras, dict):
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
-    texts, numbers = {n: found.get(n) for n in _STRING_KEYS}, {n: found.get(n) for n in _INT_KEYS}
+    texts, numbers = {n: extras.get(n) for n in _STRING_KEYS}, {n: extras.get(n) for n in _INT_KEYS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
-    whole = whole and found["context"] <= MAX_CONTEXT
+    whole = whole and extras["context"] <= MAX_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
-    if found["page"] != PAGE_TOKENS:
-        raise ModelError(f"{path} has pages of {found['page']} places; convert the model again.")
-    if cache != found["cache"]:
-        raise InputError(f"{path} has a cache of {found['cache']}, not {cache}; convert it again.")
-    places, long_beyond = found.get("places"), found.get("long_beyond", 0)
+    if extras["page"] != PAGE_TOKENS:
+        raise ModelError(f"{path} has pages of {extras['page']} places; convert the model again.")
+    if cache != extras["cache"]:
+        raise InputError(f"{path} has a cache of {extras['cache']}, not {cache}; convert it again.")
+    places, long_beyond = extras.get("places"), extras.get("long_beyond", 0)
     if type(long_beyond) is not int or not 0 <= long_beyond < 1 << 31:
         raise damaged(path, f"its texts are long ones beyond {str(long_beyond)[:20]} tokens")
     if context is not None and isinstance(places, int) and 0 < places < context:
         raise InputError(f"context is {context}; the model has places for 1 to {places}.")
     try:
-        tokenizer = load_tokenizer(found["tokenizer"], path).library
-        sampling = Sampling(**found.get("sampling", {}))
-        ends = frozenset(map(int, found.get("ends", ())))
-        start = tuple(map(int, found.get("start", ())))
+        tokenizer = load_tokenizer(extras["tokenizer"], path).library
+        sampling = Sampling(**extras.get("sampling", {}))
+        ends = frozenset(map(int, extras.get("ends", ())))
+        start = tuple(map(int, extras.get("start", ())))
     except ClrtError:
         raise
     except Exception as error:  # tokenizers raises no narrower type
         raise damaged(path, f"what it says of texts cannot be read, {error}") from error
-    sizes = {n: found[n] for n in (*_SIZES, "family")}
-    most = found["context"] if context is None else context
-    encoder = _encoder(path, found, context)
+    sizes = {n: extras[n] for n in (*_SIZES, "family")}
+    max_context = extras["context"] if context is None else context
+    encoder = _encoder(path, extras, context)
     # The graph was built before: fields that only its construction needs stay at defaults.
     sizes |= {"long_beyond": long_beyond}
-    decoder = DecoderConfig(**sizes, intermediate=0, context=most, encoder=encoder)
+    decoder = DecoderConfig(**sizes, intermediate=0, context=max_context, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
         raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None
-    if isinstance(found.get("template"), str):
-        names = _texts_of(found.get("special_tokens"))
-        template = partial(ChatTemplate, found["template"], names, str(path))
+    if isinstance(extras.get("template"), str):
+        names = _texts_of(extras.get("special_tokens"))
+        template = partial(ChatTemplate, extras["template"], names, str(path))
     return LanguageModel(
-        found["name"],
+        extras["name"],
         header,
         decoder,
-        found["fingerprint"],
-        most,
+        extras["fingerprint"],
+        max_context,
         decoder.vocabulary,
         tokenizer,
         ends,
         sampling,
         template,
         start,
-        str(found.get("refusal", "")),
+        str(extras.get("refusal", "")),
     )
 
 
-def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
+def _encoder(path: Path, extras: Mapping[str, Any], context: int | None) -> DecoderConfig | None:
     """Reads the encoder's configuration from the extras of a file; None if it has no encoder.
 
     Raises:
         ModelError: The file is damaged.
     """
-    if "encoder" not in found:
+    if "encoder" not in extras:
         return None
-    made = decoder_of(path, found["encoder"], found["family"])
-    return replace(made, context=context) if context is not None and not made.places else made
+    encoder = decoder_of(path, extras["encoder"], extras["family"])
+    return (
+        replace(encoder, context=context) if context is not None and not encoder.places else encoder
+    )
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:

@@ -104,22 +104,22 @@ class Constraint:
     ) -> None:
         with explain_missing_extra("A constraint"):
             import llguidance
-        given = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
-        given = {name: value for name, value in given.items() if value is not None}
-        if len(given) != 1:
+        rules = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+        rules = {name: value for name, value in rules.items() if value is not None}
+        if len(rules) != 1:
             raise InputError(
                 "A constraint is one of json_schema, regex and grammar; "
-                f"{' and '.join(given) or 'none'} {'are' if len(given) > 1 else 'is'} given."
+                f"{' and '.join(rules) or 'none'} {'are' if len(rules) > 1 else 'is'} given."
             )
-        ((self._kind, value),) = given.items()
+        ((self._kind, value),) = rules.items()
         rule = _schema_text(value) if self._kind == "json_schema" else value
         if not isinstance(rule, str):
             raise InputError(f"The {self._kind} is {value!r}; it is a text.")
         _check_size(self._kind, rule)
 
         def compile_rule() -> LLMatcher:
-            made = llguidance.grammar_from(self._kind, rule)  # type: ignore[arg-type]
-            return llguidance.LLMatcher(tokens.library, made, log_level=0)
+            grammar_text = llguidance.grammar_from(self._kind, rule)  # type: ignore[arg-type]
+            return llguidance.LLMatcher(tokens.library, grammar_text, log_level=0)
 
         try:
             self._matcher: LLMatcher = _on_deep_stack(compile_rule)
@@ -152,14 +152,14 @@ class Constraint:
         """
         words = (self.tokens.size + 31) // 32
         if self._ended:
-            made = np.zeros(words, np.uint32)
+            end_mask = np.zeros(words, np.uint32)
             ids = np.array(self.tokens.eos)
-            np.bitwise_or.at(made, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
-            return made
+            np.bitwise_or.at(end_mask, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
+            return end_mask
         self._check()
-        found = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
-        return found[:words]  # the library returns one word more if the last word is full
+        return mask[:words]  # the library returns one word more if the last word is full
 
     def accept(self, token: int) -> None:
         """Advances the state by a token. After the end only end tokens are accepted.
@@ -192,10 +192,10 @@ class Constraint:
 
     def copy(self) -> Constraint:
         """Returns an independent copy of the constraint with its state."""
-        made = object.__new__(Constraint)
-        made.__dict__.update(self.__dict__)
-        made._matcher = self._matcher.deep_copy()
-        return made
+        copied = object.__new__(Constraint)
+        copied.__dict__.update(self.__dict__)
+        copied._matcher = self._matcher.deep_copy()
+        return copied
 
     def _check(self) -> None:
         if self._matcher.is_error():
@@ -219,10 +219,10 @@ def _check_size(kind: str, rule: str) -> None:
         )
     if kind == "grammar":
         rules = rule.replace("::", ":").count(":")  # an upper bound: each rule has one or more
-        most = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # embedded schema
-        if rules > most:
+        limit = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # embedded schema
+        if rules > limit:
             raise InputError(
-                f"The grammar has {rules} colons, one or more for each rule; the most is {most}, "
+                f"The grammar has {rules} colons, one or more for each rule; the most is {limit}, "
                 "so leave rules out."
             )
     if kind == "json_schema":
@@ -239,13 +239,13 @@ def _check_size(kind: str, rule: str) -> None:
                 waiting += value.values()
             elif isinstance(value, list):
                 waiting += value
-        for count, most, what in (
+        for count, limit, what in (
             (subschemas, _MAX_SUBSCHEMAS, "objects and lists"),
             (patterns, _MAX_PATTERNS, "patternProperties"),
         ):
-            if count > most:
+            if count > limit:
                 raise InputError(
-                    f"The json_schema has {count} {what}; the most is {most}, so simplify it."
+                    f"The json_schema has {count} {what}; the most is {limit}, so simplify it."
                 )
 
 
@@ -287,6 +287,6 @@ def _schema_text(value: object) -> str:
 def _reason(text: str) -> str:
     """Returns the reason in an llguidance report, as part of a sentence."""
     report = text.partition("\n<state>")[0]
-    found = _REASON.search(report)
-    first = found[1] if found else report.strip().partition("\n")[0]
+    match = _REASON.search(report)
+    first = match[1] if match else report.strip().partition("\n")[0]
     return first[:_MAX_REASON_CHARS].rstrip(" .:") or "no reason is given"

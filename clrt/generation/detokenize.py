@@ -57,9 +57,9 @@ class TextStream:
 
     def anew(self) -> TextStream:
         """Returns a new stream with the same options, before its first token."""
-        made = copy(self)
-        made._steps = decoding_steps(self._state)
-        return made
+        stream = copy(self)
+        stream._steps = decoding_steps(self._state)
+        return stream
 
     def push(self, token_id: int) -> str:
         """Adds a token and returns the text that is now certain. An unknown id has no text."""
@@ -70,12 +70,12 @@ class TextStream:
 
     def finish(self) -> str:
         """Returns the rest of the text. An incomplete character becomes U+FFFD."""
-        found = []
+        chunks = []
         for k, step in enumerate(self._steps):
-            found.append(self._decode(step.finish(), k + 1))
-        return "".join(found)
+            chunks.append(self._decode(step.finish(), k + 1))
+        return "".join(chunks)
 
     def _decode(self, pieces: Sequence[str], first: int = 0) -> str:
         for step in self._steps[first:]:
-            pieces = [made for piece in pieces for made in step.feed(piece)]
+            pieces = [chunk for piece in pieces for chunk in step.feed(piece)]
         return "".join(pieces)

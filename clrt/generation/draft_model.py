@@ -137,9 +137,9 @@ class DraftModel:
 
     def _may_read(self, text: _DraftState) -> bool:
         """Whether reading the pending tokens takes little time relative to the generation's age."""
-        left = text.sequence.left
+        pending = text.sequence.left
         so_far_s = time.perf_counter() - text.answer.asked_s
-        return left < PAGE_TOKENS or left * self._read_s <= _MAX_READ_FRACTION * so_far_s
+        return pending < PAGE_TOKENS or pending * self._read_s <= _MAX_READ_FRACTION * so_far_s
 
     def _step(self, texts: Sequence[_DraftState]) -> None:
         """Adds one draft token per text; prompts beyond the step limit wait for the next step."""
@@ -174,8 +174,8 @@ class DraftModel:
             self._steps += 1
         elif tokens >= PAGE_TOKENS:
             if self._has_read:
-                most = _MAX_READ_TIME_GROWTH * self._read_s or math.inf
-                self._read_s = min(seconds / tokens, most)
+                limit_s = _MAX_READ_TIME_GROWTH * self._read_s or math.inf
+                self._read_s = min(seconds / tokens, limit_s)
             self._has_read = True
 
     def _can_continue(self, text: _DraftState) -> bool:
@@ -226,13 +226,13 @@ def check_same_tokens(model: LanguageModel, draft: LanguageModel) -> None:
     )
     if wrong is None:
         return
-    told = " and ".join(
+    difference = " and ".join(
         f"{'none' if (name := tokens.get(wrong)) is None else repr(name[:40])} in '{m.name}'"
         for m, tokens in ((model, ours), (draft, theirs))
     )
     raise InputError(
-        f"The draft model has other tokens: token {wrong} is {told}; choose a smaller model of the "
-        "same family."
+        f"The draft model has other tokens: token {wrong} is {difference}; choose a smaller model "
+        "of the same family."
     )
 
 

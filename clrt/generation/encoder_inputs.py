@@ -142,12 +142,12 @@ def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dic
             ceil_div(places, _FEW) * _FEW
         )  # limits the number of shapes, each of which has a plan
     shapes = input_shapes(encoder, len(batch), places)
-    given = np.zeros(shapes["source"], np.float32 if encoder.features else np.int32)
+    padded = np.zeros(shapes["source"], np.float32 if encoder.features else np.int32)
     writes = np.zeros(shapes["writes"], np.int32)
     writes[:, :, 1] = -1
     writes[:, :, 2] = np.arange(places)
     for number, source in enumerate(batch):
-        given[number, : len(source.given)] = source.given
+        padded[number, : len(source.given)] = source.given
         writes[number, : source.places, 1] = source.row
     lengths = np.array([source.places for source in batch], np.int32)
-    return {"source": given, "lengths": lengths, "writes": writes}
+    return {"source": padded, "lengths": lengths, "writes": writes}

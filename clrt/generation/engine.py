@@ -199,11 +199,11 @@ class DecoderEngine(EngineMemory):
             ClrtError: The run failed, and the cache is empty.
         """
         sources = [EncoderInput(*source_of(one, self.encoder), NOWHERE) for one in given]
-        found: dict[EncoderInput, Array] = {}
+        states_of: dict[EncoderInput, Array] = {}
         for batch in batches_of(sources):
-            made = self._run(self._feeds((), (), batch), ["states"])["states"]
-            found |= {source: made[k, : source.places] for k, source in enumerate(batch)}
-        return [found[source] for source in sources]
+            states = self._run(self._feeds((), (), batch), ["states"])["states"]
+            states_of |= {source: states[k, : source.places] for k, source in enumerate(batch)}
+        return [states_of[source] for source in sources]
 
     def open(
         self,
@@ -223,21 +223,23 @@ class DecoderEngine(EngineMemory):
             InputError: There are more tokens than the context.
         """
         check_length(tokens, self.context)
-        made = KvSequence(list(tokens), self._table.take_row(), source)
-        made.long_beyond = self._long_beyond
-        made.long = 0 < self._long_beyond < max(len(tokens), length or 0)
-        made.content = made.start if source is None else NOTHING
-        self._open.append(made)
+        sequence = KvSequence(list(tokens), self._table.take_row(), source)
+        sequence.long_beyond = self._long_beyond
+        sequence.long = 0 < self._long_beyond < max(len(tokens), length or 0)
+        sequence.content = sequence.start if source is None else NOTHING
+        self._open.append(sequence)
         if source is not None:
             source.users += 1
         # The cache has no texts of an input that is not encoded.
         if not anew and (source is None or source.done):
             # The last token is always run, as its logits are needed.
-            made.pages, made.content = self.cache.pool.match_prefix(made.tokens[:-1], made.start)
-            made.declared = len(made.pages)
-            made.done = made.declared * PAGE_TOKENS
-            self._table.write(made.row, made.pages)
-        return made
+            sequence.pages, sequence.content = self.cache.pool.match_prefix(
+                sequence.tokens[:-1], sequence.start
+            )
+            sequence.declared = len(sequence.pages)
+            sequence.done = sequence.declared * PAGE_TOKENS
+            self._table.write(sequence.row, sequence.pages)
+        return sequence
 
     def close(self, sequence: KvSequence) -> None:
         """Ends a sequence; its full pages stay cached until evicted."""
@@ -274,12 +276,12 @@ class DecoderEngine(EngineMemory):
         for part in parts:
             self._allocate_pages(part.sequence, part.sequence.done + part.count)
         samplers = tuple(sampler for part in parts for sampler in part.samplers)
-        found = self._run(self._feeds(parts, samplers), list(outputs) if samplers else [])
+        results = self._run(self._feeds(parts, samplers), list(outputs) if samplers else [])
         for part in parts:
             self.computed += part.count
             part.sequence.done += part.count
             self._register_pages(part.sequence)
-        return {name: rows[: len(samplers)] for name, rows in found.items()}
+        return {name: rows[: len(samplers)] for name, rows in results.items()}
 
     def settle(self, sequence: KvSequence, tokens: Sequence[int]) -> int:
         """Replaces the draft tokens of a sequence by the verified `tokens`.
@@ -289,9 +291,9 @@ class DecoderEngine(EngineMemory):
         Returns:
             Number of draft tokens accepted.
         """
-        right = sequence.commit(tokens)
+        accepted = sequence.commit(tokens)
         self._register_pages(sequence)
-        return right
+        return accepted
 
     def _feeds(
         self,
@@ -332,13 +334,13 @@ class DecoderEngine(EngineMemory):
             return self._sampling[1]
         texts = [text for part in parts for text in texts_of(part)]
         # Pads the rows to the bucket size.
-        more = bucket_size(len(samplers)) - len(samplers)
+        padding = bucket_size(len(samplers)) - len(samplers)
         inputs = sampler_inputs(
-            [*samplers, *[_PADDING_SAMPLER] * more], [*texts, *[()] * more], self._vocabulary
+            [*samplers, *[_PADDING_SAMPLER] * padding], [*texts, *[()] * padding], self._vocabulary
         )
-        there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
-        self._sampling = samplers, there
-        return there
+        tensors = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
+        self._sampling = samplers, tensors
+        return tensors
 
 
 def check_length(tokens: Sequence[int], context: int) -> None:

@@ -134,17 +134,17 @@ def _collect_rows(
     values: Array | None,
 ) -> list[PlaceRows]:
     """Returns the output rows of a finished step, and closes texts that are complete."""
-    found, row = [], 0
+    collected, row = [], 0
     for text, part in parts:
         count = len(part.samplers)
         if count and values is not None:
             first = part.sequence.done - count
-            found.append(PlaceRows(text.number, first, values[row : row + count]))
+            collected.append(PlaceRows(text.number, first, values[row : row + count]))
             row, text.at = row + count, part.sequence.done
         if not part.sequence.left:
             engine.close(part.sequence)
             running.remove(text)
-    return found
+    return collected
 
 
 def run_to_end(

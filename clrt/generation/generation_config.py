@@ -119,22 +119,22 @@ def proposed_by(config: Mapping[str, Any], file: Path) -> ProposedOptions:
     draws = config.get("do_sample") or False
     if not isinstance(draws, bool):
         raise ModelError(f"'{file}' has do_sample {draws!r}; it is true or false.")
-    found = {
+    options = {
         name: config[name]
         for name, key in KEYS.items()
         if key.treatment == "option" and config.get(name) is not None and (draws or not key.drawing)
     }
     if config.get("stop_strings") is not None:
-        found["stop"] = config["stop_strings"]
-    if "max_new_tokens" in found:
-        found.pop("max_length", None)
-    elif "max_length" in found and file.name != GENAI_CONFIG:
+        options["stop"] = config["stop_strings"]
+    if "max_new_tokens" in options:
+        options.pop("max_length", None)
+    elif "max_length" in options and file.name != GENAI_CONFIG:
         # In generation_config.json max_length bounds the text; in genai_config.json it sizes the
         # cache.
-        found["max_new_tokens"] = found["max_length"]
+        options["max_new_tokens"] = options["max_length"]
     if draws:
-        found = {"temperature": 1.0, "top_k": _DEFAULT_TOP_K, **found}
-    return ProposedOptions(file, found, _refusal(config, file, draws))
+        options = {"temperature": 1.0, "top_k": _DEFAULT_TOP_K, **options}
+    return ProposedOptions(file, options, _refusal(config, file, draws))
 
 
 def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
@@ -154,10 +154,11 @@ def active_keys(config: Mapping[str, Any], draws: bool = False) -> list[str]:
 
 
 def _refusal(config: Mapping[str, Any], file: Path, draws: bool) -> str:
-    found = active_keys(config, draws)
-    if not found:
+    refused = active_keys(config, draws)
+    if not refused:
         return ""
     return (
-        f"'{file}' asks for {found[0]} {config[found[0]]!r:.60}, which clrt does not follow; give "
-        "`sampling=clrt.Sampling(...)` to choose in its place, or take the key out of the file."
+        f"'{file}' asks for {refused[0]} {config[refused[0]]!r:.60}, which clrt does not follow; "
+        "give `sampling=clrt.Sampling(...)` to choose in its place, or take the key out of the "
+        "file."
     )

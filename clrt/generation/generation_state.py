@@ -249,7 +249,7 @@ class GenerationState:
             self.drafted,
             self.accepted,
         )
-        made = GeneratedText(
+        result = GeneratedText(
             "".join(self.pieces),
             tuple(self.tokens),
             reason,
@@ -257,7 +257,7 @@ class GenerationState:
             tuple(self.logprobs[:count]) if self.top else None,
             timings,
         )
-        return with_calls(made, self.calls)
+        return with_calls(result, self.calls)
 
 
 def likeliest(logits: NDArray[np.float32], count: int) -> tuple[tuple[int, float], ...]:
@@ -272,6 +272,6 @@ def likeliest(logits: NDArray[np.float32], count: int) -> tuple[tuple[int, float
     wide -= wide.max()
     wide -= np.log(np.exp(wide).sum())
     count = min(count, len(wide))
-    found = np.argpartition(-wide, count - 1)[:count] if count else np.zeros(0, np.int64)
-    order = found[np.lexsort((found, -wide[found]))]
+    tokens = np.argpartition(-wide, count - 1)[:count] if count else np.zeros(0, np.int64)
+    order = tokens[np.lexsort((tokens, -wide[tokens]))]
     return tuple((int(token), float(wide[token])) for token in order)

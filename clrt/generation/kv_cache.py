@@ -79,8 +79,8 @@ class KvCache:
     def state(self) -> State:
         """Returns the slabs as run state, which a run updates in place."""
         names = [(f"slab{s}", f"kept{s}") for s in range(MAX_SLABS)]
-        held = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
-        return _CacheState(dict(names), held, self.slabs)
+        tensors = {name: slab for (name, _), slab in zip(names, self.slabs, strict=True)}
+        return _CacheState(dict(names), tensors, self.slabs)
 
     def read(self, pages: Sequence[int]) -> Array:
         """Reads pages from the device, `[pages, elements]`.
@@ -88,10 +88,10 @@ class KvCache:
         Raises:
             DeviceError: The driver fails.
         """
-        made = np.empty((len(pages), self._pitch), self._dtype.numpy)
-        for row, page in zip(made, pages, strict=True):
+        contents = np.empty((len(pages), self._pitch), self._dtype.numpy)
+        for row, page in zip(contents, pages, strict=True):
             row[:] = read_rows(*self._locate(page), 1)[0]
-        return made
+        return contents
 
     def restore(self, tokens: Sequence[int], pages: Array, start: int = NOTHING) -> None:
         """Writes pages of a token prefix to the device; they stay cached until evicted.
@@ -104,15 +104,15 @@ class KvCache:
         Raises:
             OutOfMemoryError: The pages do not all fit.
         """
-        held, content = self.pool.match_prefix(tokens, start)
+        restored, content = self.pool.match_prefix(tokens, start)
         try:
-            for index in range(len(held), len(pages)):
-                held.append(self.pool.take())
-                write_rows(*self._locate(held[-1]), pages[index : index + 1])
+            for index in range(len(restored), len(pages)):
+                restored.append(self.pool.take())
+                write_rows(*self._locate(restored[-1]), pages[index : index + 1])
                 part = tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS]
-                content = self.pool.register(held[-1], content, part)
+                content = self.pool.register(restored[-1], content, part)
         finally:
-            self.pool.release(held)
+            self.pool.release(restored)
 
     def release(self) -> None:
         """Frees the device memory."""
@@ -138,14 +138,16 @@ class KvCache:
         """
         if self._grown == MAX_SLABS:
             return 0
-        most = self._pages * self._rows()
+        max_pages = self._pages * self._rows()
         pages = max(self._pages // _FIRST_SLAB_DIVISOR, _MIN_FIRST_PAGES)
-        pages = min(pages, _MAX_FIRST_PAGES, most, self._largest)
+        pages = min(pages, _MAX_FIRST_PAGES, max_pages, self._largest)
         if self._grown or not self._fits(pages * self.page_bytes):
-            held, room = self.nbytes // self.page_bytes, self._room() // self.page_bytes
+            num_pages, free_pages = self.nbytes // self.page_bytes, self._room() // self.page_bytes
             # Growth factor of the cache per slab.
-            ratio = max((min(most, held + room) / pages) ** (1 / (MAX_SLABS - 1)), 2.0)
-            pages = min(round(pages * ratio**self._grown) - held, room, self._largest)
+            ratio = max(
+                (min(max_pages, num_pages + free_pages) / pages) ** (1 / (MAX_SLABS - 1)), 2.0
+            )
+            pages = min(round(pages * ratio**self._grown) - num_pages, free_pages, self._largest)
         while pages > 0:
             try:
                 self.slabs[self._grown] = self._tensor((pages, self._pitch))

@@ -35,29 +35,29 @@ def _message(message: object, k: int) -> dict[str, Any]:
         raise InputError(
             f"Message {k} is {short(message)}; it is a mapping with 'role' and 'content'."
         )
-    made = {key: x for key, x in message.items() if x is not None}
-    role = made.get("role")
+    entries = {key: x for key, x in message.items() if x is not None}
+    role = entries.get("role")
     if not isinstance(role, str) or not role:
         raise InputError(f"Message {k} has the role {short(role)}; it is a text such as 'user'.")
-    if not made.keys() - {"role"}:
+    if not entries.keys() - {"role"}:
         raise InputError(f"Message {k} has no content; give it a text.")
-    content = made.get("content", "")
+    content = entries.get("content", "")
     if isinstance(content, Sequence) and not isinstance(content, str):
         for place, part in enumerate(content):
             _check_part(part, f"Part {place} of message {k}")
     elif not isinstance(content, str):
         raise InputError(f"The content of message {k} is {short(content)}; it is a text.")
-    thought = next((made[name] for name in _THOUGHTS if name in made), None)
+    thought = next((entries[name] for name in _THOUGHTS if name in entries), None)
     if thought is not None:
-        made = {"thinking": thought, **made, "reasoning_content": thought}
-    return {str(key): plain_data(x, f"Message {k}") for key, x in made.items()}
+        entries = {"thinking": thought, **entries, "reasoning_content": thought}
+    return {str(key): plain_data(x, f"Message {k}") for key, x in entries.items()}
 
 
 def _check_part(part: object, what: str) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        found = f"of type {short(kind)}" if isinstance(kind, str) else short(part)
-        raise InputError(f"{what} is {found}; it is {{'type': 'text', 'text': …}}.")
+        description = f"of type {short(kind)}" if isinstance(kind, str) else short(part)
+        raise InputError(f"{what} is {description}; it is {{'type': 'text', 'text': …}}.")
 
 
 def plain_tools(tools: object) -> list[Any] | None:

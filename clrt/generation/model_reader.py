@@ -85,8 +85,8 @@ def read_language_model(
                 "by clrt-convert with --lora."
             )
         return read_compiled_language_model(source, context, cache)
-    if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:
-        return _read_gguf_model(own, context, cache, adapters)
+    if (file := find_onnx(source)) is None and (gguf_file := _gguf_file(source)) is not None:
+        return _read_gguf_model(gguf_file, context, cache, adapters)
     more = b""
     if file is not None:
         if adapters:
@@ -178,7 +178,7 @@ def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes
     """
     sizes = [decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size]
     sizes += [decoder.long_beyond] if decoder.long_beyond else []
-    found = hashlib.blake2b(repr((*sizes, cache, PAGE_TOKENS)).encode() + more, digest_size=16)
+    digest = hashlib.blake2b(repr((*sizes, cache, PAGE_TOKENS)).encode() + more, digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):
         if value is None or value.name in seen or not value.type.has_numbers:
@@ -186,9 +186,9 @@ def fingerprint_of(decoder: DecoderConfig, graph: Graph, cache: str, more: bytes
         seen.add(value.name)
         if prod(value.dims) >= _FINGERPRINT_ELEMS:
             numbers = _first(value)
-            found.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
-            found.update(numbers.tobytes())
-    return found.hexdigest()
+            digest.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
+            digest.update(numbers.tobytes())
+    return digest.hexdigest()
 
 
 def _first(value: Value) -> Array:
@@ -210,13 +210,13 @@ def _gguf_file(source: Path) -> Path | None:
     """
     if not source.is_dir():
         return source if source.is_file() or source.suffix == ".gguf" else None
-    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:8])
-        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
-    for file in found:
+    files = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files[:8])
+        raise InputError(f"'{source}' holds {len(files)} GGUF models ({names}); name one of them.")
+    for file in files:
         check_link(file, source)
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def _read_gguf_model(
@@ -236,8 +236,8 @@ def _read_gguf_model(
     with NodeErrorContext(f"'{path}'"):
         weights.check_all_read()
     _check_places(decoder)
-    found = read_gguf_tokenizer(file.metadata)
-    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+    tokenizer = read_gguf_tokenizer(file.metadata)
+    if (tokens := tokenizer.library.get_vocab_size()) > decoder.vocabulary:
         raise ModelError(
             f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
         )
@@ -248,20 +248,25 @@ def _read_gguf_model(
         fingerprint=fingerprint_of(decoder, graph, cache, more),
         context=decoder.context,
         vocabulary=decoder.vocabulary,
-        tokenizer=found.library,
-        ends=found.end_ids,
+        tokenizer=tokenizer.library,
+        ends=tokenizer.end_ids,
         sampling=Sampling.from_gguf(file.metadata),
-        template=_gguf_template(found, path),
+        template=_gguf_template(tokenizer, path),
     )
 
 
-def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
-    if found.chat_template is None:
+def _gguf_template(tokenizer: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
+    if tokenizer.chat_template is None:
         return None
-    ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
-    texts = {n: found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    ids = {
+        "bos": tokenizer.bos_id,
+        "eos": tokenizer.eos_id,
+        "unk": tokenizer.unk_id,
+        "pad": tokenizer.pad_id,
+    }
+    texts = {n: tokenizer.library.id_to_token(i) for n, i in ids.items() if i is not None}
     tokens = {f"{name}_token": text for name, text in texts.items() if text is not None}
-    return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
+    return partial(ChatTemplate, tokenizer.chat_template, tokens, f"The chat template of '{path}'")
 
 
 def _check_places(decoder: DecoderConfig) -> None:

@@ -49,8 +49,8 @@ def find_onnx(source: Path) -> Path | None:
 def folder_of(file: Path) -> Path:
     """Returns the folder with the configuration of an ONNX file: its own, or the one above."""
     above = file.parent.parent
-    own = file.parent / "config.json"
-    return above if not file_exists(own) and file_exists(above / "config.json") else file.parent
+    config = file.parent / "config.json"
+    return above if not file_exists(config) and file_exists(above / "config.json") else file.parent
 
 
 def read_onnx_decoder(
@@ -77,12 +77,12 @@ def read_onnx_decoder(
         from clrt.models.decoders.onnx import import_decoder
     with NodeErrorContext(f"'{file}'"):
         graph, names = import_decoder(file, _head_size(folder))
-        told = _first(folder, ("context_length",), _CONTEXTS)
-        most = context or told
-        paged = page_decoder(graph, names, cache, most or MOST_KEYS)
+        recorded = _first(folder, ("context_length",), _CONTEXTS)
+        max_context = context or recorded
+        paged = page_decoder(graph, names, cache, max_context or MOST_KEYS)
     if paged.places is not None and context is None:
-        most = min(most or paged.places, paged.places)
-    if most is None:
+        max_context = min(max_context or paged.places, paged.places)
+    if max_context is None:
         raise InputError(
             f"Nothing beside '{file}' says how many tokens a text may have; give `context`."
         )
@@ -95,7 +95,7 @@ def read_onnx_decoder(
         kv_heads=paged.kv_heads,
         head_size=paged.head_size,
         intermediate=0,
-        context=most,
+        context=max_context,
         places=paged.places or 0,
     )
     return paged.graph, decoder
@@ -104,15 +104,15 @@ def read_onnx_decoder(
 def _family(folder: Path) -> str:
     """Returns the model type in the model's files; "onnx" if there is none."""
     for _, where, names in _objects(folder, ("type",), ("model_type",)):
-        if isinstance(found := where.get(names[0]), str):
-            return found
+        if isinstance(model_type := where.get(names[0]), str):
+            return model_type
     return "onnx"
 
 
 def _head_size(folder: Path) -> int | None:
-    found = _first(folder, ("decoder.head_size",), _HEAD_SIZES)
-    if found is not None:
-        return found
+    head_size = _first(folder, ("decoder.head_size",), _HEAD_SIZES)
+    if head_size is not None:
+        return head_size
     width, heads = (_first(folder, (), names) for names in (_WIDTHS, _HEADS))
     return width // heads if width and heads else None
 
@@ -144,9 +144,9 @@ def _objects(
     model = read_optional(folder / GENAI).get("model")
     if model is not None:
         yield folder / GENAI, _config_object(model, folder), genai
-    found = read_optional(folder / "config.json")
-    inner = found.get("text_config")
-    for one in (found, inner):
+    config_json = read_optional(folder / "config.json")
+    inner = config_json.get("text_config")
+    for one in (config_json, inner):
         if isinstance(one, Mapping):
             yield folder / "config.json", one, config
 

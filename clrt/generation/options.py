@@ -207,8 +207,8 @@ class Sampling:
     @property
     def biased_sequences(self) -> Sequence[tuple[Sequence[int], float]]:
         """`sequence_bias` as pairs, after its conversion by the constructor."""
-        found = self.sequence_bias
-        return () if isinstance(found, Mapping) else found
+        pairs = self.sequence_bias
+        return () if isinstance(pairs, Mapping) else pairs
 
     @property
     def is_greedy(self) -> bool:
@@ -273,12 +273,12 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
         ModelError: A file is damaged, or holds an invalid id.
     """
     for name in (GENERATION_CONFIG, GENAI_CONFIG, "config.json"):
-        found = _object(folder / name, "model" if name == GENAI_CONFIG else "").get("eos_token_id")
-        ids = found if isinstance(found, list) else [] if found is None else [found]
-        for one in ids:
-            if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _MAX_INT32:
+        value = _object(folder / name, "model" if name == GENAI_CONFIG else "").get("eos_token_id")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        for id_ in ids:
+            if isinstance(id_, bool) or not isinstance(id_, int) or not 0 <= id_ <= _MAX_INT32:
                 raise ModelError(
-                    f"'{folder / name}' has the eos_token_id {one!r}; it is the id of a token, or "
+                    f"'{folder / name}' has the eos_token_id {id_!r}; it is the id of a token, or "
                     "a list of ids."
                 )
         if ids:
@@ -315,11 +315,11 @@ def start_token(folder: Path) -> int:
     for key in ("decoder_start_token_id", "bos_token_id"):
         for name in (GENERATION_CONFIG, "config.json"):
             file = folder / name
-            found = read_optional(file).get(key)
-            if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _MAX_INT32:
-                return found
-            if found is not None:
-                raise ModelError(f"'{file}' has the {key} {found!r}; it is the id of a token.")
+            token = read_optional(file).get(key)
+            if isinstance(token, int) and not isinstance(token, bool) and 0 <= token <= _MAX_INT32:
+                return token
+            if token is not None:
+                raise ModelError(f"'{file}' has the {key} {token!r}; it is the id of a token.")
     raise ModelError(
         f"'{file}' has no decoder_start_token_id; add it: the token that answers begin with."
     )
@@ -327,8 +327,8 @@ def start_token(folder: Path) -> int:
 
 def _object(file: Path, part: str) -> Mapping[str, Any]:
     """Reads a JSON object, or its member `part` unless ""; returns {} if there is none."""
-    found = read_optional(file)
-    value = found.get(part, {}) if part else found
+    contents = read_optional(file)
+    value = contents.get(part, {}) if part else contents
     return value if isinstance(value, dict) else {}
 
 
@@ -366,7 +366,7 @@ def _stops(value: object) -> tuple[str, ...]:
 def _bias(value: object) -> dict[int, float]:
     if not isinstance(value, Mapping):
         raise InputError(f"logit_bias is {value!r}; it is a mapping from token ids to numbers.")
-    made = {}
+    biases = {}
     for token, bias in value.items():
         if isinstance(token, bool) or not isinstance(token, Integral) or int(token) < 0:
             raise InputError(f"logit_bias has the key {token!r}; keys are token ids.")
@@ -374,8 +374,8 @@ def _bias(value: object) -> dict[int, float]:
             raise InputError(
                 f"logit_bias of token {token} is {bias!r}; it is a finite number, or -inf."
             )
-        made[int(token)] = float(bias)
-    return made
+        biases[int(token)] = float(bias)
+    return biases
 
 
 def _token(name: str, value: object) -> int:
@@ -397,10 +397,10 @@ def _token_list(name: str, value: object) -> tuple[int, ...]:
 def _token_lists(name: str, value: object) -> tuple[tuple[int, ...], ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InputError(f"{name} is {value!r}; it is a list of lists of tokens.")
-    found = tuple(_token_list(name, one) for one in value)
-    if () in found:
+    lists = tuple(_token_list(name, one) for one in value)
+    if () in lists:
         raise InputError(f"{name} has a list without tokens; leave it out.")
-    return found
+    return lists
 
 
 def _token_or_none(name: str, value: object) -> int | None:
@@ -417,15 +417,15 @@ def _biased_lists(name: str, value: object) -> tuple[tuple[tuple[int, ...], floa
     pairs = value.items() if isinstance(value, Mapping) else value
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
         raise InputError(f"{name} is {value!r}; it is a list of pairs of tokens and a number.")
-    made = []
+    biased = []
     for pair in pairs:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InputError(f"{name} has {pair!r}; each is a pair of tokens and a number.")
         ids, bias = pair
         if isinstance(bias, bool) or not isinstance(bias, Real) or not float(bias) < math.inf:
             raise InputError(f"{name} has the number {bias!r}; it is a finite number, or -inf.")
-        made.append((_token_lists(name, [ids])[0], float(bias)))
-    return tuple(made)
+        biased.append((_token_lists(name, [ids])[0], float(bias)))
+    return tuple(biased)
 
 
 _TOKEN_LISTS: Mapping[str, Callable[[str, object], object]] = {

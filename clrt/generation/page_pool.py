@@ -61,17 +61,17 @@ class KvPagePool:
         self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
     ) -> tuple[list[int], int]:
         """Finds the cached pages with these contents, as `match_prefix` does for tokens."""
-        found: list[int] = []
+        pages: list[int] = []
         last = after
         for part in parts:
-            held = self._by_content.get((last, part))
-            if held is None:
+            entry = self._by_content.get((last, part))
+            if entry is None:
                 break
-            last, page = held
+            last, page = entry
             self._cached.pop(page, None)
             self._users[page] = self._users.get(page, 0) + 1
-            found.append(page)
-        return found, last
+            pages.append(page)
+        return pages, last
 
     def take(self) -> int:
         """Allocates a page: a free one, else a new one, else the least recently used cached one.

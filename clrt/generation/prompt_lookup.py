@@ -35,9 +35,9 @@ class LookupIndex:
             end = len(self.tokens)
             for length in _LENGTHS:
                 if end >= length:
-                    found = self._places.setdefault(tuple(self.tokens[end - length :]), [])
-                    found.append(end)
-                    del found[:-_MAX_OCCURRENCES]
+                    occurrences = self._places.setdefault(tuple(self.tokens[end - length :]), [])
+                    occurrences.append(end)
+                    del occurrences[:-_MAX_OCCURRENCES]
             self.tokens.append(token)
 
     def guess(self, count: int) -> tuple[list[int], int]:
@@ -50,14 +50,16 @@ class LookupIndex:
             if not places or count < 1:
                 continue
             alike, place = max((self._alike(place), place) for place in places)
-            made = self.tokens[place : place + count]
-            while len(made) < count:
-                made.append(made[len(made) - (len(self.tokens) - place)])
-            return made, alike
+            drafts = self.tokens[place : place + count]
+            while len(drafts) < count:
+                drafts.append(drafts[len(drafts) - (len(self.tokens) - place)])
+            return drafts, alike
         return [], 0
 
     def _alike(self, place: int) -> int:
         """Returns how many tokens before `place` equal the last tokens of the text."""
         tokens, end = self.tokens, len(self.tokens)
-        most = min(place, _MAX_MATCH)
-        return next((k for k in range(most) if tokens[place - 1 - k] != tokens[end - 1 - k]), most)
+        limit = min(place, _MAX_MATCH)
+        return next(
+            (k for k in range(limit) if tokens[place - 1 - k] != tokens[end - 1 - k]), limit
+        )

@@ -68,24 +68,24 @@ def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) ->
         UnsupportedError: Jinja is not installed.
     """
     if isinstance(prompt, str):
-        found = encoded(model.tokenizer, prompt)
+        tokens = encoded(model.tokenizer, prompt)
     elif several(prompt) is not None:
         raise InputError(f"The prompt is {short(prompt)}; several prompts are one list of them.")
     else:
-        given: Sequence[Any] = prompt  # type: ignore[assignment]
-        if len(given) and isinstance(given[0], Mapping):
-            found = encoded(model.tokenizer, rendered(model, given, chat), special=False)
+        items: Sequence[Any] = prompt  # type: ignore[assignment]
+        if len(items) and isinstance(items[0], Mapping):
+            tokens = encoded(model.tokenizer, rendered(model, items, chat), special=False)
         else:
-            found = [_token(model, token) for token in given]
-    if not found:
+            tokens = [_token(model, token) for token in items]
+    if not tokens:
         raise InputError("The prompt has no tokens; give at least one.")
-    wrong = next((token for token in found if token >= model.vocabulary), None)
+    wrong = next((token for token in tokens if token >= model.vocabulary), None)
     if wrong is not None:
         raise InputError(
             f"The prompt has token {wrong}; the model has embeddings of 0 to "
             f"{model.vocabulary - 1}."
         )
-    return found
+    return tokens
 
 
 def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:

@@ -131,16 +131,16 @@ class RequestReader:
         for name in options:
             if name not in (*known, *_RULES, *_OTHER_OPTIONS):
                 raise _unknown_option(name, [*known, *_RULES, *_OTHER_OPTIONS])
-        given = {name: options[name] for name in known if name in options}
+        overrides = {name: options[name] for name in known if name in options}
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
         variables = options.get("template_variables") or {}
         if not isinstance(variables, Mapping):
             raise InputError(f"template_variables is {variables!r}; it is a mapping by name.")
-        base = options.get("sampling") or self._proposed_options(given, rule, method)
+        base = options.get("sampling") or self._proposed_options(overrides, rule, method)
         if not isinstance(base, Sampling):
             raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
-        sampling = replace(base, **given)
-        drafted = ["draft_tokens"] if given.get("draft_tokens") else []
+        sampling = replace(base, **overrides)
+        drafted = ["draft_tokens"] if overrides.get("draft_tokens") else []
         if drafted and not self._drafts:
             raise InputError(
                 "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
@@ -212,24 +212,24 @@ class RequestReader:
             InputError, ModelError, UnsupportedError: As `tokens_of`.
         """
         model, plain = self._model, GenerateRequest(self._model.sampling)
-        found = self.prompts(texts, plain)
+        token_lists = self.prompts(texts, plain)
         if model.decoder.encoder is None:
             if sources is not None:
                 raise InputError(f"The model '{model.name}' has no encoder; leave out sources.")
-            return [GivenText(tokens, 0) for tokens in found]
+            return [GivenText(tokens, 0) for tokens in token_lists]
         if sources is None:
             raise InputError(
                 f"The model '{model.name}' has an encoder; give what it reads as sources."
             )
-        read = [model.begin(tokens) for tokens in self.prompts(sources, plain)]
+        inputs = [model.begin(tokens) for tokens in self.prompts(sources, plain)]
         if several(sources) is None:
-            read *= len(found)
-        if len(read) != len(found):
+            inputs *= len(token_lists)
+        if len(inputs) != len(token_lists):
             raise InputError(
-                f"There are {len(read)} sources for {len(found)} texts; give one for all, or one "
-                "for each."
+                f"There are {len(inputs)} sources for {len(token_lists)} texts; give one for all, "
+                "or one for each."
             )
-        pairs = zip(found, read, strict=True)
+        pairs = zip(token_lists, inputs, strict=True)
         return [GivenText([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
 
     def searches(
@@ -240,8 +240,8 @@ class RequestReader:
         Raises:
             InputError: A prompt is too long.
         """
-        given, calls = (scheduler, self._model), self.calls(request)
-        return [BeamSearch.of(*given, tokens, request.sampling, calls) for tokens in prompts]
+        search_args, calls = (scheduler, self._model), self.calls(request)
+        return [BeamSearch.of(*search_args, tokens, request.sampling, calls) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[GenerationState]:
         """Returns `num_return_sequences` generation states for a prompt, not yet started.

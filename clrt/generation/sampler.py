@@ -38,8 +38,8 @@ class TokenSampler:
 
     def __post_init__(self) -> None:
         if self.seed < 0:
-            given = self.sampling.seed
-            self.seed = secrets.randbits(64) if given is None else given
+            seed = self.sampling.seed
+            self.seed = secrets.randbits(64) if seed is None else seed
 
     @property
     def has_history(self) -> bool:
@@ -108,11 +108,11 @@ def _biases(
     sampler: TokenSampler, text: Sequence[int] | np.ndarray[Any, Any]
 ) -> Mapping[int, float]:
     """Returns the numbers to add to the logits of the next token, by token id."""
-    given = sampler.sampling.logit_bias
+    biases = sampler.sampling.logit_bias
     if sampler.rules is None:
-        return given
-    found = sampler.rules.biases(text)
-    return {t: given.get(t, 0.0) + found.get(t, 0.0) for t in {**given, **found}}
+        return biases
+    rule_biases = sampler.rules.biases(text)
+    return {t: biases.get(t, 0.0) + rule_biases.get(t, 0.0) for t in {**biases, **rule_biases}}
 
 
 def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

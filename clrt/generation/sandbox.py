@@ -116,9 +116,9 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = _budget.get()
-        given = (*args, *kwargs.values())
-        budget.made(given)  # a macro receives its arguments as a list
-        budget.spend(4 * STEP + (0 if isinstance(__obj, Macro) else budget.size(given)))
+        values = (*args, *kwargs.values())
+        budget.made(values)  # a macro receives its arguments as a list
+        budget.spend(4 * STEP + (0 if isinstance(__obj, Macro) else budget.size(values)))
         method = getattr(__obj, "__wrapped__", __obj)  # unwraps the sandbox's str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
@@ -184,22 +184,22 @@ def _charged_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
     @wraps(function)
     def filtered(*args: Any, **kwargs: Any) -> Any:
         budget = _budget.get()
-        given = [_as_list(x) for x in args[first:]]
-        options = [*given[1:], *kwargs.values()]
+        inputs = [_as_list(x) for x in args[first:]]
+        options = [*inputs[1:], *kwargs.values()]
         budget.spend(STEP + lengths(options))
         if name not in _CHARGED_ONCE:
             budget.spend(
-                lengths(given[:1]) if name in _CHARGED_PER_ELEMENT else budget.size(given[:1])
+                lengths(inputs[:1]) if name in _CHARGED_PER_ELEMENT else budget.size(inputs[:1])
             )
         if name == "join":
             between = next((x for x in options if isinstance(x, str)), "")
-            _spend_on_text(budget, name, between, given[:1])
+            _spend_on_text(budget, name, between, inputs[:1])
         elif name == "round" and any(isinstance(x, int) and abs(x) > MAX_DEPTH for x in options):
             raise TooMuchError
         else:
-            text = given[0] if given and isinstance(given[0], str) else ""
+            text = inputs[0] if inputs and isinstance(inputs[0], str) else ""
             _spend_on_text(budget, "%" if name == "format" else name, text, options)
-        return budget.made(function(*args[:first], *given, **kwargs))
+        return budget.made(function(*args[:first], *inputs, **kwargs))
 
     return filtered
 
@@ -268,9 +268,9 @@ class _Instrument(NodeTransformer):
         self._level += is_block
         if self._level > _MAX_BLOCK_DEPTH:
             raise TooMuchError
-        made = super().visit(node, *args, **kwargs)
+        result = super().visit(node, *args, **kwargs)
         self._level -= is_block
-        return made
+        return result
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -344,11 +344,11 @@ class _TemplateNamespace(Namespace):
     """A namespace without names that begin with an underscore; its repr shows no values."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # a keyword may be named `self`
-        made, *given = args
-        values = dict(*given, **kwargs)
+        self_, *positional = args
+        values = dict(*positional, **kwargs)
         for name in values:
             _check_name(name)
-        Namespace.__init__(made, values)
+        Namespace.__init__(self_, values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
@@ -382,32 +382,34 @@ def _time_now(form: str) -> str:
 
 
 def _environment() -> _BoundedEnvironment:
-    made = _BoundedEnvironment(
+    environment = _BoundedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, loopcontrols],
         optimized=False,  # no constant folding: nothing is computed before there is a budget
         finalize=_charge_output,
     )
-    kept = {name: f for name, f in made.filters.items() if name not in _REFUSED_FILTERS}
-    made.filters = {name: _charged_filter(name, function) for name, function in kept.items()}
-    made.filters |= {
+    filters = {name: f for name, f in environment.filters.items() if name not in _REFUSED_FILTERS}
+    environment.filters = {
+        name: _charged_filter(name, function) for name, function in filters.items()
+    }
+    environment.filters |= {
         "tojson": _to_json,
         _JOINED: _joined,
         _COUNTED: _counted,
         _STATIC: _charge_text,
     }
-    made.filters |= {_READ: _charge_read, _MADE: lambda value: _budget.get().made(value)}
-    tests: dict[str, Any] = made.tests
-    made.tests = {name: _charged_test(function) for name, function in tests.items()}
-    del made.globals["lipsum"]
-    made.globals |= {
+    environment.filters |= {_READ: _charge_read, _MADE: lambda value: _budget.get().made(value)}
+    tests: dict[str, Any] = environment.tests
+    environment.tests = {name: _charged_test(function) for name, function in tests.items()}
+    del environment.globals["lipsum"]
+    environment.globals |= {
         "dict": _TemplateDict(),
         "namespace": _TemplateNamespace,
         "raise_exception": _refuse,
         "strftime_now": _time_now,
     }
-    return made
+    return environment
 
 
 def compile_template(source: str) -> jinja2.Template:

@@ -104,12 +104,12 @@ class Scheduler:
             try:
                 self._recover()
                 self._check_open()
-                found = work(self.engine)
+                result = work(self.engine)
             except ClrtError:
                 self._release_engine()
                 raise
             self._release_engine()
-            return found
+            return result
         finally:
             call.end()
 
@@ -123,12 +123,12 @@ class Scheduler:
             self._bulk_lock.take(call)
             self._holder = call
             try:
-                found = work()
+                result = work()
             except ClrtError:
                 self._end_bulk()
                 raise
             self._end_bulk()
-            return found
+            return result
         finally:
             call.end()
 
@@ -197,31 +197,31 @@ class Scheduler:
     @property
     def _is_interrupted(self) -> bool:
         """Whether an exception interrupted a call that held the engine or kept sequences open."""
-        held = self._holder is not None and self._holder.is_over
-        return held or self._engine_lock.is_left
+        bulk_is_over = self._holder is not None and self._holder.is_over
+        return bulk_is_over or self._engine_lock.is_left
 
     def _recover(self) -> None:
         """Recovers from an interrupted call: resets the engine and requeues all generations, each
         after its last token whose text is complete.
         """
-        held = self._holder is not None and self._holder.is_over
-        if not held and not self._engine_lock.is_torn:
+        bulk_is_over = self._holder is not None and self._holder.is_over
+        if not bulk_is_over and not self._engine_lock.is_torn:
             return
-        kept = []
-        if self._holder is not None and not held:
-            own = {a.sequence for a in self._answers}
-            kept = [s for s in self.engine.sequences if s not in own]
+        kept_sequences = []
+        if self._holder is not None and not bulk_is_over:
+            generation_sequences = {a.sequence for a in self._answers}
+            kept_sequences = [s for s in self.engine.sequences if s not in generation_sequences]
         self.speculation.reset()
         self._running = []
         answers = [a for a in tuple(self._answers) if not a.has_ended]
         for answer in answers:
             answer.rewind(self.engine.context)
             answer.sequence = None
-        self.engine.begin_anew(kept)
+        self.engine.begin_anew(kept_sequences)
         self._answers = dict.fromkeys(answers)
         self._waiting = deque(answers)
         self._full = False
-        if held:
+        if bulk_is_over:
             self._holder = None
         self._engine_lock.is_torn = False
 

@@ -58,31 +58,33 @@ def log_likelihoods(
 
     # The sampler allows only the right token: so the step returns its log-probability, not logits.
     def sampler(text: int, place: int) -> TokenSampler:
-        made = TokenSampler(Sampling(), vocabulary, seed=0)
-        made.allowed = np.zeros(-(-vocabulary // 32), np.uint32)
+        token_sampler = TokenSampler(Sampling(), vocabulary, seed=0)
+        token_sampler.allowed = np.zeros(-(-vocabulary // 32), np.uint32)
         token = texts[text].tokens[place + 1]
-        made.allowed[token // 32] = 1 << token % 32
-        return made
+        token_sampler.allowed[token // 32] = 1 << token % 32
+        return token_sampler
 
-    found = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
-    wanted = [k for k, part in enumerate(found) if len(part)]
-    most = clamp(_MAX_LOGITS // vocabulary, _MIN_TOKENS, CHUNK)
+    logprobs = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
+    wanted = [k for k, part in enumerate(logprobs) if len(part)]
+    max_tokens = clamp(_MAX_LOGITS // vocabulary, _MIN_TOKENS, CHUNK)
     # The last token predicts nothing, but counts in the length of its text.
-    given = [
+    inputs = [
         texts[k]._replace(tokens=texts[k].tokens[:-1], length=len(texts[k].tokens)) for k in wanted
     ]
-    done, total = 0, sum(map(len, found))
+    done, total = 0, sum(map(len, logprobs))
 
     def take(rows: PlaceRows) -> None:
         nonlocal done
-        at = rows.first - given[rows.text].first
-        found[wanted[rows.text]][at : at + len(rows.values)] = rows.values
+        at = rows.first - inputs[rows.text].first
+        logprobs[wanted[rows.text]][at : at + len(rows.values)] = rows.values
         done += len(rows.values)
         if progress is not None:
             progress(done, total)
 
-    read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), take, most)
-    return found
+    read_rows(
+        scheduler, inputs, "logprob", lambda k, place: sampler(wanted[k], place), take, max_tokens
+    )
+    return logprobs
 
 
 def perplexity(
@@ -195,8 +197,8 @@ def beginning_of(tokenizer: Tokenizer) -> list[int]:
     return whole[: next(ends, 0)]
 
 
-def _exp_of_mean(found: Sequence[FloatArray]) -> float:
-    return math.exp(-float(np.concatenate(found).mean(dtype=np.float64)))
+def _exp_of_mean(logprobs: Sequence[FloatArray]) -> float:
+    return math.exp(-float(np.concatenate(logprobs).mean(dtype=np.float64)))
 
 
 def embeddings(
@@ -227,13 +229,13 @@ def embeddings(
     if model.decoder.encoder is not None:
         return _encoder_embeddings(scheduler, texts, pooling)
     sums = np.zeros((len(texts), model.decoder.hidden), np.float64)
-    given = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
+    inputs = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
     sampler = TokenSampler(Sampling(), model.vocabulary, seed=0)
 
     def take(rows: PlaceRows) -> None:
         sums[rows.text] += rows.values.sum(axis=0, dtype=np.float64)
 
-    read_rows(scheduler, given, "hidden", lambda k, place: sampler, take)
+    read_rows(scheduler, inputs, "hidden", lambda k, place: sampler, take)
     if pooling == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts]).reshape(-1, 1)
     return sums.astype(np.float32)
@@ -249,12 +251,12 @@ def _encoder_embeddings(
     scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
 ) -> FloatArray:
     """Computes `embeddings` by the encoder."""
-    found: list[FloatArray] = []
+    vectors: list[FloatArray] = []
     # Between the batches the scheduler can run steps of generations.
     for first in range(0, len(texts), _MAX_ENCODER_BATCH):
         batch = texts[first : first + _MAX_ENCODER_BATCH]
         states = scheduler.exclusive(partial(_states_of, scheduler, batch))
         for rows in states:
             mean = rows.mean(axis=0, dtype=np.float64)
-            found.append(rows[-1] if pooling == "last" else mean.astype(np.float32))
-    return np.stack(found)
+            vectors.append(rows[-1] if pooling == "last" else mean.astype(np.float32))
+    return np.stack(vectors)

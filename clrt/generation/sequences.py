@@ -84,15 +84,15 @@ class KvSequence:
 
     def commit(self, tokens: Sequence[int]) -> int:
         """Replaces the draft tokens by the verified `tokens`; returns the number accepted."""
-        known, right = self.known, 0
+        known, accepted = self.known, 0
         for guess, token in zip(self.tokens[known:], tokens, strict=False):
             if guess != token:
                 break
-            right += 1
+            accepted += 1
         self.tokens[known:] = tokens
         self.guessed = 0
-        self.done = min(self.done, known + right)
-        return right
+        self.done = min(self.done, known + accepted)
+        return accepted
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ def filled(rows: Array) -> Array:
 
 def long_input(parts: Sequence[ScheduledSequence], tokens: int) -> Array:
     """Returns the input `long`, int32 `[tokens]`: 1 for each token of a long text, 0 for others."""
-    made = np.zeros(tokens, np.int32)
-    found = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])
-    made[: len(found)] = found
-    return made
+    padded = np.zeros(tokens, np.int32)
+    flags = np.repeat([part.sequence.long for part in parts], [part.count for part in parts])
+    padded[: len(flags)] = flags
+    return padded
 
 
 def step_inputs(parts: Sequence[ScheduledSequence]) -> tuple[Array, Array, Array]:

@@ -153,18 +153,18 @@ class DraftBudget:
         if not costs.of(self.tokens):
             return 0
         before_s = costs.of(self.tokens) + self.draft_s
-        found, best = 0, _MIN_SPEEDUP * self.expected / before_s
+        best_count, best_rate = 0, _MIN_SPEEDUP * self.expected / before_s
         for count in takewhile(lambda count: count <= most, _COUNTS):
             more_s = costs.of(self.tokens + count) + self.draft_s + count * draft_s - before_s
             rate = (self.expected + trust.worth(count)) / (before_s + costs.cost_discount * more_s)
-            if rate > best:
-                found, best = count, rate
-        if found:
+            if rate > best_rate:
+                best_count, best_rate = count, rate
+        if best_count:
             costs.cost_discount = 1.0
-            self.tokens += found
-            self.expected += trust.worth(found)
-            self.draft_s += found * draft_s
+            self.tokens += best_count
+            self.expected += trust.worth(best_count)
+            self.draft_s += best_count * draft_s
         else:
             costs.cost_discount *= _DISCOUNT_DECAY
             trust.pass_over()
-        return found
+        return best_count

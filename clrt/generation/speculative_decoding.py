@@ -61,22 +61,22 @@ class SpeculativeDecoder:
         if not asking:
             return {}
         step = DraftBudget(self.costs, sum(map(_pending_tokens, running)), len(running))
-        found: dict[GenerationState, list[int]] = {}
+        drafts: dict[GenerationState, list[int]] = {}
         drafting: dict[GenerationState, int] = {}
-        for answer, most in asking.items():
+        for answer, limit in asking.items():
             text = self._text_of(answer)
-            guesses = self._look_up(answer, text, most, step)
+            guesses = self._look_up(answer, text, limit, step)
             if guesses:
-                found[answer] = guesses
+                drafts[answer] = guesses
             elif self._drafter is not None and self._drafter.follows(answer):
                 text.trust = text.trusts[-1]
-                most = min(answer.sampler.sampling.draft_tokens, most)
+                limit = min(answer.sampler.sampling.draft_tokens, limit)
                 draft_s = self._drafter.guess_s(len(asking))
-                count = step.add(text.trust, most, draft_s)
+                count = step.add(text.trust, limit, draft_s)
                 drafting |= {answer: count} if count else {}
         if drafting and self._drafter is not None:
-            found |= self._drafter.guess(drafting)
-        return found
+            drafts |= self._drafter.guess(drafting)
+        return drafts
 
     def note(self, answer: GenerationState, guessed: int, right: int) -> None:
         """Records that the first `right` of a text's `guessed` draft tokens were accepted."""
@@ -136,10 +136,10 @@ class SpeculativeDecoder:
             return []
         index = text.index
         index.extend(answer.text_from(len(index.tokens) - text.before))
-        guesses, alike = index.guess(most)
+        guesses, match_length = index.guess(most)
         if not guesses:
             return []
-        text.trust = text.trusts[sum(alike >= least for least in _MATCH_CLASSES)]
+        text.trust = text.trusts[sum(match_length >= min_length for min_length in _MATCH_CLASSES)]
         return guesses[: step.add(text.trust, most)]
 
 

@@ -49,10 +49,10 @@ class AnswerSteps:
             self._prepare(running, guesses, turns)
             if not turns:
                 return bool(running)
-            found, row = self._run(running, turns, started), 0
+            outputs, row = self._run(running, turns, started), 0
             for turn in turns:
-                if found is not None and turn.part.samplers:
-                    self._accept_tokens(turn, found, row)
+                if outputs is not None and turn.part.samplers:
+                    self._accept_tokens(turn, outputs, row)
                     row += len(turn.part.samplers)
             return True
         finally:
@@ -72,12 +72,12 @@ class AnswerSteps:
         """
         wants_logits = any(turn.answer.top for turn in turns if turn.part.samplers)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
-        reads = any(
+        reads_prompt = any(
             t.part.count > len(t.part.samplers) or t.part.sequence.all_left > t.part.sequence.left
             for t in turns
         )
         try:
-            found = self._engine.step([turn.part for turn in turns], outputs)
+            results = self._engine.step([turn.part for turn in turns], outputs)
         except OutOfMemoryError:
             raise
         except ClrtError as error:
@@ -90,10 +90,10 @@ class AnswerSteps:
             else:
                 fail([blamed[0]], _no_token_error())
             return None
-        if not reads:
+        if not reads_prompt:
             tokens = sum(turn.part.count for turn in turns)
             self._speculation.costs.note(tokens, time.perf_counter() - started)
-        return found
+        return results
 
     def _prepare(
         self,
@@ -115,42 +115,42 @@ class AnswerSteps:
                     continue
                 encoding.add(source)
                 room -= source.left
-            kept: Sequence[int] = ()
+            drafts: Sequence[int] = ()
             samplers: Sequence[TokenSampler] = ()
             if count == sequence.left:
-                most = min(room - count, sequence.most_guesses)
-                given = guesses.get(answer, ())[: max(most, 0)]
+                max_drafts = min(room - count, sequence.most_guesses)
+                proposed = guesses.get(answer, ())[: max(max_drafts, 0)]
                 try:
-                    kept, samplers = answer.prepare(given)
+                    drafts, samplers = answer.prepare(proposed)
                 except ClrtError as error:
                     fail([answer], error)
                     continue
                 count += len(samplers) - 1
             room -= count
             turns.append(ScheduledRequest(answer, ScheduledSequence(sequence, count, samplers)))
-            sequence.guess(kept)
+            sequence.guess(drafts)
 
     def _accept_tokens(self, turn: ScheduledRequest, found: Mapping[str, Array], row: int) -> None:
         """Appends the tokens after the last token and after each accepted draft token."""
         answer, sequence = turn.answer, turn.part.sequence
         guesses = sequence.tokens[sequence.known :]
-        before, left = len(answer.tokens), self._engine.context - sequence.known - 1
-        made: list[int] = []
+        before, room = len(answer.tokens), self._engine.context - sequence.known - 1
+        new_tokens: list[int] = []
         try:
             # Another thread may have ended it in the meantime.
-            while answer.reason is None and made == guesses[: len(made)]:
-                at = row + len(made)
+            while answer.reason is None and new_tokens == guesses[: len(new_tokens)]:
+                at = row + len(new_tokens)
                 logits = found["logits"][at] if answer.top else None
                 token, logprob = int(found["token"][at]), float(found["logprob"][at])
-                answer.take(token, logprob, logits, left - len(made))
-                made = answer.tokens[before:]
+                answer.take(token, logprob, logits, room - len(new_tokens))
+                new_tokens = answer.tokens[before:]
         except ClrtError as error:
             fail([answer], error)
         finally:
-            right = self._engine.settle(sequence, answer.tokens[before:])
+            accepted = self._engine.settle(sequence, answer.tokens[before:])
             answer.drafted += len(guesses)
-            answer.accepted += right
-            self._speculation.note(answer, len(guesses), right)
+            answer.accepted += accepted
+            self._speculation.note(answer, len(guesses), accepted)
 
 
 def sequence_of(answer: GenerationState) -> KvSequence:
@@ -182,10 +182,10 @@ def _failed_row(
     Args:
         rows: Generation of each output row, and the number of draft tokens before it.
     """
-    found = error if isinstance(error, NumberError) else error.__cause__
-    if not isinstance(found, NumberError) or found.node is None:
+    cause = error if isinstance(error, NumberError) else error.__cause__
+    if not isinstance(cause, NumberError) or cause.node is None:
         return None
-    row = int(found.number) - 1
-    if not isinstance(found.node.op, SampleTokens) or not rows or row < 0:
+    row = int(cause.number) - 1
+    if not isinstance(cause.node.op, SampleTokens) or not rows or row < 0:
         return None
     return rows[row] if row < len(rows) else rows[0]  # padding rows repeat row 0

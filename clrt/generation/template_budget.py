@@ -92,10 +92,12 @@ class Budget:
             return known[1:]
         if level > MAX_DEPTH:
             raise TooMuchError
-        held = (x for pair in value.items() for x in pair) if isinstance(value, Mapping) else value
+        elements = (
+            (x for pair in value.items() for x in pair) if isinstance(value, Mapping) else value
+        )
         total, depth = 1, 0
-        for one in held:  # type: ignore[attr-defined]
-            size, inner = self.measure(one, level + 1)
+        for element in elements:  # type: ignore[attr-defined]
+            size, inner = self.measure(element, level + 1)
             total, depth = total + size, max(depth, inner + 1)
             if total > self._total or depth > MAX_DEPTH:
                 raise TooMuchError

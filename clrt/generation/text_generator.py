@@ -128,10 +128,10 @@ class TextGenerator(TextMeasures):
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
             searches = self._requests.searches(self._scheduler, prompts, request)
-            found = [text for search in searches for text in search.run()]
+            texts = [text for search in searches for text in search.run()]
         else:
-            found = self._together(prompts, request)
-        return as_asked(found, prompt)
+            texts = self._together(prompts, request)
+        return as_asked(texts, prompt)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
         """Generates the continuation of a prompt as a stream of text chunks.
@@ -157,13 +157,13 @@ class TextGenerator(TextMeasures):
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
-            found = await search_all(self._requests.searches(self._scheduler, prompts, request))
+            texts = await search_all(self._requests.searches(self._scheduler, prompts, request))
         else:
             answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
             streams = [self._astream(answer) for answer in answers]
             self._scheduler.add(answers)
-            found = await finish_all(streams)
-        return as_asked(found, prompt)
+            texts = await finish_all(streams)
+        return as_asked(texts, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
         """Returns an async stream like `stream`, which does not block the event loop.

@@ -52,9 +52,9 @@ class TextMeasures:
             InputError: A text is longer than the context, or sources do not fit the texts.
             OutOfMemoryError: A text does not fit into the cache.
         """
-        given = self._requests.texts(texts, sources)
-        found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
-        return as_asked(found, texts)
+        inputs = self._requests.texts(texts, sources)
+        logprobs = log_likelihoods(self._scheduler, self._model.vocabulary, inputs)
+        return as_asked(logprobs, texts)
 
     def perplexity(
         self,
@@ -82,8 +82,8 @@ class TextMeasures:
             UnsupportedError: The model has an encoder.
         """
         tokens = self._requests.continued(text, "`perplexity`")
-        given = self._scheduler, self._model.vocabulary, tokens, beginning_of(self.tokenizer)
-        return perplexity_as(compare, *given, stride, progress)
+        args = self._scheduler, self._model.vocabulary, tokens, beginning_of(self.tokenizer)
+        return perplexity_as(compare, *args, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
         """Computes embeddings of texts from the last hidden states, of the encoder if there is one.
@@ -100,8 +100,8 @@ class TextMeasures:
             OutOfMemoryError: A text does not fit into the cache.
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        found = embeddings(self._scheduler, self._model, tokens, pooling)
-        return found if several(texts) is not None else found[0]
+        vectors = embeddings(self._scheduler, self._model, tokens, pooling)
+        return vectors if several(texts) is not None else vectors[0]
 
 
 def as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:

@@ -43,8 +43,8 @@ class Joined:
         self._between = ""
 
     def feed(self, piece: str) -> list[str]:
-        made, self._between = self._between + piece, " "
-        return [made]
+        chunk, self._between = self._between + piece, " "
+        return [chunk]
 
     def finish(self) -> list[str]:
         return []
@@ -109,8 +109,8 @@ class Spaces:
         self._space = "" if starts_text else " "
 
     def feed(self, piece: str) -> list[str]:
-        made, self._space = piece.replace(self._letter, self._space), " "
-        return [made]
+        chunk, self._space = piece.replace(self._letter, self._space), " "
+        return [chunk]
 
     def finish(self) -> list[str]:
         return []
@@ -218,7 +218,7 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
     whole = False  # whether the input is one text, and no longer separate tokens
     for one in chain:
         kind = one["type"]
-        if kind == "Sequence" or (made := _step(kind, one, whole)) is None:
+        if kind == "Sequence" or (step := _step(kind, one, whole)) is None:
             if kind == "Fuse":
                 whole = True
                 continue
@@ -226,7 +226,7 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
                 f"The tokenizer's decoder {kind}{' of a whole text' if whole else ''} gives no "
                 "text token by token; decode the tokens when all are there."
             )
-        steps.append(made)
+        steps.append(step)
         whole = whole or kind == "ByteLevel"
     return steps
 

@@ -94,13 +94,13 @@ class NextTokenRules:
 
     def biases(self, text: Sequence[int] | NDArray[Any]) -> dict[int, float]:
         """Returns the numbers to add to the logits of the next token, by token id."""
-        found: dict[int, float] = defaultdict(float)
+        biases: dict[int, float] = defaultdict(float)
         tokens = _tokens(text)
         for group in self._biased:
             matches = group.matching(tokens)
             for token, bias in zip(group.last[matches], group.bias[matches], strict=True):
-                found[int(token)] += float(bias)
-        return dict(found)
+                biases[int(token)] += float(bias)
+        return dict(biases)
 
     def scores(self, logprobs: NDArray[np.float64], text: Sequence[int]) -> NDArray[np.float64]:
         """Returns the log-probabilities by which beams are ranked, after all rules.
@@ -116,8 +116,8 @@ class NextTokenRules:
         if penalty != 1 and len(text):
             used = np.unique(_tokens(text))
             used = used[used < len(logprobs)]
-            found = logprobs[used]
-            logprobs[used] = np.where(found < 0, found * penalty, found / penalty)
+            penalized = logprobs[used]
+            logprobs[used] = np.where(penalized < 0, penalized * penalty, penalized / penalty)
         tokens = _tokens(text)
         forced = self._forced(tokens)
         if forced is not None:
@@ -129,15 +129,15 @@ class NextTokenRules:
         """Returns a mask of the tokens that may follow a text, bool `[vocabulary]`."""
         forced = self._forced(text)
         if forced is not None:
-            found = np.zeros(vocabulary, np.bool_)
-            found[_within(forced, vocabulary)] = True
+            allowed = np.zeros(vocabulary, np.bool_)
+            allowed[_within(forced, vocabulary)] = True
         else:
-            found = np.ones(vocabulary, np.bool_)
+            allowed = np.ones(vocabulary, np.bool_)
             for banned in self._banned(text):
-                found[_within(banned, vocabulary)] = False
+                allowed[_within(banned, vocabulary)] = False
         for suppressed in self._suppressed(text):
-            found[_within(suppressed, vocabulary)] = False
-        return found
+            allowed[_within(suppressed, vocabulary)] = False
+        return allowed
 
     def _forced(self, text: Tokens) -> Tokens | None:
         """Returns the only tokens that may follow; None if no rule forces any here."""
@@ -194,15 +194,15 @@ def new_tokens_limit(sampling: Sampling, prompt: int, context: int) -> int:
     Raises:
         InputError: The prompt already has `max_length` tokens.
     """
-    most = min(sampling.max_new_tokens, max(context - prompt, 1))
+    limit = min(sampling.max_new_tokens, max(context - prompt, 1))
     if not sampling.max_length:
-        return most
+        return limit
     if prompt >= sampling.max_length:
         raise InputError(
             f"The prompt has {prompt} tokens, and max_length allows {sampling.max_length} with the "
             "answer; give max_new_tokens, or a larger max_length."
         )
-    return min(most, sampling.max_length - prompt)
+    return min(limit, sampling.max_length - prompt)
 
 
 def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
@@ -211,13 +211,13 @@ def following(text: Tokens, seen: Tokens, size: int) -> Tokens:
     Args:
         size: Length of the n-gram.
     """
-    kept = size - 1
-    if len(text) < kept or len(seen) < size:
+    context = size - 1
+    if len(text) < context or len(seen) < size:
         return np.zeros(0, np.int64)
-    places = np.arange(kept, len(seen))
-    for back in range(1, size):
-        places = places[seen[places - back] == text[len(text) - back]]
-    return seen[places]
+    positions = np.arange(context, len(seen))
+    for offset in range(1, size):
+        positions = positions[seen[positions - offset] == text[len(text) - offset]]
+    return seen[positions]
 
 
 def normalised(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -233,11 +233,11 @@ def _grouped(sequences: Iterable[tuple[Sequence[int], float]]) -> list[_Sequence
     groups: dict[int, list[tuple[Sequence[int], float]]] = defaultdict(list)
     for sequence, bias in sequences:
         groups[len(sequence)].append((sequence, bias))
-    made = []
+    grouped = []
     for length, group in groups.items():
         ids = np.array([ids for ids, _ in group], np.int64).reshape(len(group), length)
-        made.append(_Sequences(ids[:, :-1], ids[:, -1], np.array([b for _, b in group])))
-    return made
+        grouped.append(_Sequences(ids[:, :-1], ids[:, -1], np.array([b for _, b in group])))
+    return grouped
 
 
 def _within(tokens: Tokens, vocabulary: int) -> Tokens:

@@ -75,15 +75,15 @@ class ExpectedCalls:
     @classmethod
     def of(cls, call_format: CallFormat, tools: Sequence[Any]) -> ExpectedCalls:
         """Creates it from the tools of a chat template: JSON schemas of functions."""
-        made = {}
+        properties = {}
         for tool in tools:
             inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
             if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
                 continue
             parameters = inner.get("parameters")
-            known = parameters.get("properties") if isinstance(parameters, Mapping) else None
-            made[inner["name"]] = known if isinstance(known, Mapping) else {}
-        return cls(call_format, made)
+            schemas = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            properties[inner["name"]] = schemas if isinstance(schemas, Mapping) else {}
+        return cls(call_format, properties)
 
     def read(self, body: str, is_bare: bool = False) -> list[ToolCall]:
         """Parses the body of a call section; returns [] if any part of it is not a call.
@@ -92,35 +92,35 @@ class ExpectedCalls:
             body: Text between the start and end markers.
             is_bare: Whether the body had no start marker: calls must then name known functions.
         """
-        found: list[ToolCall] = []
+        parsed: list[ToolCall] = []
         # Without an end marker a section runs to the next start marker.
         each = [body] if self.format.end else body.split(self.format.start)
         for text in (text for part in each for text in _PARTS.split(part) if text.strip()):
             calls = self._functions(text) or _parse_named(text) or _parse_json(text)
             if not calls:
                 return []
-            found += calls
-        return [] if is_bare and any(c.name not in self.tools for c in found) else found
+            parsed += calls
+        return [] if is_bare and any(c.name not in self.tools for c in parsed) else parsed
 
     def _functions(self, text: str) -> list[ToolCall]:
         """Parses `<function=…>` tags with `<parameter=…>` tags or JSON in them; [] if it is not
         these.
         """
-        found, at = [], 0
+        calls, at = [], 0
         while match := _FUNCTION.match(text, at):
             name, inner, at = match["name"], match["inner"], match.end()
             if (whole := _json_object(inner)) is not None:
-                found.append(ToolCall(name, whole))
+                calls.append(ToolCall(name, whole))
                 continue
             arguments: dict[str, Any] = {}
-            place = 0
-            while parameter := _PARAMETER.match(inner, place):
-                place = parameter.end()
+            position = 0
+            while parameter := _PARAMETER.match(inner, position):
+                position = parameter.end()
                 arguments[parameter["name"]] = self._value(name, parameter)
-            if inner[place:].strip():
+            if inner[position:].strip():
                 return []
-            found.append(ToolCall(name, arguments))
-        return found if at == len(text) else []
+            calls.append(ToolCall(name, arguments))
+        return calls if at == len(text) else []
 
     def _value(self, function: str, parameter: re.Match[str]) -> Any:
         """Returns a parameter's text, or its JSON value if the schema allows no string."""
@@ -171,11 +171,11 @@ class CallReader:
 
     def finish(self) -> str:
         """Returns the buffered text that is not a call, after the last chunk."""
-        held, self._buffer = self._buffer, ""
+        section, self._buffer = self._buffer, ""
         if self._searched is None:
-            return held.lstrip() if self._skips else held
+            return section.lstrip() if self._skips else section
         self._searched = None
-        return self._read(held, len(held))
+        return self._read(section, len(section))
 
     def _plain(self) -> str:
         """Removes from the buffer and returns the text before a start marker or a prefix of one."""
@@ -194,9 +194,11 @@ class CallReader:
         if at >= 0:
             self._searched = len(start)
         else:
-            most = min(len(start) - 1, len(self._buffer))
-            kept = next((n for n in range(most, 0, -1) if self._buffer.endswith(start[:n])), 0)
-            at = len(self._buffer) - kept
+            max_prefix = min(len(start) - 1, len(self._buffer))
+            prefix = next(
+                (n for n in range(max_prefix, 0, -1) if self._buffer.endswith(start[:n])), 0
+            )
+            at = len(self._buffer) - prefix
         shown, self._buffer = self._buffer[:at], self._buffer[at:]
         return shown
 
@@ -210,11 +212,11 @@ class CallReader:
         if at < 0:
             self._searched = max(searched, len(self._buffer) - len(end) + 1)
             return None
-        held, self._buffer = self._buffer[: at + len(end)], self._buffer[at + len(end) :]
+        section, self._buffer = self._buffer[: at + len(end)], self._buffer[at + len(end) :]
         self._searched = None
-        return self._read(held, at)
+        return self._read(section, at)
 
-    def _read(self, held: str, end: int) -> str:
+    def _read(self, section: str, end: int) -> str:
         """Parses a section and appends its calls; returns the text of it that is not a call.
 
         Args:
@@ -223,15 +225,15 @@ class CallReader:
         """
         start = self._format.start
         # Ordinary text may mention the start marker before the call itself.
-        starts = {len(start), held.rfind(start, 0, end) + len(start)}
+        starts = {len(start), section.rfind(start, 0, end) + len(start)}
         for at in (0,) if self._is_bare else sorted(starts):
-            calls = self._expected.read(held[at:end], self._is_bare)
+            calls = self._expected.read(section[at:end], self._is_bare)
             if calls:
                 self.calls += calls
                 self._skips = True
-                return held[: at - len(start)] if at else ""
+                return section[: at - len(start)] if at else ""
         self._is_bare = False
-        return held
+        return section
 
 
 def with_calls(result: GeneratedText, expected: ExpectedCalls | None) -> GeneratedText:
@@ -245,8 +247,8 @@ def with_calls(result: GeneratedText, expected: ExpectedCalls | None) -> Generat
     about = repr((result.prompt_tokens, result.tokens)).encode()
     ids = [blake2b(about, salt=b"%d" % k).hexdigest()[:9] for k in range(len(reader.calls))]
     named = [
-        call if _ID.fullmatch(call.id) else replace(call, id=made)
-        for call, made in zip(reader.calls, ids, strict=True)
+        call if _ID.fullmatch(call.id) else replace(call, id=call_id)
+        for call, call_id in zip(reader.calls, ids, strict=True)
     ]
     return replace(result, tool_calls=tuple(named), content=content)
 
@@ -269,16 +271,16 @@ def _json_values(text: str) -> list[Any]:
     text = text.strip()
     if text.startswith("```"):
         text = text.removeprefix("```").removeprefix("json").removesuffix("```")
-    found = []
+    values = []
     at = _end(_SEPARATORS, text, 0)
     while at < len(text):
         try:
             value, at = _DECODER.raw_decode(text, at)
-            found.append(plain_data(value, "A call"))
+            values.append(plain_data(value, "A call"))
         except (ValueError, RecursionError, InputError):
             return []
         at = _end(_SEPARATORS, text, at)
-    return found
+    return values
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
@@ -297,8 +299,8 @@ def _parse_json(text: str) -> list[ToolCall]:
     values = _json_values(text)
     if len(values) == 1 and isinstance(values[0], list):
         (values,) = values
-    found = [_call(value) for value in values]
-    return [call for call in found if call] if all(found) else []
+    calls = [_call(value) for value in values]
+    return [call for call in calls if call] if all(calls) else []
 
 
 def _call(value: object) -> ToolCall | None:

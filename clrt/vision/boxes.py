@@ -63,8 +63,8 @@ class QueryHead:
             scores = sigmoid(logits)
             best = np.argsort(-scores, axis=None, kind="stable")[: self.pairs or len(scores)]
             queries, classes = np.divmod(best, scores.shape[1])
-        found = scores[queries, classes]
-        return Things(as_corners(boxes[queries]), classes, found, True)
+        best_scores = scores[queries, classes]
+        return Things(as_corners(boxes[queries]), classes, best_scores, True)
 
 
 def query_head(
@@ -130,21 +130,22 @@ class BoxHead:
         """
         rows = output.astype(np.float32)
         relative = self.export is not None and self.export.is_rtdetr
-        wide = None if self.classes is None else 4 + self.classes + self.extra
-        if self._is_suppressed(rows.shape, wide, relative):
+        row_size = None if self.classes is None else 4 + self.classes + self.extra
+        if self._is_suppressed(rows.shape, row_size, relative):
             return self._decode_suppressed(rows)
-        if relative and self.classes is not None and rows.shape[1] == wide:
+        if relative and self.classes is not None and rows.shape[1] == row_size:
             queries, classes = np.divmod(
-                np.argsort(-rows[:, 4:wide], axis=None, kind="stable")[: len(rows)], self.classes
+                np.argsort(-rows[:, 4:row_size], axis=None, kind="stable")[: len(rows)],
+                self.classes,
             )
-            found = self._checked(rows[queries, 4 + classes])
-            return Things(as_corners(rows[queries, :4]), classes, found, True)
+            best_scores = self._checked(rows[queries, 4 + classes])
+            return Things(as_corners(rows[queries, :4]), classes, best_scores, True)
         if self._has_objectness(rows.shape):
             assert self.classes is not None
             scores = rows[:, 4:5] * rows[:, 5 : 5 + self.classes]
             return np.ascontiguousarray(rows[:, :4]), self._checked(scores.T)
-        guessed = wide is None and 4 + self.extra < len(rows) <= rows.shape[1]
-        if relative or not (guessed or len(rows) == wide):
+        guessed = row_size is None and 4 + self.extra < len(rows) <= rows.shape[1]
+        if relative or not (guessed or len(rows) == row_size):
             raise self._unsupported(rows.shape)
         scores = rows[4 : len(rows) - self.extra]
         return np.ascontiguousarray(rows[:4].T), self._checked(scores)
@@ -159,18 +160,18 @@ class BoxHead:
         Raises:
             UnsupportedError: The metadata promise that form, and the shape is another.
         """
-        told = None if self.export is None else self.export.suppressed
+        recorded = None if self.export is None else self.export.suppressed
         fits = shape[1] == 6 + self.extra
-        if told and not fits:
+        if recorded and not fits:
             raise self._unsupported(shape)
-        if told or relative:  # RT-DETR exports before 2026 have the scores of all classes
-            return bool(told)
-        return fits and not (told is False and shape[0] == wide)
+        if recorded or relative:  # RT-DETR exports before 2026 have the scores of all classes
+            return bool(recorded)
+        return fits and not (recorded is False and shape[0] == wide)
 
     def _has_objectness(self, shape: tuple[int, ...]) -> bool:
         """Whether the output is `[boxes, 5 + classes + extra]`, as by YOLOv5's own exporter."""
-        own = self.export is not None and self.export.task == ""
-        return own and self.classes is not None and shape[1] == 5 + self.classes + self.extra
+        is_yolov5 = self.export is not None and self.export.task == ""
+        return is_yolov5 and self.classes is not None and shape[1] == 5 + self.classes + self.extra
 
     def _decode_suppressed(self, rows: Array) -> Things:
         scores, classes = self._checked(rows[:, 4]), rows[:, 5]

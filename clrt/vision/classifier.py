@@ -96,7 +96,7 @@ class Classifier(ImageModel):
             raise InputError(f"top is {top!r}; it is 1 or more.")
         name = self._logits
         runs = self._run_images(images, [name])
-        return [self._best(found[name].astype(np.float64), top) for _, found in runs]
+        return [self._best(outputs[name].astype(np.float64), top) for _, outputs in runs]
 
     def _best(self, logits: Array, top: int) -> list[Classification]:
         scores = self._scores(logits)

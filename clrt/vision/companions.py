@@ -45,9 +45,9 @@ def read_companions(path: Path) -> Companions:
         ModelError: A file is damaged.
     """
     if path.suffix == SUFFIX and not path.is_dir():
-        held = read_extras(path).get(_EXTRA)
-        if held is not None:
-            return _stored(path, held)
+        stored = read_extras(path).get(_EXTRA)
+        if stored is not None:
+            return _stored(path, stored)
     config = beside(path, "config.json")
     return Companions({} if config is None else read_object(config), beside(path, NAME))
 
@@ -59,14 +59,14 @@ def companions_for_compiled(source: Path) -> dict[str, Any]:
         source: A folder, an ONNX file or a compiled model.
     """
     try:
-        found = read_companions(source)
-        given = found.preprocessor
-        values = read_object(given) if isinstance(given, Path) else given
+        companions = read_companions(source)
+        preprocessor = companions.preprocessor
+        values = read_object(preprocessor) if isinstance(preprocessor, Path) else preprocessor
     except ClrtError:
         return {}  # a damaged file does not prevent compiling; opening the folder reports it
     if values is None or not is_known_kind(values):
         return {}
-    config = {k: found.config[k] for k in _KEYS if k in found.config}
+    config = {k: companions.config[k] for k in _KEYS if k in companions.config}
     return {_EXTRA: {"config": config, "preprocessor": dict(values)}}
 
 

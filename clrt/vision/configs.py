@@ -15,8 +15,8 @@ def labels_of(config: dict[str, Any]) -> dict[int, str]:
     Raises:
         ModelError: It is not a map from integers to names.
     """
-    given = config.get("id2label") or {}
+    labels = config.get("id2label") or {}
     try:
-        return {int(k): str(v) for k, v in given.items()}
+        return {int(k): str(v) for k, v in labels.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ModelError(f"id2label is no map from numbers to names: {error}.") from error

@@ -75,8 +75,8 @@ class Detector(ImageModel):
     def _default_preprocessor(self, path: Path) -> Preprocessor:
         if isinstance(self._head, QueryHead):
             return super()._default_preprocessor(path)
-        told = None if self.export is None else self.export.size
-        size = self.canvas or told or (_YOLO_EDGE, _YOLO_EDGE)
+        recorded = None if self.export is None else self.export.size
+        size = self.canvas or recorded or (_YOLO_EDGE, _YOLO_EDGE)
         if self.export is not None and self.export.is_rtdetr:
             return Preprocessor(size=size)
         return Preprocessor(size=size, fit="letterbox", fill=114)
@@ -132,14 +132,14 @@ class Detector(ImageModel):
                 self._above_threshold(f, head.things(o["logits"], o["pred_boxes"]), threshold)
                 for f, o in runs
             ]
-        found = []
+        detections = []
         for frame, outputs in self._run_images(images, [head.output]):
             things = head.things(outputs[head.output])
             if isinstance(things, Things):
-                found.append(self._above_threshold(frame, things, threshold))
+                detections.append(self._above_threshold(frame, things, threshold))
             else:
-                found.append(self._suppress_overlaps(frame, *things, threshold, overlap))
-        return found
+                detections.append(self._suppress_overlaps(frame, *things, threshold, overlap))
+        return detections
 
     def _above_threshold(self, frame: Frame, things: Things, threshold: float) -> list[Detection]:
         """Returns the objects with a score above the threshold."""
@@ -149,8 +149,10 @@ class Detector(ImageModel):
             high, wide = low - top, right - left
             row, column = frame.offset[0] + top, frame.offset[1] + left
             corners = corners * [wide, high, wide, high] + [column, row, column, row]
-        kept = np.flatnonzero(things.scores > threshold)
-        return self._as_detections(frame, corners[kept], things.classes[kept], things.scores[kept])
+        selected = np.flatnonzero(things.scores > threshold)
+        return self._as_detections(
+            frame, corners[selected], things.classes[selected], things.scores[selected]
+        )
 
     def _suppress_overlaps(
         self, frame: Frame, boxes: Array, scores: Array, threshold: float, overlap: float

@@ -25,10 +25,10 @@ def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
     draw = ImageDraw.Draw(image)
     size = max(10, min(image.size) // 40)
     font = ImageFont.load_default(size)
-    for found in reversed(detections):  # the highest score is drawn last, on top
-        colour, (left, top, right, bottom) = colour_of(found.index), found.box
+    for detection in reversed(detections):  # the highest score is drawn last, on top
+        colour, (left, top, right, bottom) = colour_of(detection.index), detection.box
         draw.rectangle((left, top, max(left, right), max(top, bottom)), None, colour, size // 6 + 1)
-        text = f"{found.label} {found.score:.0%}"
+        text = f"{detection.label} {detection.score:.0%}"
         place = (left + 2, max(top - 1.3 * size, 0))
         back = draw.textbbox(place, text, font=font)
         draw.rectangle(back, colour)

@@ -48,7 +48,7 @@ def read_export(properties: Mapping[str, str]) -> Export | None:
     if "names" not in properties or not {"task", "stride"} & properties.keys():
         return None
     keypoints, size = (_PAIR.fullmatch(properties.get(k, "")) for k in ("kpt_shape", "imgsz"))
-    said = f"{properties.get('head', '')} {properties.get('description', '')}".lower()
+    description = f"{properties.get('head', '')} {properties.get('description', '')}".lower()
     ends = properties.get("end2end")
     suppressed = None if ends is None else ends == "True"
     if _TRUE.search(properties.get("args", "")) or properties.get("head") == "RTDETRDecoder":
@@ -57,7 +57,7 @@ def read_export(properties: Mapping[str, str]) -> Export | None:
         properties.get("task", ""),
         _names(properties["names"]),
         suppressed,
-        "rtdetr" in said or "rt-detr" in said,
+        "rtdetr" in description or "rt-detr" in description,
         (int(size[1]), int(size[2])) if size and int(size[1]) and int(size[2]) else None,
         int(keypoints[1]) * int(keypoints[2]) if keypoints else 0,
     )
@@ -75,15 +75,15 @@ def _names(text: str) -> dict[int, str]:
         raise _damaged(text)
     place, end = 1, len(inner) - 1
     while inner[place:end].strip():
-        found = _ENTRY.match(inner, place, end)
-        if found is None or (found[1] is None) != (inner[0] == "["):
+        match = _ENTRY.match(inner, place, end)
+        if match is None or (match[1] is None) != (inner[0] == "["):
             raise _damaged(text)
         try:
-            name = ast.literal_eval(found[2])
+            name = ast.literal_eval(match[2])
         except (SyntaxError, ValueError) as error:
             raise _damaged(text) from error
-        names[len(names) if found[1] is None else int(found[1])] = name
-        place = found.end()
+        names[len(names) if match[1] is None else int(match[1])] = name
+        place = match.end()
     return names
 
 

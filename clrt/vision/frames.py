@@ -45,8 +45,8 @@ class Frame:
         """
         (top, left), (high, wide), (height, width) = self.offset, self.resized, self.image
         scale = np.array([width / wide, height / high] * 2)
-        found = (boxes - np.array([left, top] * 2)) * scale
-        inside = np.clip(found, 0, np.array([width, height] * 2))
+        scaled = (boxes - np.array([left, top] * 2)) * scale
+        inside = np.clip(scaled, 0, np.array([width, height] * 2))
         return np.asarray(inside, np.float32)
 
     def padded(self, canvas: Size) -> Frame:
@@ -110,14 +110,14 @@ def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) ->
         size = round(raw)
     exact = size if raw is None else raw
     if min(image) == size and multiple == 1:
-        found = image
+        resized = image
     elif width < height:
-        found = int(exact * height / width), size
+        resized = int(exact * height / width), size
     elif height == size:
-        found = image
+        resized = image
     else:
-        found = size, int(exact * width / height)
-    return found[0] - found[0] % multiple, found[1] - found[1] % multiple
+        resized = size, int(exact * width / height)
+    return resized[0] - resized[0] % multiple, resized[1] - resized[1] % multiple
 
 
 def within(image: Size, most: Size) -> Size:
@@ -137,8 +137,8 @@ def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Si
     scale = [s / i for s, i in zip(size, image, strict=True)]
     if keep_aspect:
         scale = [scale[1] if abs(1 - scale[1]) < abs(1 - scale[0]) else scale[0]] * 2
-    found = [s * i for s, i in zip(scale, image, strict=True)]
-    high, wide = (round(f / multiple) * multiple for f in found)
+    edges = [s * i for s, i in zip(scale, image, strict=True)]
+    high, wide = (round(f / multiple) * multiple for f in edges)
     return high, wide
 
 

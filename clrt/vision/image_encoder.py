@@ -103,14 +103,14 @@ class ImageEncoder(ImageModel):
         name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
         ranks = {s.name: len(s.shape or ()) for s in self.model.outputs}
         if name is None and ranks.get("last_hidden_state") in (0, 3):
-            found = [
+            vectors = [
                 o["last_hidden_state"][0]
                 for _, o in self._run_images(opened, ["last_hidden_state"])
             ]
         else:
             known = name or self._output((), 2, "vectors, [images, size]")
-            found = [outputs[known] for _, outputs in self._run_images(opened, [known])]
-        return _normalized(np.stack(found), normalize)
+            vectors = [outputs[known] for _, outputs in self._run_images(opened, [known])]
+        return _normalized(np.stack(vectors), normalize)
 
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True
@@ -129,15 +129,15 @@ class ImageEncoder(ImageModel):
             ModelError: The tokenizer's file is missing or damaged.
             UnsupportedError: The extra `text` is not installed.
         """
-        given = [texts] if isinstance(texts, str) else list(texts)
-        if not given:
+        text_list = [texts] if isinstance(texts, str) else list(texts)
+        if not text_list:
             raise InputError("There is no text in the list; give one or more.")
         model, tokenizer = self._text_parts()
-        found = [
-            self._text_run(model, tokenizer, given[k : k + self._batch_size])
-            for k in range(0, len(given), self._batch_size)
+        batches = [
+            self._text_run(model, tokenizer, text_list[k : k + self._batch_size])
+            for k in range(0, len(text_list), self._batch_size)
         ]
-        vectors = _normalized(np.concatenate(found), normalize)
+        vectors = _normalized(np.concatenate(batches), normalize)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def _text_parts(self) -> tuple[Model, TextTokenizer]:
@@ -163,10 +163,10 @@ class ImageEncoder(ImageModel):
                 from clrt.text.tokenize import TextTokenizer
                 from clrt.text.tokenizer_files import tokenizer_steps
             folder = (beside(self._path, "tokenizer.json") or self._path / "tokenizer.json").parent
-            said = read_optional(folder / "tokenizer_config.json")
-            named = said.get("model_input_names")
-            self._uses_mask = not isinstance(named, list) or "attention_mask" in named
-            steps = tokenizer_steps(folder, said)
+            tokenizer_config = read_optional(folder / "tokenizer_config.json")
+            input_names = tokenizer_config.get("model_input_names")
+            self._uses_mask = not isinstance(input_names, list) or "attention_mask" in input_names
+            steps = tokenizer_steps(folder, tokenizer_config)
             lower = self.config.get("model_type") == "siglip2"
             config = TextConfig(
                 folder, self._path, max_length=self._positions(), lower_case=lower, **steps
@@ -177,9 +177,9 @@ class ImageEncoder(ImageModel):
     def _positions(self) -> int:
         inner = self.config.get("text_config")
         values: Mapping[str, Any] = inner if isinstance(inner, dict) else self.config
-        usual = _SIGLIP_POSITIONS if self._pads_whole() else _POSITIONS
-        found = values.get("max_position_embeddings", usual)
-        return found if isinstance(found, int) and found > 2 else usual
+        default = _SIGLIP_POSITIONS if self._pads_whole() else _POSITIONS
+        positions = values.get("max_position_embeddings", default)
+        return positions if isinstance(positions, int) and positions > 2 else default
 
     def _pads_whole(self) -> bool:
         """Whether texts are padded to the maximum number of positions, as in SigLIP's training."""
@@ -216,15 +216,15 @@ class ImageEncoder(ImageModel):
 def _model_file(path: Path, name: str) -> Path | None:
     """Returns the ONNX file `name` of a model's folder; None if there is none."""
     if path.is_dir():
-        found = (path / "onnx" / name, path / name)
+        candidates = (path / "onnx" / name, path / name)
     elif path.name in (_IMAGES, _TEXTS):
-        found = (path.parent / name,) * 2
+        candidates = (path.parent / name,) * 2
     else:
         return None
-    made = next((f for f in found if file_exists(f)), None)
-    if made is not None:
-        check_link(made, path if path.is_dir() else path.parent)
-    return made
+    file = next((f for f in candidates if file_exists(f)), None)
+    if file is not None:
+        check_link(file, path if path.is_dir() else path.parent)
+    return file
 
 
 def _blank_image(shape: Sequence[int | str], preprocessor: Preprocessor) -> Array:
@@ -235,7 +235,7 @@ def _blank_image(shape: Sequence[int | str], preprocessor: Preprocessor) -> Arra
 
 
 def _normalized(vectors: Array, normalize: bool) -> NDArray[np.float32]:
-    found = vectors.astype(np.float32)
+    result = vectors.astype(np.float32)
     if normalize:
-        found = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)
-    return found.astype(np.float32)
+        result = result / np.maximum(np.linalg.norm(result, axis=-1, keepdims=True), 1e-12)
+    return result.astype(np.float32)

@@ -102,24 +102,24 @@ class ImageModel:
         self.model = load(self._file(path), device=device)
         self.export: Export | None = read_export(self.model.properties)
         if labels is None:
-            told = {} if self.export is None else self.export.names
-            self.labels = labels_of(self.config) or dict(told)
+            export_names = {} if self.export is None else self.export.names
+            self.labels = labels_of(self.config) or dict(export_names)
         else:
             self.labels = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
         self._input = _image_input(self.model, self._extra_inputs)
         self._batch_size = batch_size
-        found = companions.preprocessor
-        self._processor = "" if found is None else kind_of(found)
+        preprocessor_config = companions.preprocessor
+        self._processor = "" if preprocessor_config is None else kind_of(preprocessor_config)
         self._resolve_outputs()
         if preprocessor is None:
-            made = (
+            chosen = (
                 self._default_preprocessor(path)
-                if found is None
-                else Preprocessor.from_config(found)
+                if preprocessor_config is None
+                else Preprocessor.from_config(preprocessor_config)
             )
         else:
-            made = preprocessor
-        self.preprocessor = self._with_input_layout(made)
+            chosen = preprocessor
+        self.preprocessor = self._with_input_layout(chosen)
 
     def _resolve_outputs(self) -> None:
         """Determines the meaning of the outputs; subclasses override it.
@@ -178,9 +178,9 @@ class ImageModel:
         for start in range(0, len(images), size):
             group = list(images[start : start + size])
             missing = size - len(group) if isinstance(fixed, int) else 0
-            for frames, found in self._batches([*group, *group[-1:] * missing], outputs):
+            for frames, outputs_by_name in self._batches([*group, *group[-1:] * missing], outputs):
                 for index, frame in enumerate(frames[: len(images) - start]):
-                    yield frame, {name: array[index] for name, array in found.items()}
+                    yield frame, {name: array[index] for name, array in outputs_by_name.items()}
 
     def _batches(
         self, images: list[Picture], outputs: Sequence[str]
@@ -195,8 +195,8 @@ class ImageModel:
             for spec in self.model.inputs:
                 if spec.name == "pixel_mask":
                     feeds[spec.name] = _mask(batch.pixel_mask, spec)
-            found = self.model.run(feeds, list(outputs))
-            yield batch.frames, {k: np.asarray(v) for k, v in found.items()}
+            results = self.model.run(feeds, list(outputs))
+            yield batch.frames, {k: np.asarray(v) for k, v in results.items()}
 
     def _extras(self) -> dict[str, Any]:
         """Returns inputs besides the images and their mask, by name."""
@@ -231,14 +231,16 @@ class ImageModel:
 
 def _image_input(model: Model, known: Sequence[str]) -> TensorSpec:
     images = [s for s in model.inputs if s.shape is not None and len(s.shape) == 4]
-    found = next((s for s in images if s.name == "pixel_values"), images[0] if images else None)
-    others = [s for s in model.inputs if s is not found and s.name not in known]
-    if found is None or others or 3 not in (found.shape or ()):
+    image_input = next(
+        (s for s in images if s.name == "pixel_values"), images[0] if images else None
+    )
+    others = [s for s in model.inputs if s is not image_input and s.name not in known]
+    if image_input is None or others or 3 not in (image_input.shape or ()):
         listing = ", ".join(map(str, model.inputs))
         raise InputError(
             f"The model does not take images alone, [images, 3, height, width]; it takes {listing}."
         )
-    return found
+    return image_input
 
 
 def _mask(mask: Array, spec: TensorSpec) -> Array:

@@ -140,17 +140,17 @@ class Preprocessor:
             InputError: The resized image would have no pixels.
         """
         if self.fit == "letterbox" and self.size is not None:
-            found = letterboxed(image, self.size)
+            placed = letterboxed(image, self.size)
         else:
-            found = whole(image, self._resized(image))
-        if min(found.resized) < 1:
-            high, wide = found.resized
+            placed = whole(image, self._resized(image))
+        if min(placed.resized) < 1:
+            high, wide = placed.resized
             raise InputError(
                 f"An image of {image[0]} x {image[1]} pixels would become {high} x {wide}; crop it."
             )
         if self.crop is not None:
-            found = center_cropped(found, self.crop)
-        return centred_to_multiple(found, self.pad_multiple)
+            placed = center_cropped(placed, self.crop)
+        return centred_to_multiple(placed, self.pad_multiple)
 
     def _resized(self, image: Size) -> Size:
         size = self.size

@@ -118,14 +118,14 @@ def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
     Raises:
         InputError, ModelError: As `Preprocessor.from_config`.
     """
-    name, given = "The config", source
+    name, values = "The config", source
     if not isinstance(source, Mapping):
         path = expanded(Path(source))
         path = path / NAME if os.path.isdir(path) else path
-        name, given = f"'{path}'", read_object(path)
-    assert isinstance(given, Mapping)
-    kind_name = _kind_of(given, name)
-    config = _Config(given, _KINDS[kind_name], name)
+        name, values = f"'{path}'", read_object(path)
+    assert isinstance(values, Mapping)
+    kind_name = _kind_of(values, name)
+    config = _Config(values, _KINDS[kind_name], name)
     for key in _REFUSED:
         if config.flag(key, False):
             raise InputError(f"{name}: {key} is on, which is not known here.")
@@ -144,10 +144,10 @@ def kind_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> str:
     Raises:
         ModelError: The file is not JSON.
     """
-    given = source if isinstance(source, Mapping) else read_object(Path(source))
-    said = given.get("image_processor_type", given.get("feature_extractor_type"))
-    found = _KIND.fullmatch(str(said))
-    return "" if found is None else found[1]
+    values = source if isinstance(source, Mapping) else read_object(Path(source))
+    class_name = values.get("image_processor_type", values.get("feature_extractor_type"))
+    match = _KIND.fullmatch(str(class_name))
+    return "" if match is None else match[1]
 
 
 def is_known_kind(config: Mapping[str, Any]) -> bool:
@@ -156,19 +156,19 @@ def is_known_kind(config: Mapping[str, Any]) -> bool:
 
 
 def _kind_of(given: Mapping[str, Any], name: str) -> str:
-    said = given.get("image_processor_type", given.get("feature_extractor_type"))
-    if said is None:
+    class_name = given.get("image_processor_type", given.get("feature_extractor_type"))
+    if class_name is None:
         raise InputError(
             f"{name} has no image_processor_type; add it: one of "
             f"{', '.join(f'{k}ImageProcessor' for k in _KINDS)}."
         )
-    found = _KIND.fullmatch(str(said))
-    if found is None or found[1] not in _KINDS:
+    match = _KIND.fullmatch(str(class_name))
+    if match is None or match[1] not in _KINDS:
         raise InputError(
-            f"{name} is for {said!s:.80}, which is not known here; known are: {', '.join(_KINDS)}. "
-            "Make a Preprocessor by its arguments."
+            f"{name} is for {class_name!s:.80}, which is not known here; known are: "
+            f"{', '.join(_KINDS)}. Make a Preprocessor by its arguments."
         )
-    return found[1]
+    return match[1]
 
 
 def _common(config: _Config) -> dict[str, Any]:

@@ -122,8 +122,8 @@ class Segmenter(ImageModel):
         """Returns the segmentation of each opened image."""
         name = self._logits
         results = []
-        for frame, found in self._run_images(images, [name]):
-            mask = self._mask(frame, found[name].astype(np.float32))
+        for frame, outputs in self._run_images(images, [name]):
+            mask = self._mask(frame, outputs[name].astype(np.float32))
             labels = {int(k): self.label(int(k)) for k in np.unique(mask)}
             results.append(Segmentation(mask, labels))
         return results
@@ -179,10 +179,10 @@ def _candidate_classes(logits: Array, first: Array, second: Array) -> Array:
         if rows.shape[axis] == 1:
             rows = np.concatenate([rows, rows], axis)
     corners = [rows[:, y : y - 1 or None, x : x - 1 or None] for y in (0, 1) for x in (0, 1)]
-    least, largest = (function(corners, 0) for function in (np.min, np.max))
-    bound = least.max(0)
-    found = np.flatnonzero((largest >= bound).any((1, 2)))
-    return found if len(found) else np.arange(len(logits))  # NaN fails all comparisons
+    minimum, maximum = (function(corners, 0) for function in (np.min, np.max))
+    bound = minimum.max(0)
+    candidates = np.flatnonzero((maximum >= bound).any((1, 2)))
+    return candidates if len(candidates) else np.arange(len(logits))  # NaN fails all comparisons
 
 
 def _interpolation(frame: Frame, axis: int, size: int) -> list[Array]:

@@ -75,8 +75,8 @@ class WhisperLogitsProcessor:
 
 def finite(logits: FloatArray) -> FloatArray:
     """Returns a copy with NaN replaced by -inf, and inf by the largest float32."""
-    made: FloatArray = np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf).astype(np.float32)
-    return made
+    copied: FloatArray = np.nan_to_num(logits, nan=-np.inf, neginf=-np.inf).astype(np.float32)
+    return copied
 
 
 def log_probabilities(scores: FloatArray) -> FloatArray:

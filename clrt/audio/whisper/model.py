@@ -96,22 +96,22 @@ def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
 
 def _read_compiled(path: Path) -> WhisperModel:
     header = open_compiled(path)
-    found = extras_of(header).get(_EXTRA)
-    if not isinstance(found, Mapping):
+    extras = extras_of(header).get(_EXTRA)
+    if not isinstance(extras, Mapping):
         raise ModelError(f"'{path}' is no speech model; convert a Whisper folder by clrt-convert.")
-    if found.get("page") != PAGE_TOKENS:
+    if extras.get("page") != PAGE_TOKENS:
         raise ModelError(f"'{path}' has pages of another size; convert the model again.")
-    encoder = decoder_of(path, found.get("encoder"), f"{MODEL_TYPE}_encoder")
-    decoder = decoder_of(path, found.get("decoder"), f"{MODEL_TYPE}_decoder", encoder)
+    encoder = decoder_of(path, extras.get("encoder"), f"{MODEL_TYPE}_encoder")
+    decoder = decoder_of(path, extras.get("decoder"), f"{MODEL_TYPE}_decoder", encoder)
     parts: list[Mapping[str, Any]] = []
     for name in ("features", "tokens"):
-        values = found.get(name)
+        values = extras.get(name)
         if not isinstance(values, Mapping):
             raise damaged(path, f"what it says of {name} is not what the format has there")
         parts.append(values)
     features, tokens = parts
     preset = preset_of({**features, "feature_extractor_type": _EXTRACTOR}, f"'{path}'")
-    vocabulary = WhisperVocabulary.of(path, found.get("tokenizer"), tokens, decoder.vocabulary)
+    vocabulary = WhisperVocabulary.of(path, extras.get("tokenizer"), tokens, decoder.vocabulary)
     return WhisperModel(header, decoder, _checked(preset, decoder, path), vocabulary)
 
 

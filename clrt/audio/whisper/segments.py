@@ -53,9 +53,11 @@ def split_window(
         ends[-1] += 1  # includes the second timestamp, which starts an unfinished segment
     parts, first = [], 0
     for number, end in enumerate(ends, start=1):
-        own = tuple(tokens[first:end])
-        last = own[-1] if closed or number < len(ends) else own[-2]
-        parts.append(WindowPart(own[0] - first_time, last - first_time, first, own))
+        segment_tokens = tuple(tokens[first:end])
+        last = segment_tokens[-1] if closed or number < len(ends) else segment_tokens[-2]
+        parts.append(
+            WindowPart(segment_tokens[0] - first_time, last - first_time, first, segment_tokens)
+        )
         first = end
     return parts, frames if closed else parts[-1].end * FRAMES_PER_STEP
 

@@ -69,7 +69,7 @@ class SpectrogramMaker:
             OutOfMemoryError: The features exceed CLRT_HOST_LIMIT.
         """
         preset = self.preset
-        own = max(len(samples) // preset.hop_length, 1)
+        audio_frames = max(len(samples) // preset.hop_length, 1)
         if len(samples) < preset.most_samples:
             samples = np.pad(samples, (0, preset.most_samples - len(samples)))
         frames = len(samples) // preset.hop_length
@@ -82,7 +82,7 @@ class SpectrogramMaker:
         np.maximum(values, values.max() - np.float32(_RANGE), out=values)
         values += np.float32(4)
         values *= np.float32(0.25)
-        return Spectrogram(values, min(own, frames))
+        return Spectrogram(values, min(audio_frames, frames))
 
     def close(self) -> None:
         """Frees the device memory."""
@@ -98,8 +98,8 @@ class SpectrogramMaker:
             blocks = ceil_div(count, FRAME_STEP) * FRAME_STEP + beyond
             start = first * hop - before
             sound = _mirrored(samples, start, start + blocks * hop, before)
-            found = self._model.run({BLOCKS: sound.reshape(1, blocks, hop)})
-            yield found[preset.output][0, :, :count]
+            outputs = self._model.run({BLOCKS: sound.reshape(1, blocks, hop)})
+            yield outputs[preset.output][0, :, :count]
 
 
 def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatArray:
@@ -110,8 +110,8 @@ def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatAr
     part[at : at + len(inner)] = inner
     if start < 0:
         part[:at] = samples[1 : at + 1][::-1]
-    left = min(len(part) - at - len(inner), margin)
-    if left > 0:
+    mirrored = min(len(part) - at - len(inner), margin)
+    if mirrored > 0:
         size = len(samples)
-        part[at + len(inner) :][:left] = samples[size - 1 - left : size - 1][::-1]
+        part[at + len(inner) :][:mirrored] = samples[size - 1 - mirrored : size - 1][::-1]
     return part

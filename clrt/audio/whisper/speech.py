@@ -101,7 +101,7 @@ class WhisperSpeech:
             OutOfMemoryError: An input exceeds CLRT_HOST_LIMIT.
             ClrtError: A run failed.
         """
-        made: list[Transcript] = []
+        transcripts: list[Transcript] = []
         for first in range(0, len(sounds), self._max_batch):
             group = sounds[first : first + self._max_batch]
             opened = [self._open(sound, sampling_rate, options) for sound in group]
@@ -109,11 +109,11 @@ class WhisperSpeech:
             segments: list[list[TranscriptSegment]] = [[] for _ in group]
             for number, segment in self._run_windows(courses, options, Event()):
                 segments[number].append(segment)
-            made += [
-                Transcript.of(found, course.language, seconds)
-                for found, (course, seconds) in zip(segments, opened, strict=True)
+            transcripts += [
+                Transcript.of(parts, course.language, seconds)
+                for parts, (course, seconds) in zip(segments, opened, strict=True)
             ]
-        return made
+        return transcripts
 
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
@@ -149,11 +149,11 @@ class WhisperSpeech:
         """Yields segments with the index of their input, running one window of each input at a
         time.
         """
-        while going := [k for k, course in enumerate(courses) if not course.is_over]:
-            found = self._run_locked([courses[k] for k in going], options, ended)
+        while running := [k for k, course in enumerate(courses) if not course.is_over]:
+            window_segments = self._run_locked([courses[k] for k in running], options, ended)
             if ended.is_set():
                 return
-            for k, segments in zip(going, found, strict=True):
+            for k, segments in zip(running, window_segments, strict=True):
                 for segment in segments:
                     yield k, segment
 
@@ -168,12 +168,12 @@ class WhisperSpeech:
                 self._engine.begin_anew()
                 self._engine_lock.is_torn = False
             try:
-                found = self._run_batch(courses, options, ended)
+                segments = self._run_batch(courses, options, ended)
             except ClrtError:
                 self._engine_lock.give_back()
                 raise
             self._engine_lock.give_back()
-            return found
+            return segments
         finally:
             call.end()
 

@@ -106,12 +106,12 @@ class TranscriptionState:
 
     def _segment(self, part: WindowPart, start: int, text: WindowText) -> TranscriptSegment:
         origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
-        own = text.logprobs[part.first : part.first + len(part.tokens)]
+        logprobs = text.logprobs[part.first : part.first + len(part.tokens)]
         return TranscriptSegment(
             round(origin + part.start / STEPS_PER_SECOND, 2),
             round(origin + part.end / STEPS_PER_SECOND, 2),
             self._vocabulary.decode(part.tokens),
-            float(np.mean(own)) if own else None,
+            float(np.mean(logprobs)) if logprobs else None,
             text.no_speech,
             self.language,
             part.tokens,
@@ -120,9 +120,9 @@ class TranscriptionState:
     def _previous_tokens(self) -> list[int]:
         """Returns the tokens of earlier text for the prompt of the next window."""
         first_time = self._vocabulary.first_time
-        told: list[int] = []
+        previous: list[int] = []
         for tokens in self._previous_texts:
             # The second of two final timestamps starts the next segment.
             doubled = len(tokens) > 2 and tokens[-2] >= first_time
-            told += tokens[:-1] if doubled else tokens
-        return told[-self._max_before :]
+            previous += tokens[:-1] if doubled else tokens
+        return previous[-self._max_before :]

@@ -98,10 +98,10 @@ class WhisperVocabulary:
         with explain_missing_extra("Speech to text by Whisper"):
             from clrt.models.tokenizers.checked_tokenizer import load_tokenizer
         try:
-            made = load_tokenizer(str(tokenizer), source).library
+            library = load_tokenizer(str(tokenizer), source).library
         except ModelError as error:
             raise damaged(source, f"its tokenizer cannot be read, {error}") from error
-        return cls._of(source, made, values, size)
+        return cls._of(source, library, values, size)
 
     @classmethod
     def _of(
@@ -113,10 +113,10 @@ class WhisperVocabulary:
                 f"'{source}' asks for {name} {str(values[name])[:60]}, which clrt's Whisper does "
                 "not follow; take the key out of the file."
             )
-        own = _TokenIds(source, values, tokenizer, size)
-        no_timestamps = own.token("no_timestamps_token_id", "<|notimestamps|>")
-        codes = own.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])
-        tasks = own.tokens("task_to_id", [f"<|{task}|>" for task in TASKS])
+        ids = _TokenIds(source, values, tokenizer, size)
+        no_timestamps = ids.token("no_timestamps_token_id", "<|notimestamps|>")
+        codes = ids.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])
+        tasks = ids.tokens("task_to_id", [f"<|{task}|>" for task in TASKS])
         multilingual = values.get("is_multilingual", size >= _MIN_MULTILINGUAL_TOKENS)
         if multilingual and (not codes or TASKS[0] not in tasks):
             raise ModelError(
@@ -126,15 +126,15 @@ class WhisperVocabulary:
         return cls(
             tokenizer=tokenizer,
             size=size,
-            start=own.token("decoder_start_token_id", "<|startoftranscript|>"),
-            end=own.token("eos_token_id", "<|endoftext|>"),
-            previous=own.found("prev_sot_token_id", "<|startofprev|>"),
+            start=ids.token("decoder_start_token_id", "<|startoftranscript|>"),
+            end=ids.token("eos_token_id", "<|endoftext|>"),
+            previous=ids.found("prev_sot_token_id", "<|startofprev|>"),
             no_timestamps=no_timestamps,
             languages=codes if multilingual else {},
             tasks=tasks if multilingual else {},
-            suppressed=own.numbers("suppress_tokens"),
-            first_suppressed=own.numbers("begin_suppress_tokens"),
-            most_first_time=own.count("max_initial_timestamp_index"),
+            suppressed=ids.numbers("suppress_tokens"),
+            first_suppressed=ids.numbers("begin_suppress_tokens"),
+            most_first_time=ids.count("max_initial_timestamp_index"),
         )
 
     def values(self) -> dict[str, Any]:
@@ -178,10 +178,10 @@ class WhisperVocabulary:
         Args:
             language: Language code, as returned by `language_of`.
         """
-        made = [self.start]
+        tokens = [self.start]
         if self.languages:
-            made += [self.languages[language], self.tasks[task]]
-        return made if timestamps else [*made, self.no_timestamps]
+            tokens += [self.languages[language], self.tasks[task]]
+        return tokens if timestamps else [*tokens, self.no_timestamps]
 
     def rules(self, timestamps: bool) -> WhisperLogitsProcessor:
         """Returns the rules for tokens after the prompt."""
@@ -244,8 +244,8 @@ class WhisperVocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Tokenizes the text of a prompt."""
-        found = self._checked.encode(f" {text.strip()}", add_special_tokens=False).ids
-        return [t for t in found if t < self.end]
+        tokens = self._checked.encode(f" {text.strip()}", add_special_tokens=False).ids
+        return [t for t in tokens if t < self.end]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens, without timestamps and special tokens."""
@@ -291,32 +291,32 @@ class _TokenIds:
         Raises:
             ModelError: There is none.
         """
-        found = self.found(key, text)
-        if found is None:
+        token = self.found(key, text)
+        if token is None:
             raise ModelError(
                 f"'{self._file}' has no {key}, and tokenizer.json no {text}; download the model's "
                 "own files."
             )
-        return found
+        return token
 
     def tokens(self, key: str, texts: Sequence[str]) -> dict[str, int]:
         """Returns token ids by the text between `<|` and `|>`."""
-        given = self._values.get(key)
-        if given is None:
+        by_text = self._values.get(key)
+        if by_text is None:
             ids = {text: self._tokenizer.token_to_id(text) for text in texts}
-            given = {text: token for text, token in ids.items() if token is not None}
-        if not isinstance(given, dict):
+            by_text = {text: token for text, token in ids.items() if token is not None}
+        if not isinstance(by_text, dict):
             raise ModelError(f"'{self._file}' must give {key} as an object.")
-        return {str(t).strip("<|>"): self._checked(key, token) for t, token in given.items()}
+        return {str(t).strip("<|>"): self._checked(key, token) for t, token in by_text.items()}
 
     def numbers(self, key: str) -> list[int]:
         """Returns a list of token ids, without those that have no logits."""
-        given = self._values.get(key)
-        if given is None:
+        tokens = self._values.get(key)
+        if tokens is None:
             return []
-        if not isinstance(given, list) or any(type(t) is not int for t in given):
+        if not isinstance(tokens, list) or any(type(t) is not int for t in tokens):
             raise ModelError(f"'{self._file}' must give {key} as a list of tokens.")
-        return [t for t in given if 0 <= t < self._size]
+        return [t for t in tokens if 0 <= t < self._size]
 
     def count(self, key: str) -> int | None:
         """Returns an integer of 0 or more; None if there is none."""

@@ -100,24 +100,27 @@ class WindowReader:
         Raises:
             ClrtError: A run failed.
         """
-        found: dict[int, WindowText] = {}
-        left = list(range(len(windows)))
+        results: dict[int, WindowText] = {}
+        remaining = list(range(len(windows)))
         for temperature in fallback.temperatures:
-            texts = self._decode_at([windows[k] for k in left], rules, temperature, ended)
-            found |= zip(left, texts, strict=True)
-            left = [k for k in left if self._needs_retry(found[k], fallback)]
-            if not left or ended.is_set():
+            texts = self._decode_at([windows[k] for k in remaining], rules, temperature, ended)
+            results |= zip(remaining, texts, strict=True)
+            remaining = [k for k in remaining if self._needs_retry(results[k], fallback)]
+            if not remaining or ended.is_set():
                 break
-        return [found[k] for k in range(len(windows))]
+        return [results[k] for k in range(len(windows))]
 
     def _needs_retry(self, text: WindowText, fallback: Fallback) -> bool:
         """Whether a text must be decoded again at the next temperature."""
         if is_silent(text, fallback):
             return False
-        most, least = fallback.compression_ratio, fallback.logprob
-        if least is not None and text.logprob < least:
+        max_ratio, min_logprob = fallback.compression_ratio, fallback.logprob
+        if min_logprob is not None and text.logprob < min_logprob:
             return True
-        return most is not None and shrinks_by(self._vocabulary.decode(text.tokens).strip()) > most
+        return (
+            max_ratio is not None
+            and shrinks_by(self._vocabulary.decode(text.tokens).strip()) > max_ratio
+        )
 
     def _decode_at(
         self,
@@ -131,28 +134,28 @@ class WindowReader:
         texts = [WindowText(temperature=temperature) for _ in windows]
         # Recomputes the prompts, because the logits after several of their tokens are needed.
         sequences = [engine.open(w.prompt, anew=True, source=w.source) for w in windows]
-        going = list(range(len(windows)))
+        running = list(range(len(windows)))
         rows = [w.asked for w in windows]
         try:
-            while going and not ended.is_set():
-                logits = self._step([sequences[k] for k in going], [rows[k] for k in going])
+            while running and not ended.is_set():
+                logits = self._step([sequences[k] for k in running], [rows[k] for k in running])
                 first = 0
-                for k in list(going):
-                    own, text = logits[first : first + rows[k]], texts[k]
+                for k in list(running):
+                    window_logits, text = logits[first : first + rows[k]], texts[k]
                     first += rows[k]
                     if not text.logprobs:
-                        text.no_speech = self._no_speech(own[0])
+                        text.no_speech = self._no_speech(window_logits[0])
                     rows[k] = 1
-                    scores = rules(own[-1], text.tokens)
+                    scores = rules(window_logits[-1], text.tokens)
                     token = _choose_token(scores, temperature, windows[k].draws)
                     text.logprobs.append(float(log_probabilities(scores)[token]))
                     if token == end:
-                        going.remove(k)
+                        running.remove(k)
                         continue
                     text.tokens.append(token)
                     sequences[k].tokens.append(token)
                     if len(sequences[k].tokens) >= engine.context:
-                        going.remove(k)
+                        running.remove(k)
         finally:
             for sequence in sequences:
                 engine.close(sequence)
@@ -174,9 +177,9 @@ class WindowReader:
 
 def is_silent(text: WindowText, fallback: Fallback) -> bool:
     """Whether a text is unlikely, in a window without speech, and so to be dropped."""
-    least, most = fallback.logprob, fallback.no_speech
-    is_unsure = least is None or text.logprob < least
-    return most is not None and is_unsure and text.no_speech > most
+    min_logprob, max_no_speech = fallback.logprob, fallback.no_speech
+    is_unsure = min_logprob is None or text.logprob < min_logprob
+    return max_no_speech is not None and is_unsure and text.no_speech > max_no_speech
 
 
 def shrinks_by(text: str) -> float:
@@ -190,5 +193,5 @@ def _choose_token(scores: FloatArray, temperature: float, draws: np.random.Gener
     if temperature == 0 or top == -np.inf:
         return int(np.argmax(scores))
     sums = np.cumsum(np.exp((scores - top).astype(np.float64) / temperature))
-    found = np.searchsorted(sums, draws.random() * sums[-1], "right")
-    return min(int(found), len(scores) - 1)
+    token = np.searchsorted(sums, draws.random() * sums[-1], "right")
+    return min(int(token), len(scores) - 1)
