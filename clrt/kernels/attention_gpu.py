@@ -1,4 +1,4 @@
-"""Attention on GPUs: tiles of queries by how many the device runs at once, keys in parts."""
+"""Launches of fused attention on GPUs: tiles of query rows, and keys split over work-groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
-# T_LANES, T_LINES: work-items of a group, along the keys and along the rows.
+# T_LANES, T_LINES: work-items of a work-group along the keys and along the query rows. T_RQ, T_RK:
+# query rows and keys per work-item. T_TD: elements of a head per slice of Q and K in local memory.
 GPU = tuned(
     "fused_attention_gpu",
     {"T_LINES": (8, 16), "T_RQ": (2, 4), "T_RK": (2, 4), "T_TD": (16, 32)},
@@ -26,29 +27,38 @@ GPU = tuned(
     T_RK=4,
     T_TD=16,
 )
-# Work-groups that a compute unit runs at once at least, and those that it should have; and tiles of
-# keys that a part has at least, or the launch that joins the parts costs more than they save.
-_LEAST_GROUPS = 2
+# Minimum number of work-groups that a compute unit runs concurrently, in estimates of the time.
+_MIN_GROUPS = 2
+# Work-groups per compute unit that a split of the keys aims for.
 _GROUPS = 4
-_PART_TILES = 2
-# Elements that rows of tiles are apart besides; rows of V that one read of weights is for.
+# Minimum number of key tiles per split: below it, the launch that merges the splits costs more than
+# the splits save.
+_MIN_SPLIT_TILES = 2
+# Padding of each row of a tile in local memory, in elements, against bank conflicts.
 _PAD = 4
-# Of each row in local memory.
-_NUMBERS = 4
-_LEAST_VALUES = 4
-# Defines of other kernels that are arguments of this one, in small letters.
+# Further floats per query row in local memory.
+_ROW_FLOATS = 4
+# Minimum number of rows of V in local memory: rows per read of softmax weights.
+_MIN_V_ROWS = 4
+# Defines of other attention kernels that are arguments, in lower case, of this one.
 MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
 
 
 @dataclass(frozen=True)
 class Attended:
-    """What is attended.
+    """Sizes, arguments and macros of one attention: softmax(scale Q K^T + mask) V.
 
     Attributes:
+        y: The result.
         v_size: Columns of a head of V.
-        group: Heads of queries that share one of keys and values.
-        args: Of the kernels, but for y; `queries`, `key_count`, `heads` and `group` among them.
-        defines: Of the kernels, but for tunables.
+        batch: Batch size.
+        queries: Number of query tokens.
+        keys: Number of key tokens.
+        kv_heads: Heads of keys and values.
+        group: Query heads per head of keys and values.
+        args: Kernel arguments except y; they include `queries`, `key_count`, `heads` and `group`.
+        defines: Kernel macros except tunables.
+        flops: Floating-point operations, for the profile.
     """
 
     y: Value
@@ -64,65 +74,70 @@ class Attended:
 
 
 def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
-    """Tiles of many rows, of few, or of few by parts of the keys, which are then joined.
+    """Returns launches for large tiles, small tiles, and small tiles with the keys split.
 
-    The kernels that are not taken are launched without work-groups: sizes change from call to call,
-    and none may compile a kernel.
+    All kernels are launched at every shape, the ones not chosen without work-groups: sizes vary
+    from call to call, and a new size must not compile a kernel.
 
     Raises:
         UnsupportedError: The device has too little local memory, or too small work-groups.
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
-    # A work-item has registers for T_RQ / 2 times as many elements of the result as of the scores.
-    most = clamp(
+    # A work-item has registers for T_RQ / 2 times as many result elements as scores.
+    max_rows = clamp(
         tunables["T_RK"] * tunables["T_RQ"] ** 2 // 2 * lanes // columns, 1, tunables["T_RQ"]
     )
     heads = replace(heads, defines={**heads.defines, **sub_group_of(ctx.caps)})
-    tiles = _fitting_tiles(heads, tunables, most, ctx)
-    most = tiles[0].tunables["T_RQ"]
+    tiles = _fitting_tiles(heads, tunables, max_rows, ctx)
+    max_rows = tiles[0].tunables["T_RQ"]
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
-    few = len(tiles) - 1
-    taken = few and takes_few(rows, pairs, units, lines, most)
-    parts = (
-        split_count(rows, pairs, units, lines, heads.keys, tiles[few].keys) if taken == few else 1
+    smallest = len(tiles) - 1
+    chosen = smallest and takes_few(rows, pairs, units, lines, max_rows)
+    splits = (
+        split_count(rows, pairs, units, lines, heads.keys, tiles[smallest].keys)
+        if chosen == smallest
+        else 1
     )
     launches = [
-        tile.launch(heads, heads.y, 1, parts == 1 and taken == index)
+        tile.launch(heads, heads.y, 1, splits == 1 and chosen == index)
         for index, tile in enumerate(tiles)
     ]
-    sums = ctx.scratch(parts * pairs * rows * (columns + 2) if parts > 1 else 1)
-    launches.append(tiles[few].launch(heads, sums, parts, parts > 1))
-    launches.append(_joined(heads, sums, parts))
+    sums = ctx.scratch(splits * pairs * rows * (columns + 2) if splits > 1 else 1)
+    launches.append(tiles[smallest].launch(heads, sums, splits, splits > 1))
+    launches.append(_merge_launch(heads, sums, splits))
     return launches
 
 
 def _fitting_tiles(
-    heads: Attended, tunables: Mapping[str, int], most: int, ctx: Lowering
+    heads: Attended, tunables: Mapping[str, int], max_rows: int, ctx: Lowering
 ) -> list[_AttentionTile]:
-    """The largest tile that fits local memory, and that of one row of a work-item.
+    """Returns the largest tile that fits local memory and, if different, the one-row tile.
 
     Args:
-        most: Rows of a work-item at most.
+        max_rows: Maximum number of query rows per work-item.
 
     Raises:
-        UnsupportedError: Not even the smallest one does, or work-groups are too large.
+        UnsupportedError: The smallest tile does not fit, or its work-group is too large.
     """
-    rows = [most >> halved for halved in range(most.bit_length())]
+    rows = [max_rows >> halvings for halvings in range(max_rows.bit_length())]
     tiles = [_AttentionTile.of(heads, {**tunables, "T_RQ": r}) for r in rows]
-    needs = [t.requires for t in tiles]
-    ctx.require(needs[-1])
-    fitting = [t for t, n in zip(tiles, needs, strict=True) if n.missing(ctx.caps) is None]
+    requirements = [t.requires for t in tiles]
+    ctx.require(requirements[-1])
+    fitting = [t for t, r in zip(tiles, requirements, strict=True) if r.missing(ctx.caps) is None]
     return [*fitting[:1], *fitting[1:][-1:]]
 
 
 @dataclass(frozen=True)
 class _AttentionTile:
-    """The kernel for work-items of some rows.
+    """Tile of scores and results that a work-group computes.
 
     Attributes:
-        rows, keys: Of a work-group at a time.
-        columns: Of the result, whole runs of all work-items.
+        rows: Query rows per work-group.
+        keys: Keys that a work-group reads per iteration.
+        columns: Columns of V, rounded up to a multiple of T_LANES.
+        tunables: Tunables of the kernel, with T_RQ rows per work-item and T_TV rows of V in local
+            memory.
     """
 
     rows: int
@@ -134,26 +149,32 @@ class _AttentionTile:
     def of(cls, heads: Attended, tunables: Mapping[str, int]) -> _AttentionTile:
         lanes, depth = tunables["T_LANES"], tunables["T_TD"]
         keys, columns = lanes * tunables["T_RK"], round_up(heads.v_size, lanes)
-        # V takes the place of K in local memory: the tile, or as many halves of it as fit there.
-        values = keys
-        while values > _LEAST_VALUES and values * columns > keys * depth:
-            values //= 2
+        # V reuses the local memory of K: all rows of the key tile, or a power-of-two fraction.
+        v_rows = keys
+        while v_rows > _MIN_V_ROWS and v_rows * columns > keys * depth:
+            v_rows //= 2
         return cls(
-            tunables["T_LINES"] * tunables["T_RQ"], keys, columns, {**tunables, "T_TV": values}
+            tunables["T_LINES"] * tunables["T_RQ"], keys, columns, {**tunables, "T_TV": v_rows}
         )
 
     @property
     def requires(self) -> Requires:
-        """What a work-group takes."""
+        """Work-group size and local memory that the kernel needs."""
         depth = self.tunables["T_TD"] + _PAD
-        kept = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
+        k_or_v = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
         scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
-        nbytes = 4 * (self.rows * (depth + scores + _NUMBERS) + kept + 1)
+        nbytes = 4 * (self.rows * (depth + scores + _ROW_FLOATS) + k_or_v + 1)
         items = self.tunables["T_LANES"] * self.tunables["T_LINES"]
         return Requires(work_group_size=items, local_mem_bytes=nbytes)
 
-    def launch(self, heads: Attended, y: Value | Scratch, parts: int, taken: bool) -> Launch:
-        """By parts where the result is scratch memory."""
+    def launch(self, heads: Attended, y: Value | Scratch, splits: int, chosen: bool) -> Launch:
+        """Returns the launch of the attention kernel.
+
+        Args:
+            y: The result; scratch memory for the partial results of splits of the keys.
+            splits: Number of splits of the keys.
+            chosen: Whether the launch has work-groups.
+        """
         split = isinstance(y, Scratch)
         lanes, lines = self.tunables["T_LANES"], self.tunables["T_LINES"]
         defines = {**heads.defines, **self.tunables, "PARTS": int(split)}
@@ -161,49 +182,55 @@ class _AttentionTile:
             del defines[name]
         kernel = KernelSpec.of("attention/fused_attention_gpu.cl", GPU.entry, **defines)
         groups = ceil_div(heads.queries * heads.group, self.rows)
-        grid = (groups * lanes, heads.kv_heads * lines, heads.batch * parts)
-        size = grid if taken else (0, 0, 0)
-        more: dict[str, Define] = {"parts": parts} if split else {}
-        more |= {name.lower(): value for name, value in heads.defines.items() if name in MASKING}
-        return launch(kernel, size, (lanes, lines, 1), heads.flops, y=y, **heads.args, **more)
+        grid = (groups * lanes, heads.kv_heads * lines, heads.batch * splits)
+        size = grid if chosen else (0, 0, 0)
+        extra: dict[str, Define] = {"parts": splits} if split else {}
+        extra |= {name.lower(): value for name, value in heads.defines.items() if name in MASKING}
+        return launch(kernel, size, (lanes, lines, 1), heads.flops, y=y, **heads.args, **extra)
 
 
-def _joined(heads: Attended, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts; none of one."""
+def _merge_launch(heads: Attended, sums: Scratch, splits: int) -> Launch:
+    """Returns the launch that merges the partial results of the splits; no work-groups if one."""
     names = ("S_D", "S_DV", "NAN_TO_ZERO", "DATA_T", "STORAGE")
     defines = {name: heads.defines[name] for name in names}
     kernel = KernelSpec.of("attention/attention_joined.cl", "attention_joined", **defines)
     args = {name: heads.args[name] for name in ("queries", "key_count", "heads", "group")}
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
-    size = (heads.v_size, rows, pairs) if parts > 1 else (0, 0, 0)
-    flops = 2 * parts * rows * pairs * heads.v_size
-    return launch(kernel, size, None, flops, y=heads.y, sums=sums, parts=parts, **args)
+    size = (heads.v_size, rows, pairs) if splits > 1 else (0, 0, 0)
+    flops = 2 * splits * rows * pairs * heads.v_size
+    return launch(kernel, size, None, flops, y=heads.y, sums=sums, parts=splits, **args)
 
 
 @pure
-def takes_few(rows: int, pairs: int, units: int, lines: int, most: int) -> int:
-    """1 where tiles of one row of a work-item take less time than those of `most`; else 0.
+def takes_few(rows: int, pairs: int, units: int, lines: int, max_rows: int) -> int:
+    """Returns 1 if tiles with one row per work-item are faster than with `max_rows` rows, else 0.
 
-    Large ones read less, small ones leave no unit idle.
+    Large tiles read less memory; small tiles leave no compute unit idle.
 
     Args:
-        pairs: Batches by heads of keys, each with so many rows.
+        rows: Query rows per pair: queries times query heads per head of keys.
+        pairs: Batch size times heads of keys.
+        units: Compute units of the device.
+        lines: Work-items of a work-group along the rows (T_LINES).
+        max_rows: Rows per work-item of the large tile.
     """
 
     def time(tile: int) -> int:
         groups = ceil_div(rows, lines * tile) * pairs
-        # Of a work-item for four elements of four keys: products, reads and bookkeeping.
-        return max(groups, _LEAST_GROUPS * units) * (16 * tile + tile + 14)
+        # Cycles of a work-item for four elements of four keys: products, reads and bookkeeping.
+        return max(groups, _MIN_GROUPS * units) * (16 * tile + tile + 14)
 
-    return int(time(1) < time(most))
+    return int(time(1) < time(max_rows))
 
 
 @pure
 def split_count(rows: int, pairs: int, units: int, lines: int, keys: int, tile: int) -> int:
-    """Into how many parts the keys go, so that each unit has work.
+    """Returns the number of splits of the keys that gives each compute unit work.
 
     Args:
-        tile: Keys that a work-group takes at a time.
+        rows, pairs, units, lines: As for `takes_few`.
+        keys: Number of keys.
+        tile: Keys that a work-group reads per iteration.
     """
     groups = ceil_div(rows, lines) * pairs
-    return clamp(_GROUPS * units // groups, 1, max(1, keys // (_PART_TILES * tile)))
+    return clamp(_GROUPS * units // groups, 1, max(1, keys // (_MIN_SPLIT_TILES * tile)))

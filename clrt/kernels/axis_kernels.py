@@ -1,4 +1,8 @@
-"""Kernels along one axis of [outer, n, step]: vectors of columns (common/columns.clh), or lines."""
+"""Launches of kernels that reduce or scan the middle axis of a tensor [outer, n, step].
+
+On CPUs a work-group computes vectors of neighbouring columns (common/columns.clh); else a work-item
+computes one line along the axis.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-_BLOCKS = 16  # outer indices of a work-group, at most
+# Maximum number of outer indices per work-group.
+_MAX_BLOCKS = 16
 
 
 def launch_columns(
@@ -22,20 +27,26 @@ def launch_columns(
     ctx: Lowering,
     **defines: Define,
 ) -> list[Launch]:
-    """The launch, unless there are no elements.
+    """Returns the launch of a CPU kernel over vectors of columns; [] if x is empty.
 
     Args:
-        sizes: outer, n, step; the kernel takes them and how many outer indices a work-group has.
-        flops: By element.
+        kernel: The kernel, with the tunables T_NV and T_VW.
+        source: File of the kernel under kernels_cl.
+        x: Input, [outer, n, step].
+        y: Output.
+        sizes: outer, n and step, which the kernel takes as arguments, besides `blocks`, the number
+            of outer indices per work-group.
+        flops: Floating-point operations per element of x.
+        defines: Further macros.
     """
     outer, n, step = sizes
     if not outer * n * step:
         return []
     tunables = ctx.tunables(kernel)
-    pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-    blocks = chunks_per_group(outer * pieces, _BLOCKS, ctx.caps)
+    column_groups = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
+    blocks = chunks_per_group(outer * column_groups, _MAX_BLOCKS, ctx.caps)
     spec = KernelSpec.of(source, kernel.entry, **tunables, **defines)
-    groups = (pieces, ceil_div(outer, blocks))
+    groups = (column_groups, ceil_div(outer, blocks))
     args = {"x": x, "y": y, "outer": outer, "n": n, "step": step, "blocks": blocks}
     return [launch(spec, groups, (1, 1), flops * outer * n * step, **args)]
 
@@ -43,11 +54,13 @@ def launch_columns(
 def launch_lines(
     kernel: KernelSpec, x: Value, y: Value, sizes: tuple[int, int, int], flops: int
 ) -> list[Launch]:
-    """The launch of a kernel with a line to a work-item, unless there are no elements.
+    """Returns the launch of a kernel with one work-item per line along n; [] if x is empty.
 
     Args:
-        sizes: outer, n, step, which the kernel takes.
-        flops: By element.
+        x: Input, [outer, n, step].
+        y: Output.
+        sizes: outer, n and step, which the kernel takes as arguments.
+        flops: Floating-point operations per element of x.
     """
     outer, n, step = sizes
     if not outer * n * step:

@@ -1,4 +1,4 @@
-"""Constant weights of few bits, as the matrix products read them."""
+"""Constant low-bit weights with a scale and zero point per block of K, for CPU GEMM kernels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from clrt.util.math import ceil_div, round_up
 
 @dataclass(frozen=True)
 class BlockQuantizedWeights:
-    """A constant B of few bits: (level - zero point) * scale, one of each per block along K.
+    """Constant low-bit B: an element is (level - zero point) * scale, both per block along K.
 
     Attributes:
-        bits: 2, 4 or 8.
-        size: Places of K in a block; whole bytes.
-        levels: uint8 `[N, bytes]`, a byte holding 8 / bits places of K, the first one low.
-        scales, zeros: The constants that `pair` takes its numbers from.
-        pair: Scales and zero points, float32 `[N, blocks, 2]`, from the elements of `scales`.
+        bits: Bits per level: 2, 4 or 8.
+        size: Elements of K per block; a whole number of bytes.
+        levels: uint8 `[N, bytes]`; a byte holds 8 / bits neighbours along K, the first in the low
+            bits.
+        scales: Constant with the scales.
+        zeros: Constant with the zero points; None if the format has none.
+        pair: Returns scales and zero points, float32 `[N, blocks, 2]`, from the elements of
+            `scales`.
     """
 
     bits: int
@@ -32,7 +35,12 @@ class BlockQuantizedWeights:
     pair: Callable[[Array], Array]
 
     def packed(self, n: int, k: int, width: int) -> tuple[PackedWeight, PackedWeight]:
-        """Levels, and scales with zero points, in panels of `panel_width` columns."""
+        """Returns the packed levels, and the packed scales with zero points.
+
+        Args:
+            n, k: Size of B.
+            width: Columns per panel.
+        """
         count = ceil_div(k, self.size)
         panels = Panels(2 * count, n, width, transposed=True)
         nbytes = 8 * count * round_up(n, width)

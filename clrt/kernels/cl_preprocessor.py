@@ -1,7 +1,7 @@
-"""The part of a C preprocessor that says what parameters a kernel has under some defines.
+"""A minimal C preprocessor that expands the parameter list of a kernel for given defines.
 
-Sources declare parameters by macros, some of which depend on other macros (a bias that may be
-there). Only those that a parameter list leads to are looked at.
+Kernel sources declare parameters by macros, which depend on other macros, such as an optional bias.
+Only the directives that affect the parameter list are evaluated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# It begins with a character, which is found much faster than the beginning of a line.
+# Begins with a literal character, which the regex engine finds much faster than a line start.
 _DIRECTIVE = re.compile(
     r"#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b[ \t]*((?:\\\n|[^\n])*)"
 )
@@ -22,7 +22,8 @@ _MACRO = re.compile(r"(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
 _KERNEL = r"__kernel\b[^{{;]*?\bvoid\s+{}\s*\(([^{{]*)\)\s*\{{"
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|##|&&|\|\||[!=<>]=|[^\s\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
+# Binary operators of #if by precedence, lowest first.
+_PRECEDENCE: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"||": lambda a, b: int(bool(a or b))},
     {"&&": lambda a, b: int(bool(a and b))},
     {"==": operator.eq, "!=": operator.ne},
@@ -36,10 +37,11 @@ Tokens: TypeAlias = "tuple[str, ...]"
 
 @dataclass(frozen=True)
 class Macro:
-    """A definition.
+    """A macro definition.
 
     Attributes:
-        params: None for one without parentheses.
+        params: Parameter names; None for an object-like macro.
+        body: Replacement tokens.
     """
 
     params: Tokens | None
@@ -48,7 +50,12 @@ class Macro:
 
 @dataclass(frozen=True)
 class _Define:
-    """A definition, or its end; most are of no matter, so that they stay text."""
+    """A #define or #undef directive, tokenized on demand: most never affect a parameter list.
+
+    Attributes:
+        text: The directive without its keyword.
+        ends: Whether it is #undef.
+    """
 
     name: str
     text: str
@@ -58,13 +65,21 @@ class _Define:
     def macro(self) -> Macro:
         parts = _MACRO.fullmatch(self.text)
         assert parts is not None, self.text
-        _, given, params, body = parts.groups()
-        of = None if given is None else tuple(p.strip() for p in params.split(",") if p.strip())
-        return Macro(of, tokens(body))
+        _, parenthesized, params, body = parts.groups()
+        names = None
+        if parenthesized is not None:
+            names = tuple(p.strip() for p in params.split(",") if p.strip())
+        return Macro(names, tokens(body))
 
 
 @dataclass
 class _Conditional:
+    """An #if ... #endif.
+
+    Attributes:
+        branches: The condition and the directives of each branch; #else has the condition "1".
+    """
+
     branches: list[tuple[str, list[_Define | _Conditional]]] = field(default_factory=list)
 
 
@@ -72,7 +87,12 @@ _Block: TypeAlias = "list[_Define | _Conditional]"
 
 
 class Interface:
-    """What decides on the parameters of one kernel: its list, and the directives that matter."""
+    """The parameter list of one kernel, with the directives that affect it.
+
+    Args:
+        params: Text of the parameter list.
+        directives: Keyword and text of each directive before the kernel.
+    """
 
     def __init__(self, params: str, directives: Iterator[tuple[str, str]]) -> None:
         self._params = tokens(params)
@@ -86,10 +106,13 @@ class Interface:
         self._directives = kept
 
     def params(self, defines: Mapping[str, str]) -> Tokens:
-        """The tokens of the parameter list under some defines, without macros but IN and OUT.
+        """Returns the expanded tokens of the parameter list; IN, OUT and INOUT stay unexpanded.
+
+        Args:
+            defines: Macro values by name, as placed in front of the source.
 
         Raises:
-            ValueError: It takes more of a preprocessor than there is here.
+            ValueError: A directive needs more than this preprocessor implements.
         """
         macros = {name: Macro(None, tokens(text)) for name, text in defines.items()}
         _run(self._directives, macros)
@@ -98,15 +121,15 @@ class Interface:
         return tuple(_expand(self._params, macros))
 
 
-# The macros of common/base.clh by which a parameter that is a tensor is declared.
+# Macros of common/base.clh that declare a tensor parameter.
 PRIMITIVES = ("IN", "OUT", "INOUT")
 
 
 def read_interface(source: str, entry: str) -> Interface:
-    """That of a kernel in a source whose includes are expanded.
+    """Reads the interface of the kernel `entry` from a source whose includes are expanded.
 
     Raises:
-        ValueError: There is no such kernel.
+        ValueError: The source has no such kernel.
     """
     text = _COMMENT.sub(" ", source)
     kernel = re.search(_KERNEL.format(entry), text)
@@ -118,12 +141,12 @@ def read_interface(source: str, entry: str) -> Interface:
 
 @lru_cache(maxsize=4096)
 def tokens(text: str) -> Tokens:
-    """The tokens of C that have no strings."""
+    """Splits C source without string literals into tokens."""
     return tuple(_TOKEN.findall(text))
 
 
 def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
-    """The directives up to where a kernel stands, as a tree."""
+    """Parses the directives before a kernel into a tree of defines and conditionals."""
     block: _Block = []
     open_blocks, conditionals = [block], list[_Conditional]()
     for kind, rest in directives:
@@ -147,7 +170,7 @@ def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
 
 
 def _filter(block: _Block, names: set[str]) -> _Block:
-    """What defines one of the names, which grow by those that it takes."""
+    """Returns the directives that affect `names`; adds the names that those directives use."""
     kept: _Block = []
     for item in block:
         if isinstance(item, _Define):
@@ -163,10 +186,11 @@ def _filter(block: _Block, names: set[str]) -> _Block:
 
 
 def _run(block: _Block, macros: dict[str, Macro]) -> None:
+    """Executes directives: updates `macros`."""
     for item in block:
         if isinstance(item, _Conditional):
-            taken = (inside for test, inside in item.branches if _holds(tokens(test), macros))
-            _run(next(taken, []), macros)
+            true_blocks = (inside for test, inside in item.branches if _holds(tokens(test), macros))
+            _run(next(true_blocks, []), macros)
         elif item.ends:
             macros.pop(item.name, None)
         else:
@@ -174,6 +198,7 @@ def _run(block: _Block, macros: dict[str, Macro]) -> None:
 
 
 def _holds(test: Tokens, macros: Mapping[str, Macro]) -> bool:
+    """Returns whether an #if condition is true."""
     plain = []
     rest = iter(test)
     for token in rest:
@@ -192,11 +217,15 @@ def _holds(test: Tokens, macros: Mapping[str, Macro]) -> bool:
 
 
 def _evaluate(expr: Sequence[str], at: int, level: int) -> tuple[int, int]:
-    """The value of a constant expression from a token on, and where it ends."""
-    if level < len(_LEVELS):
+    """Evaluates a constant expression from token `at`; returns its value and its end.
+
+    Args:
+        level: Lowest precedence of operators to include, an index of `_PRECEDENCE`.
+    """
+    if level < len(_PRECEDENCE):
         value, at = _evaluate(expr, at, level + 1)
-        while at < len(expr) and expr[at] in _LEVELS[level]:
-            compute = _LEVELS[level][expr[at]]
+        while at < len(expr) and expr[at] in _PRECEDENCE[level]:
+            compute = _PRECEDENCE[level][expr[at]]
             right, at = _evaluate(expr, at + 1, level + 1)
             value = int(compute(value, right))
         return value, at
@@ -215,7 +244,11 @@ def _evaluate(expr: Sequence[str], at: int, level: int) -> tuple[int, int]:
 def _expand(
     text: Sequence[str], macros: Mapping[str, Macro], hidden: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Tokens with macros replaced; one within its own replacement stays."""
+    """Returns tokens with macros expanded.
+
+    Args:
+        hidden: Macros being expanded, which are not expanded again within their replacement.
+    """
     out: list[str] = []
     at = 0
     while at < len(text):
@@ -227,49 +260,58 @@ def _expand(
             continue
         body: Sequence[str] = macro.body
         if macro.params is not None:
-            given, at = _arguments(text, at + 1)
-            if len(given) != len(macro.params):
-                raise ValueError(f"{token} takes {len(macro.params)} arguments, not {len(given)}")
-            body = _substitute(body, dict(zip(macro.params, given, strict=True)), macros, hidden)
+            args, at = _arguments(text, at + 1)
+            if len(args) != len(macro.params):
+                raise ValueError(f"{token} takes {len(macro.params)} arguments, not {len(args)}")
+            body = _substitute(body, dict(zip(macro.params, args, strict=True)), macros, hidden)
         out += _expand(_pasted(body), macros, hidden | {token})
     return out
 
 
 def _arguments(text: Sequence[str], at: int) -> tuple[list[Tokens], int]:
-    """The arguments behind an opening parenthesis, and where what follows them begins."""
-    found: list[list[str]] = [[]]
+    """Returns the macro arguments that start at `at`, and the index after the closing parenthesis.
+
+    Args:
+        at: Index of the token after the opening parenthesis.
+    """
+    args: list[list[str]] = [[]]
     depth = 1
     while True:
         token = text[at]
         at += 1
         depth += (token == "(") - (token == ")")
         if not depth:
-            return [tuple(a) for a in found], at
+            return [tuple(a) for a in args], at
         if token == "," and depth == 1:
-            found.append([])
+            args.append([])
         else:
-            found[-1].append(token)
+            args[-1].append(token)
 
 
 def _substitute(
     body: Sequence[str],
-    given: Mapping[str, Tokens],
+    args: Mapping[str, Tokens],
     macros: Mapping[str, Macro],
     hidden: frozenset[str],
 ) -> list[str]:
-    """The body with arguments for parameters: as they stand beside ##, else expanded."""
+    """Returns a macro body with its parameters replaced: verbatim beside ##, else expanded.
+
+    Args:
+        args: Argument tokens by parameter name.
+    """
     out: list[str] = []
     for at, token in enumerate(body):
-        if token not in given:
+        if token not in args:
             out.append(token)
         elif "##" in (*body[max(at - 1, 0) : at], *body[at + 1 : at + 2]):
-            out += given[token]
+            out += args[token]
         else:
-            out += _expand(given[token], macros, hidden)
+            out += _expand(args[token], macros, hidden)
     return out
 
 
 def _pasted(body: Sequence[str]) -> tuple[str, ...]:
+    """Returns tokens with each `a ## b` joined to one token."""
     out: list[str] = []
     rest = iter(body)
     for token in rest:

@@ -1,4 +1,4 @@
-"""Convolution on GPUs: a product of weights, and of windows that its kernel reads from images."""
+"""Convolution on GPUs as an implicit GEMM: the kernel reads windows directly from the images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# As of gemm_gpu; powers of two. T_SIDE: of a work-group, small for simulators.
+# Tunables as of gemm_gpu; powers of two. T_SIDE: work-items along each side of a work-group; tests
+# on simulators use fewer.
 CONV = tuned(
     "conv_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16)},
@@ -36,33 +37,40 @@ CONV = tuned(
     T_TK=16,
     T_SIDE=SIDE,
 )
-# S_WINDOW of the kernel.
+# Values of the macro S_WINDOW. IN_PLACE: a window is one element (1 x 1 convolution). BY_TAP: K is
+# [tap][channel]. BY_CHANNEL: K is [channel][tap].
 IN_PLACE, BY_TAP, BY_CHANNEL = range(3)
-# Slices by taps are taken that are up to so many percent of those by channels: a work-item spends
-# less on finding an element.
+# BY_TAP is used if it needs at most this percentage of the slices of BY_CHANNEL: its work-items
+# spend less time on computing addresses.
 _BY_TAP_PERCENT = 125
-_LEAST = 2  # of a work-item, along the longer side
-_PLACE_BYTES = 2 * 16  # of a place of K, in local memory
-# Slices from which on a product may have parts of K; how many; and a factor beyond all of them.
-_DEEP_SLICES = 16
-_PARTS = (1, 2, 3, 4, 6, 8, 12, 16)
-_BASE = 32
-# Cycles of a work-item: in which the elements of a slice come from a cache, and in which it reads
-# or writes an element of memory. To start and to end takes the time of some slices.
+# Minimum number of rows or columns per work-item, along the longer side of a tile.
+_MIN_TILE_SIDE = 2
+# Bytes of local memory per index of K in a slice, for its position in the window.
+_K_INDEX_BYTES = 2 * 16
+# Minimum number of slices of K for split-K.
+_MIN_SPLIT_SLICES = 16
+# Numbers of K splits to choose from.
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+# Radix by which `best_split` encodes a tile and a number of splits in one integer; above _SPLITS.
+_SPLIT_RADIX = 32
+# Estimated cycles of a work-item: latency until a slice arrives from a cache; time to read or write
+# one element of memory.
 _WAIT = 300
 _MOVING = 180
+# Start and end of a work-group, in units of the time of a slice.
 _ENDS = 2
 
 
 @dataclass(frozen=True)
 class ImageWindows:
-    """What a convolution reads.
+    """Windows of a convolution's images, the implicit B of its GEMM.
 
     Attributes:
-        channels: Of a group.
-        taps: Elements of a window in a channel.
-        plane: Elements of a channel of an image.
-        geometry: The kernel's arguments; none where each window is the element at its place.
+        channels: Input channels per group.
+        taps: Elements of a window per channel.
+        plane: Elements per channel of an image.
+        geometry: Window arguments of the kernel (sizes, strides, dilations, padding); empty if each
+            window is a single element of the image, at the position of the output element.
     """
 
     channels: int
@@ -71,27 +79,28 @@ class ImageWindows:
     geometry: Mapping[str, int]
 
     def order(self, depth: int) -> int:
-        """S_WINDOW of the kernel, for slices of some depth."""
+        """Returns the order of K (S_WINDOW of the kernel) for slices of `depth` elements of K."""
         if not self.geometry or not self.channels * self.taps:
             return IN_PLACE
         by_tap, by_channel = self.slices(BY_TAP, depth), self.slices(BY_CHANNEL, depth)
         return BY_TAP if 100 * by_tap <= _BY_TAP_PERCENT * by_channel else BY_CHANNEL
 
     def slices(self, order: int, depth: int) -> int:
-        """How many slices K has."""
+        """Returns the number of slices of K, each at most `depth` deep, in an order of K."""
         if order == BY_TAP:
             return self.taps * ceil_div(self.channels, depth)
         return ceil_div(self.taps * self.channels, depth)
 
 
 def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> list[Launch]:
-    """The launches of a convolution, without its columns in memory.
+    """Returns the launches of a convolution as an implicit GEMM, without im2col buffers.
 
-    The kernels that are not taken are launched without work-groups: sizes change from call to call,
-    and none may compile a kernel.
+    All kernels are launched at every shape, the ones not chosen without work-groups: sizes vary
+    from call to call, and a new size must not compile a kernel.
 
     Args:
-        product: By images and groups, of weights `[O, C / group, window …]` and images.
+        product: The GEMM, batched by images and groups: A are the weights
+            `[O, C / group, window …]`, B the images.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or the device has too little
@@ -108,54 +117,60 @@ def emit_windows(product: GemmProblem, windows: ImageWindows, ctx: Lowering) -> 
     columns = images * product.n
     moved = product.batches * (windows.channels * windows.plane + product.m * product.n)
     moved += groups * product.m * product.k
-    chosen = best_split(
+    encoded = best_split(
         product.m, columns, groups, sliced.count, depth, moved, units, *next(iter(tiles))
     )
-    taken, parts = divmod(chosen, _BASE)
+    chosen, splits = divmod(encoded, _SPLIT_RADIX)
     launches, weights = sliced.weights(product, ctx)
     product = replace(product, a=replace(product.a, buffer=weights))
-    launches += sliced.launches(product, tiles, 1, taken if parts == 1 else None)
-    # Which is no matter of sizes that change.
-    if sliced.count >= _DEEP_SLICES:
-        sums = ctx.scratch(parts * product.batches * product.m * product.n if parts > 1 else 1)
-        share = replace(product, y=sums, epilogue=Epilogue())
-        launches += sliced.launches(share, tiles, parts, None if parts == 1 else taken)
-        launches.append(join_launch(product, sums, parts))
+    launches += sliced.launches(product, tiles, 1, chosen if splits == 1 else None)
+    # The number of slices does not depend on sizes that vary from call to call.
+    if sliced.count >= _MIN_SPLIT_SLICES:
+        sums = ctx.scratch(splits * product.batches * product.m * product.n if splits > 1 else 1)
+        partial = replace(product, y=sums, epilogue=Epilogue())
+        launches += sliced.launches(partial, tiles, splits, None if splits == 1 else chosen)
+        launches.append(join_launch(product, sums, splits))
     return launches
 
 
 def _fitting_tiles(
     m: int, tunables: Mapping[str, int], ctx: Lowering
 ) -> dict[tuple[int, int], dict[str, Define]]:
-    """The tiles whose slices fit local memory, with their macros; the largest first.
+    """Returns the macros of each tile whose slices fit local memory, the largest first.
+
+    Returns:
+        Macros by (rows, columns) per work-item.
 
     Raises:
-        UnsupportedError: Not even the smallest one does.
+        UnsupportedError: The smallest tile does not fit.
     """
     depth = tunables["T_TK"]
-    needs = {
-        tile: Requires(local_mem_bytes=tile_bytes(tile, depth) + _PLACE_BYTES * depth)
+    requirements = {
+        tile: Requires(local_mem_bytes=tile_bytes(tile, depth) + _K_INDEX_BYTES * depth)
         for tile in conv_tiles(m, tunables["T_RM"], tunables["T_RN"])
     }
-    ctx.require(list(needs.values())[-1])
-    fitting = (tile for tile, need in needs.items() if need.missing(ctx.caps) is None)
+    ctx.require(list(requirements.values())[-1])
+    fitting = (tile for tile, need in requirements.items() if need.missing(ctx.caps) is None)
     return {tile: tile_defines(tile, depth, ctx.caps) for tile in fitting}
 
 
 def conv_tiles(m: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of a work-item of each tile, for products of m rows: the largest first.
+    """Returns (rows, columns) per work-item of each tile for products of `m` rows, largest first.
 
-    No tile has twice the rows that there are, or more. The next one has half of its longer side, or
-    of both.
+    Rows of the first tile are halved while the tile has at least twice `m` rows. Each further tile
+    halves the longer side, or both if they are equal.
+
+    Args:
+        rows, columns: Rows and columns per work-item of the largest tile.
     """
     while rows > 1 and m <= SIDE * rows // 2:
         rows //= 2
-    found = [(rows, columns)]
-    while max(found[-1]) >= 2 * _LEAST:
-        rows, columns = found[-1]
+    tiles = [(rows, columns)]
+    while max(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
+        rows, columns = tiles[-1]
         longer = max(rows, columns)
-        found.append((rows // (1 + (rows == longer)), columns // (1 + (columns == longer))))
-    return tuple(found)
+        tiles.append((rows // (1 + (rows == longer)), columns // (1 + (columns == longer))))
+    return tuple(tiles)
 
 
 @pure
@@ -170,42 +185,52 @@ def best_split(
     rows: int,
     columns: int,
 ) -> int:
-    """Which tile takes the least time, and in how many parts of K: _BASE * tile + parts.
+    """Returns the fastest tile and number of K splits, encoded as _SPLIT_RADIX * tile + splits.
 
-    Large tiles read less; small ones, and parts, leave no unit idle, and read at more places.
+    Large tiles read less memory; small tiles, and splits, leave no compute unit idle and read from
+    more addresses at a time.
 
     Args:
-        slices: Of K, each `depth` deep.
+        m, n: Rows and columns of the GEMM, all images together.
+        groups: Groups of the convolution.
+        slices: Number of slices of K, each `depth` deep.
         moved: Elements of memory that are read or written.
-        rows, columns: Of a work-item of the largest tile.
+        units: Compute units of the device.
+        rows, columns: Rows and columns per work-item of the largest tile.
+
+    Returns:
+        The tile is an index of `conv_tiles`.
     """
-    found = list(enumerate(conv_tiles(m, rows, columns)))
-    joins = _PARTS if slices >= _DEEP_SLICES else _PARTS[:1]
+    tiles = list(enumerate(conv_tiles(m, rows, columns)))
+    split_choices = _SPLITS if slices >= _MIN_SPLIT_SLICES else _SPLITS[:1]
 
     def time(choice: tuple[int, tuple[int, int], int]) -> float:
-        _, (r, c), parts = choice
-        work = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups * parts
-        # Of a unit: its groups share it, and fill the time in which one waits.
-        share = ceil_div(work, units) * depth * tile_cycles(r, c)
-        computing = (ceil_div(slices, parts) + _ENDS) * max(share, _WAIT)
-        sums = parts * m * n * groups if parts > 1 else 0
-        moving = _MOVING * (moved + sums) / (work * SIDE**2)
+        _, (r, c), splits = choice
+        work_groups = ceil_div(m, SIDE * r) * ceil_div(n, SIDE * c) * groups * splits
+        # Cycles of a compute unit per slice: while one of its work-groups waits, others compute.
+        slice_cycles = ceil_div(work_groups, units) * depth * tile_cycles(r, c)
+        computing = (ceil_div(slices, splits) + _ENDS) * max(slice_cycles, _WAIT)
+        sums = splits * m * n * groups if splits > 1 else 0
+        moving = _MOVING * (moved + sums) / (work_groups * SIDE**2)
         return max(computing, moving) + (JOIN_CYCLES + sums / (2 * units) if sums else 0)
 
-    tile, _, parts = min(((i, t, p) for i, t in found for p in joins), key=time)
-    each = max(ceil_div(slices, parts), 1)
-    return _BASE * tile + max(ceil_div(slices, each), 1)  # none is without a slice
+    tile, _, splits = min(((i, t, s) for i, t in tiles for s in split_choices), key=time)
+    slices_per_split = max(ceil_div(slices, splits), 1)
+    # Without splits that would have no slice.
+    return _SPLIT_RADIX * tile + max(ceil_div(slices, slices_per_split), 1)
 
 
 @dataclass(frozen=True)
 class _Sliced:
-    """How the kernel goes through K.
+    """K of a convolution's GEMM, divided into slices that fit local memory.
 
     Attributes:
-        order: S_WINDOW of the kernel.
-        count: Of slices, of `depth` rows of weights at most.
+        windows: The windows.
+        order: Order of K: IN_PLACE, BY_TAP or BY_CHANNEL.
+        depth: Maximum number of rows of weights per slice.
+        count: Number of slices.
         k: Rows of weights.
-        side: Of a work-group.
+        side: Work-items along each side of a work-group.
     """
 
     windows: ImageWindows
@@ -216,13 +241,16 @@ class _Sliced:
     side: int
 
     def weights(self, product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], BufferArg]:
-        """The weights as `[groups, K, M]`: made once where they are constant, else at each run."""
+        """Returns launches that lay out the weights as `[groups, K, M]`, and their buffer.
+
+        Constant weights are packed once, without launches; others at each run.
+        """
         source, m = product.a.buffer.buffer, product.m
         if not self.k:
             return [], product.a.buffer
         taps = self.windows.taps if self.order == BY_TAP else 1
         if isinstance(source, Value) and source.is_constant and source.has_numbers:
-            # By the host: the kernel that packs rows is for a CPU's panels.
+            # rows=None packs on the host: the device kernel only packs panels for CPUs.
             packed = Panels(self.k, m, m, transposed=True, taps=taps).of(source)
             return [], BufferArg(replace(packed, rows=None))
         shape = (product.batch[1], taps, self.k // taps, m)
@@ -234,10 +262,16 @@ class _Sliced:
         self,
         product: GemmProblem,
         tiles: Mapping[tuple[int, int], Mapping[str, Define]],
-        parts: int,
-        taken: int | None,
+        splits: int,
+        chosen: int | None,
     ) -> Iterator[Launch]:
-        """One for each tile and its macros, of which at most one has work-groups."""
+        """Yields the launch of each tile; only the chosen one has work-groups.
+
+        Args:
+            tiles: Macros of each tile.
+            splits: Number of splits of K.
+            chosen: Index of the tile to compute with; None for none.
+        """
         windows, (images, groups) = self.windows, product.batch
         row = windows.channels if self.order == BY_TAP else self.k
         defines: dict[str, Define] = {
@@ -246,16 +280,16 @@ class _Sliced:
             "S_WHOLE": int(not row % self.depth),
             "T_SIDE": self.side,
         }
-        # An image without elements has windows of padding alone.
+        # Windows of an empty image are all padding, so K has no slices.
         count = self.count if windows.plane else 0
         args: dict[str, Any] = {"y": product.y, "w": product.a.buffer, "x": product.b.buffer}
         args |= {"M": product.m, "P": product.n, "K": self.k, "C": windows.channels}
         args |= {"plane": windows.plane, "images": images, "groups": groups}
-        args |= {"slices": ceil_div(count, parts), "all": count}
+        args |= {"slices": ceil_div(count, splits), "all": count}
         args |= {**(windows.geometry if self.order else {}), **product.epilogue.args}
         for index, ((rows, columns), macros) in enumerate(tiles.items()):
             kernel = KernelSpec.of("conv/conv_gpu.cl", CONV.entry, **defines, **macros)
             across = ceil_div(images * product.n, self.side * columns) * self.side
             down = ceil_div(product.m, self.side * rows) * self.side
-            size = (across, down, groups * parts) if index == taken else (0, 0, 0)
+            size = (across, down, groups * splits) if index == chosen else (0, 0, 0)
             yield launch(kernel, size, (self.side, self.side, 1), product.flops, **args)

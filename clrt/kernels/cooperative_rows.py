@@ -1,4 +1,4 @@
-"""Rows that the work-items of a group share, on GPUs (common/group.clh)."""
+"""Launches of GPU kernels whose work-items cooperate on rows (common/group.clh)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# What a lane has at least of a row; less would wait for the others more than it computes.
-_ELEMENTS = 4
+# Minimum number of row elements per work-item: with fewer, it would mostly wait at barriers.
+_MIN_ELEMENTS = 4
 
 
 def of_groups(entry: str, **others: int) -> TunedKernel:
-    """Declares a kernel that has `GROUP_ROW`, and maybe other tunables."""
+    """Declares a kernel that uses `GROUP_ROW`, with the tunable T_ITEMS.
+
+    Args:
+        entry: Entry point of the kernel.
+        others: Further tunables and their defaults.
+    """
     return tuned(entry, {"T_ITEMS": (64, 128, 256)}, T_ITEMS=128, **others)
 
 
 @pure
 def lanes_of(n: int, items: int) -> int:
-    """How many work-items have a row of n elements: a power of two, at most `items`."""
+    """Returns the number of work-items per row of `n` elements: a power of two, at most `items`."""
     lanes = 1
-    while lanes < items and lanes * _ELEMENTS < n:
+    while lanes < items and lanes * _MIN_ELEMENTS < n:
         lanes *= 2
     return lanes
 
@@ -44,13 +49,20 @@ def launch_rows(
     /,
     **defines: Define,
 ) -> list[Launch]:
-    """The launch of a kernel that has `GROUP_ROW`, for rows of n elements.
+    """Returns the launch of a kernel that uses `GROUP_ROW`.
 
     Args:
-        times: How many times as many work-items a group has, where the device has as large ones.
+        kernel: The kernel, with the tunable T_ITEMS.
+        source: File of the kernel under kernels_cl.
+        rows: Number of rows.
+        n: Elements per row.
+        flops: Floating-point operations of the launch.
+        args: Kernel arguments except `rows`, `n` and `lanes`.
+        times: Factor on T_ITEMS, applied if the device allows work-groups of that size.
+        defines: Further macros.
 
     Raises:
-        UnsupportedError: The device has no work-groups as large.
+        UnsupportedError: The device does not support work-groups of T_ITEMS, or is a CPU.
     """
     tunables = ctx.tunables(kernel)
     if tunables["T_ITEMS"] * times <= ctx.caps.max_work_group_size:

@@ -1,4 +1,4 @@
-"""What a kernel variant costs: the seconds predicted of its work at a device's rates."""
+"""Cost model of kernel variants: predicts seconds from FLOPs, bytes and launches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from clrt.ir.symbolic_trace import untraced
 
 @dataclass(frozen=True)
 class WorkEstimate:
-    """What a variant does for a node, padding and copies of its own included.
+    """Work of a variant on one node, including padding and copies.
 
     Attributes:
         flops: Floating-point operations.
         nbytes: Bytes read and written.
+        launches: Number of kernel launches.
     """
 
     flops: int
@@ -26,25 +27,30 @@ class WorkEstimate:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """The shares of a device's rates that the kernels of a variant reach."""
+    """Fractions of a device's peak rates that the kernels of a variant reach.
+
+    Attributes:
+        compute: Fraction of the rate of floating-point operations.
+        memory: Fraction of the memory bandwidth.
+    """
 
     compute: float = 0.8
     memory: float = 0.5
 
 
 FAST = Efficiency()
-PLAIN = Efficiency(0.1, 0.1)  # one work-item per element, nothing kept in registers
+PLAIN = Efficiency(0.1, 0.1)  # kernels with one work-item per element and no register blocking
 
 
 def work_of(node: Node) -> WorkEstimate:
-    """What every variant does at least: the op's own operations, each operand moved once."""
+    """Returns the minimum work of any variant: the op's FLOPs, each operand moved once."""
     values = {v: None for v in (*node.inputs, *node.outputs) if v is not None}
     flops = node.op.flops(node.input_types, [v.type for v in node.outputs])
     return WorkEstimate(flops, sum(v.nbytes for v in values))
 
 
 def seconds(work: WorkEstimate, speed: Efficiency, caps: DeviceCaps) -> float:
-    """The time predicted: computing and moving overlap, starting does not."""
+    """Returns the predicted seconds: compute and memory time overlap, launch overhead is added."""
     rates = rates_of(caps)
     computing = untraced(work.flops) / (rates.flops * speed.compute)
     moving = untraced(work.nbytes) / (rates.nbytes * speed.memory)

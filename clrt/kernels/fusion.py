@@ -1,4 +1,4 @@
-"""Launch fusion: rules by which nodes that read each other share their launches."""
+"""Launch fusion: rules that compute several dependent nodes (a region) in shared launches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from clrt.kernels.variant import Lowering
 
 
 class ProducerMap(dict[Value, Node]):
-    """The node that makes a value, of the nodes that a plan launches kernels for.
+    """Maps each value to the kernel-launching node that produces it.
+
+    Args:
+        graph: The graph.
+        nodes: The nodes that a plan launches kernels for.
 
     Attributes:
-        readers: The nodes of the graph, views among them, that read each value, as often as they
-            do; None for an output of the graph.
+        readers: All nodes of the graph, including views, that read each value, once per use; None
+            stands for a graph output.
     """
 
     def __init__(self, graph: Graph, nodes: Iterable[Node]) -> None:
@@ -31,17 +35,17 @@ class ProducerMap(dict[Value, Node]):
             self.readers[value].append(None)
 
     def is_only_read_by(self, nodes: Collection[Node], value: Value) -> bool:
-        """Whether only these nodes read a value."""
+        """Returns whether only `nodes` read `value`, and it is no graph output."""
         return all(reader in nodes for reader in self.readers[value])
 
 
 @dataclass(frozen=True)
 class FusionMatch:
-    """Nodes that a rule makes a region of.
+    """Nodes that a rule fuses into a region.
 
     Attributes:
-        nodes: Each behind those that it reads; the last is the one that was matched.
-        payload: What the rule tells its `emit`.
+        nodes: The nodes in topological order; the last one is the matched node.
+        payload: Data that the rule's `match` passes to its `emit`.
     """
 
     nodes: tuple[Node, ...]
@@ -50,17 +54,22 @@ class FusionMatch:
 
 @dataclass(frozen=True)
 class FusionMiss:
-    """Why nodes that look like a region of a rule are none."""
+    """A near miss: the nodes resemble a region of a rule but cannot be fused.
+
+    Attributes:
+        reason: Why not, as a clause for `clrt explain`.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True)
 class RegionLaunches:
-    """What a rule makes of a region.
+    """Launches of a region.
 
     Attributes:
-        also: Kernels that the region launches at other shapes only.
+        launches: Launches in order.
+        also: Kernels that the region launches at other shapes only; compiled with the plan.
     """
 
     launches: list[Launch]
@@ -69,16 +78,17 @@ class RegionLaunches:
 
 @dataclass(frozen=True)
 class LaunchFusionRule:
-    """A rule; it lives beside the kernels that it launches.
+    """A rule that fuses the launches of several nodes.
 
     Attributes:
-        size: How many nodes it takes. Of the rules that match a node, the one of most nodes holds.
-        match: What the rule finds where `node` is the last of the region, seen over use-def edges;
-            None where the node is not its business. An UnsupportedError is a miss, too. Whether it
-            matches depends on no size that changes from call to call.
-        emit: The launches. They and `also` have the same kernels at all shapes, or a new shape
-            would compile some. Whatever a node reads has been read once the first launch ends that
-            names its output.
+        name: Unique name, shown by `clrt explain`.
+        size: Number of nodes of a region. If several rules match a node, the largest one is used.
+        match: Tries to match a region whose last node is `node`, along use-def edges. Returns None
+            if the rule does not apply to such nodes; a raised UnsupportedError counts as a miss.
+            The result must not depend on sizes that vary from call to call.
+        emit: Returns the launches. Kernels of the launches plus `also` must be the same at all
+            shapes, or a new shape would compile some. All reads of a node's inputs must be complete
+            when the first launch ends that accesses the node's output.
     """
 
     name: str
@@ -91,12 +101,12 @@ _RULES: dict[str, LaunchFusionRule] = {}
 
 
 def register_fusion(rule: LaunchFusionRule) -> LaunchFusionRule:
-    """Makes a rule known to planning."""
+    """Registers a rule for planning; returns it."""
     assert rule.name not in _RULES
     _RULES[rule.name] = rule
     return rule
 
 
 def launch_fusions() -> list[LaunchFusionRule]:
-    """All rules, those of most nodes first."""
+    """Returns all registered rules, those with the most nodes first."""
     return sorted(_RULES.values(), key=lambda r: (-r.size, r.name))

@@ -1,4 +1,8 @@
-"""Products that the kernels of several nodes share, around gemm_cpu: split over k, or projected."""
+"""CPU kernels that compute two dependent GEMMs in one launch, around gemm_cpu.
+
+The second GEMM is split over K (`ChainedGemm`), or the first one is computed by the work-groups of
+its consumer (`InlineProjection`).
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from clrt.util.math import ceil_div
 
 @dataclass(frozen=True)
 class SplitK:
-    """How a product is shared out among the work-groups that make its A.
+    """Split-K of a GEMM over the work-groups that compute its A.
 
     Attributes:
-        parts: As many as these work-groups.
-        args: What NEXT_INPUTS declares.
-        add_up: The launch after theirs.
+        parts: Number of splits, equal to the number of these work-groups.
+        args: Arguments of the macro NEXT_INPUTS, for the kernel that computes A.
+        add_up: The later launch that sums the splits' partial products.
     """
 
     parts: int
@@ -33,11 +37,15 @@ class SplitK:
 
 @dataclass(frozen=True)
 class ChainedGemm:
-    """A product of what another kernel makes, and the normalisation of its rows.
+    """A GEMM whose A another kernel computes, and the normalization of the GEMM's rows.
 
-    It is split over k: where rows are few, each work-group of that kernel goes on with the columns
-    of A that it has made (common/next_product.clh), and a second launch adds up these parts. So two
-    launches do the work of three, and A stays in a core's cache.
+    If A has few rows, each work-group of the other kernel multiplies the columns of A that it has
+    computed by their rows of B (common/next_product.clh): split-K. A second launch sums the partial
+    products. So two launches do the work of three, and A stays in a core's cache.
+
+    Attributes:
+        kernel: The GEMM by launches of its own.
+        norm: Normalization of the GEMM's rows.
     """
 
     kernel: GemmKernel
@@ -45,26 +53,26 @@ class ChainedGemm:
 
     @classmethod
     def of(cls, product: GemmProblem, norm: RowNorm, ctx: Lowering) -> ChainedGemm:
-        """The product, whatever the shapes of a call.
+        """Returns the chained GEMM; whether that succeeds is the same at all shapes of a model.
 
         Raises:
-            UnsupportedError: It cannot be split.
+            UnsupportedError: The GEMM needs more than one launch, such as a copy of A.
         """
         return cls(GemmKernel.alone(product, ctx, norm.defines), norm)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Those of the product where it is not split."""
+        """Returns the launches of the GEMM and the normalization without split-K."""
         return [] if self.kernel.product.is_empty else self.kernel.with_norm(ctx, self.norm)
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of common/next_product.clh, for the kernel that makes A."""
+        """Macros of common/next_product.clh, for the kernel that computes A."""
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
         return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
 
     @property
     def lanes(self) -> int:
-        """Of a vector."""
+        """Elements per vector (T_VW)."""
         return self.kernel.tunables["T_VW"]
 
     @property
@@ -72,10 +80,10 @@ class ChainedGemm:
         return self.kernel.product.flops
 
     def check_tiles(self, product: GemmProblem, ctx: Lowering) -> None:
-        """Checks that one kernel can make both products.
+        """Checks that one kernel can compute `product` and this GEMM: same tile, same layout of B.
 
         Raises:
-            UnsupportedError: It cannot.
+            UnsupportedError: Tiles or layouts differ.
         """
         kernel = self.kernel
         if select_tile(CPU, product, ctx) != kernel.tunables:
@@ -85,67 +93,77 @@ class ChainedGemm:
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """What NEXT_INPUTS declares where the product is left to launches of its own."""
-        idle = unread_arg(self.kernel.product.a.buffer.buffer)
-        return {"parts": idle, "next_b": idle, "next_n": 0, "span": 1}
+        """Arguments of NEXT_INPUTS that disable the chained GEMM, which has its own launches."""
+        unread = unread_arg(self.kernel.product.a.buffer.buffer)
+        return {"parts": unread, "next_b": unread, "next_n": 0, "span": 1}
 
     def span(self, pieces: int, ctx: Lowering) -> int:
-        """How many of the pieces of A a work-group makes."""
+        """Returns the number of chunks of A's columns that each work-group computes."""
         return ceil_div(pieces, ctx.caps.compute_units)
 
     def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
-        """A part for each core, since all are written and read again; None where it does not pay.
+        """Returns a split-K with at most one split per core; None if it does not pay.
+
+        More splits would write and read more partial products.
 
         Args:
-            pieces: Into which the kernel that makes A can divide its columns.
+            pieces: Number of chunks (panels, heads) into which the kernel that computes A can
+                divide its columns.
         """
         kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
-        few = kernel.blocks <= min(
+        has_few_rows = kernel.blocks <= min(
             kernel.shares.split * units, kernel.longest
         )  # a work-group has all of them
-        if product.batches > 1 or not few or pieces < units:
+        if product.batches > 1 or not has_few_rows or pieces < units:
             return None
         span = self.span(pieces, ctx)
-        parts, wide = ceil_div(pieces, span), kernel.panels * panel_width(kernel.tunables)
-        sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        view = MatrixOperand(sums, (0, 0, wide, 1))
-        adding = replace(kernel.with_a(view, parts), b=unread_arg(sums.buffer))
+        splits, columns = ceil_div(pieces, span), kernel.panels * panel_width(kernel.tunables)
+        sums = BufferArg(ctx.scratch(splits * product.m * columns))
+        view = MatrixOperand(sums, (0, 0, columns, 1))
+        summing = replace(kernel.with_a(view, splits), b=unread_arg(sums.buffer))
         args = {"parts": sums, "next_b": kernel.b, "next_n": product.n, "span": span}
-        return SplitK(parts, args, adding.by_rows(ctx.caps, self.norm))
+        return SplitK(splits, args, summing.by_rows(ctx.caps, self.norm))
 
 
 @dataclass(frozen=True)
 class InlineProjection:
-    """A product of which each work-group of the kernel that reads it can make its own columns.
+    """A GEMM of which each work-group of the consuming kernel computes the columns it reads.
 
-    That kernel goes on with a product of what it makes: three nodes are one launch.
+    The consumer continues with a chained GEMM, so one launch computes three nodes.
+
+    Attributes:
+        kernel: The GEMM by a launch of its own.
     """
 
     kernel: GemmKernel
 
     @classmethod
     def of(cls, product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> InlineProjection:
-        """The projection, whatever the shapes of a call.
+        """Returns the projection; whether that succeeds is the same at all shapes of a model.
+
+        Args:
+            product: The GEMM.
+            after: The chained GEMM of the consuming kernel.
 
         Raises:
-            UnsupportedError: It cannot be made so.
+            UnsupportedError: The GEMM needs a copy of A or B first, or other tiles than `after`.
         """
         kernel = GemmKernel.alone(product, ctx, {})
         after.check_tiles(product, ctx)
         return cls(kernel)
 
     def launches(self, ctx: Lowering) -> list[Launch]:
-        """Those of the product where it has some of its own."""
+        """Returns the launches of the GEMM when it is not computed inline."""
         return [] if self.kernel.product.is_empty else [self.kernel.by_tiles(ctx)]
 
     @property
     def spec(self) -> KernelSpec:
-        """The kernel of its own launch."""
+        """Kernel of the GEMM's own launch."""
         return self.kernel.spec
 
     @property
     def panel(self) -> int:
-        """Columns that are made at once."""
+        """Columns per panel: the unit of inline computation."""
         return panel_width(self.kernel.tunables)
 
     @property
@@ -154,25 +172,31 @@ class InlineProjection:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of PROJECT (fused_attention.cl)."""
-        whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
-        return {"PROJECT": 1, "S_N_WHOLE": whole, **self.kernel.product.epilogue.defines}
+        """Macros of the consuming kernel for the inline GEMM (PROJECT, fused_attention.cl)."""
+        n_whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
+        return {"PROJECT": 1, "S_N_WHOLE": n_whole, **self.kernel.product.epilogue.defines}
 
     @property
     def args(self) -> dict[str, Any]:
-        """What PROJECT_INPUTS declares."""
+        """Arguments of the macro PROJECT_INPUTS."""
         product = self.kernel.product
         tensors = {"projected": product.result, "x": product.a.buffer, "project_b": self.kernel.b}
         return {**tensors, "depth": product.k, **product.epilogue.args}
 
     @property
     def disabled_args(self) -> dict[str, Any]:
-        """The same where the product has a launch of its own."""
+        """Arguments of PROJECT_INPUTS that disable the inline GEMM."""
         return {**placeholder_args(self.args, self.kernel.product.y), "depth": 0}
 
 
 def emit_before(product: GemmProblem, after: ChainedGemm, ctx: Lowering) -> list[Launch]:
-    """A product and the one that reads it: split over k where that pays, else one after the other.
+    """Returns launches of a GEMM and of the GEMM that reads it.
+
+    The second one uses split-K if that pays, else launches of its own.
+
+    Args:
+        product: The first GEMM; its result is A of `after`.
+        after: The second GEMM.
 
     Raises:
         UnsupportedError: As `emit_cpu`.

@@ -1,4 +1,4 @@
-"""Matrix products by the kernel gemm_cpu, and the normalisation of their rows."""
+"""CPU GEMM by the kernel gemm_cpu, with an optional normalization of the result's rows."""
 
 from __future__ import annotations
 
@@ -48,19 +48,21 @@ CPU = tuned(
     T_MC=32,
     T_KU=2,
     T_KC=768,
-    T_UP=4,  # panels that are split for the matrix unit at once; 0: it is not used
+    T_UP=4,  # panels of B that are split into terms at a time; 0 disables the split-float paths
 )
 
 
 @dataclass(frozen=True)
 class GemmPartitionThresholds(Thresholds):
-    """How a product is shared out among the cores.
+    """Parameters of the partition of a GEMM over CPU cores. A block is T_MR rows.
 
     Attributes:
-        stripe: Blocks of rows to a work-group, at most.
-        start_percent: Of a tile of K = 384: the time that it takes to start a work-group.
-        spared_percent: Of the time that a shorter last stripe takes less: cores wait for others.
-        split: Blocks of rows for each core, at most, where a product is split over k.
+        stripe: Maximum number of row blocks per work-group.
+        start_percent: Time to start a work-group, as a percentage of the time of one tile with
+            K = 384.
+        spared_percent: Percentage of the time saved by a shorter last stripe that counts, since
+            its core then waits for the others.
+        split: Maximum number of row blocks per core of a GEMM that is split over K.
     """
 
     stripe: int
@@ -71,19 +73,28 @@ class GemmPartitionThresholds(Thresholds):
     group: ClassVar = "gemm_shares"
 
     def height(self, blocks: int, panels: int, most: int, caps: DeviceCaps) -> int:
-        """Blocks of rows to a work-group, at least half of `most`: all cores end together."""
+        """Returns the number of row blocks per work-group for which all cores end together.
+
+        Args:
+            blocks: Row blocks of the result.
+            panels: Panels of B times batches.
+            most: Maximum number of row blocks per work-group; the result is at least half of it.
+        """
         costs = self.start_percent, self.spared_percent
         return _height(blocks, panels, most, caps.compute_units, *costs)
 
 
 def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
-    """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant.
+    """Returns the launches of a register-blocked GEMM, one work-item per work-group.
+
+    B is packed in panels: at load if it is constant, else by a launch.
 
     Args:
-        norm: Of the rows of y, which is one matrix.
+        norm: Normalization of the rows of y; then y must be a single matrix.
 
     Raises:
-        UnsupportedError: The epilogue needs other types than float32, or walks too many axes.
+        UnsupportedError: The epilogue needs other types than float32, or has more than two batch
+            axes.
     """
     if product.is_empty:
         return []
@@ -92,21 +103,31 @@ def emit_cpu(product: GemmProblem, ctx: Lowering, norm: RowNorm | None = None) -
     return [*kernel.setup, *launches]
 
 
-def placeholder_args(args: Mapping[str, Any], worked_on: Buffer) -> dict[str, Any]:
-    """Arguments that a launch does not look at: a buffer that it works on in place of tensors."""
-    numbers, other = (int, float), unread_arg(worked_on)
-    return {name: a if isinstance(a, numbers) else other for name, a in args.items()}
+def placeholder_args(args: Mapping[str, Any], accessed: Buffer) -> dict[str, Any]:
+    """Returns arguments that a launch never reads: tensors are replaced by a placeholder.
+
+    Args:
+        args: The arguments by name; numbers are kept.
+        accessed: A buffer that the launch accesses anyway, used as the placeholder.
+    """
+    numbers, placeholder = (int, float), unread_arg(accessed)
+    return {name: a if isinstance(a, numbers) else placeholder for name, a in args.items()}
 
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """gemm_cpu for a product, whose A are whole rows.
+    """The kernel gemm_cpu for one GEMM, with contiguous rows of A and B in panels.
 
     Attributes:
+        spec: The kernel.
+        tunables: Tunables of the kernel.
+        product: The GEMM.
         b: B in panels.
-        b_strides: By batch axis.
+        b_strides: Strides of B's two batch axes, in elements.
         setup: Launches that copy A or pack B.
-        unit: By what many rows go.
+        shares: Parameters of the partition over cores.
+        unit: Thresholds of the split-float path that computes large products, by AMX or int16
+            dots; None if the device has neither.
     """
 
     spec: KernelSpec
@@ -120,7 +141,7 @@ class GemmKernel:
 
     @classmethod
     def of(cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
-        """The kernel with further macros.
+        """Returns the kernel, with `defines` as further macros.
 
         Raises:
             UnsupportedError: As `emit_cpu`.
@@ -151,10 +172,10 @@ class GemmKernel:
     def alone(
         cls, product: GemmProblem, ctx: Lowering, defines: Mapping[str, Define]
     ) -> GemmKernel:
-        """The kernel if one launch is all that it takes, whatever the shapes of a call.
+        """Returns the kernel if the GEMM needs only one launch, at all shapes of a model.
 
         Raises:
-            UnsupportedError: It takes more, or as `emit_cpu`.
+            UnsupportedError: B is computed, A or B must be copied first, or as `emit_cpu`.
         """
         b = product.b.buffer.buffer
         if not (isinstance(b, Value) and b.is_constant):
@@ -168,28 +189,34 @@ class GemmKernel:
 
     @property
     def blocks(self) -> int:
-        """Of rows, in a matrix."""
+        """Number of blocks of T_MR rows per matrix of the result."""
         return ceil_div(self.product.m, self.tunables["T_MR"])
 
     @property
     def panels(self) -> int:
-        """Of columns."""
+        """Number of panels of B."""
         return ceil_div(self.product.n, panel_width(self.tunables))
 
     def has_few_rows(self, caps: DeviceCaps) -> bool:
-        """Whether there are too few for each core to have some of its own."""
+        """Returns whether there are fewer than two row blocks per core, or several matrices."""
         return self.product.batches > 1 or self.blocks < 2 * caps.compute_units
 
     def with_a(self, a: MatrixOperand, k: int) -> GemmKernel:
-        """The kernel with another A, of which k are read."""
+        """Returns the kernel with another A, of `k` columns."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
     def goes_by_unit(self, caps: DeviceCaps) -> bool:
-        """Whether there is a unit, and enough for it to do."""
+        """Returns whether a split-float path (AMX, int16 dots) exists and pays."""
         return self.unit is not None and self.unit.pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
-        """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
+        """Returns the launch of the GEMM: a stripe of rows and a panel of B per work-group.
+
+        If the split-float path pays, the launch uses that.
+
+        Args:
+            more: Arguments of ROW_INPUTS and NEXT_INPUTS.
+        """
         caps = ctx.caps
         if self.unit is not None and self.goes_by_unit(caps):
             work = UnitWork.of(self.product, self.tunables, self.unit, caps)
@@ -202,17 +229,20 @@ class GemmKernel:
         return self.launch(height, groups, self.product.flops, **more)
 
     def with_norm(self, ctx: Lowering, norm: RowNorm) -> list[Launch]:
-        """The product, which is one matrix, and the normalisation of its rows."""
-        # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better.
-        # The matrix unit would split it for each stripe.
+        """Returns launches of the GEMM, a single matrix, and the normalization of its rows.
+
+        One launch with whole rows per work-group if there are enough rows, else two.
+        """
+        # Each stripe of whole rows reads all of B: with few rows, tiles divide the reads better.
+        # The split-float path would split all of B for each stripe.
         if not self.has_few_rows(ctx.caps) and not self.goes_by_unit(ctx.caps):
             return [self.by_rows(ctx.caps, norm, multiplies=True)]
-        idle = placeholder_args(norm.args, self.product.y)
-        multiply = self.by_tiles(ctx, **idle, multiplies=1, normalizes=0)
+        unread = placeholder_args(norm.args, self.product.y)
+        multiply = self.by_tiles(ctx, **unread, multiplies=1, normalizes=0)
         return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
 
     def _without_inputs(self) -> GemmKernel:
-        """The kernel for a launch that only normalises y: it names no input of the product."""
+        """Returns the kernel for a launch that only normalizes y and binds no input of the GEMM."""
         product, y = self.product, self.product.y
         assert isinstance(y, Value)
         operands = tuple(replace(o, value=y) for o in product.epilogue.operands)
@@ -221,22 +251,27 @@ class GemmKernel:
         return replace(self, b=unread_arg(y), product=replace(product, a=a, k=0, epilogue=epilogue))
 
     def by_rows(self, caps: DeviceCaps, norm: RowNorm, multiplies: bool = False) -> Launch:
-        """The normalisation of the product, or else of the sum of k parts in A, or where k is 0 of
-        what y has; whole rows to a work-group.
+        """Returns a launch that normalizes rows, with whole rows per work-group.
+
+        It normalizes the GEMM's result if `multiplies`; else the sum of K partial products, which A
+        holds; else, if K is 0, the contents of y.
         """
         rows, flops = self.product.batches * self.product.m, self.product.flops * multiplies
         blocks = ceil_div(rows, self.tunables["T_MR"])
         height = self.shares.height(blocks, 1, self.longest, caps)
         flops += norm_flops(rows, self.product.n)
         more = {**norm.args, "multiplies": int(multiplies), "normalizes": 1}
-        as_one = replace(self, product=replace(self.product, m=rows))
-        return as_one.launch(height, ceil_div(blocks, height), flops, **more)
+        single_matrix = replace(self, product=replace(self.product, m=rows))
+        return single_matrix.launch(height, ceil_div(blocks, height), flops, **more)
 
     def launch(self, height: int, groups: int, flops: int, **more: Any) -> Launch:
-        """One with `height` blocks of rows to a work-group, or rows by the matrix unit.
+        """Returns a launch of the kernel.
 
         Args:
-            more: What ROW_INPUTS, NEXT_INPUTS and, for the matrix unit, UNIT_INPUTS declare.
+            height: Row blocks per work-group; rows for the split-float path.
+            groups: Number of work-groups.
+            flops: Floating-point operations, for the profile.
+            more: Arguments of ROW_INPUTS, NEXT_INPUTS and, for the split-float path, UNIT_INPUTS.
         """
         product = self.product
         if self.unit is not None and "words" not in more:
@@ -249,30 +284,38 @@ class GemmKernel:
 
     @property
     def longest(self) -> int:
-        """Blocks of rows to a work-group, at most."""
+        """Maximum number of row blocks per work-group."""
         return min(self.shares.stripe, self.tunables["T_MC"])
 
 
 @pure
 def _height(blocks: int, panels: int, most: int, units: int, start: int, spared: int) -> int:
-    def tiles_of_a_core(height: int) -> float:
+    def tiles_per_core(height: int) -> float:
         stripes = ceil_div(blocks, height)
-        lacking = height - blocks / stripes
-        return ceil_div(stripes * panels, units) * (height - spared / 100 * lacking + start / 100)
+        missing = height - blocks / stripes
+        return ceil_div(stripes * panels, units) * (height - spared / 100 * missing + start / 100)
 
     most = min(most, blocks)
-    return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_of_a_core)
+    return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_per_core)
 
 
 def packed_width(product: GemmProblem, ctx: Lowering) -> int:
-    """Columns of a panel of B as `emit_cpu` reads it."""
+    """Returns the number of columns per panel of B, as `emit_cpu` reads it."""
     return panel_width(select_tile(CPU, product, ctx))
 
 
 def pack_b(
     product: GemmProblem, panel: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
-    """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""
+    """Packs B in panels of `panel` columns.
+
+    Returns:
+        Launches that pack B, empty if it is packed at load; the packed buffer; and its strides
+        along the two batch axes, in elements.
+
+    Raises:
+        UnsupportedError: B is computed, or a strided view of a constant, in another dtype than A.
+    """
     s0, s1, s_k, s_n = product.b.strides
     n, k = product.n, product.k
     columns = round_up(n, panel)
@@ -280,11 +323,11 @@ def pack_b(
     if product.b.in_panels:
         return [], source, (s0, s1)
     constant = source.buffer
-    # Packed once where B is the constant as it lies; another view of it is packed at each run.
-    by_rows = (s_n == 1 or n == 1) and (s_k == n or k == 1)
-    as_it_lies = by_rows or ((s_k == 1 or k == 1) and (s_n == k or n == 1))
+    # A contiguous constant, maybe transposed, is packed at load; other views at each run.
+    row_major = (s_n == 1 or n == 1) and (s_k == n or k == 1)
+    is_contiguous = row_major or ((s_k == 1 or k == 1) and (s_n == k or n == 1))
     if (
-        as_it_lies
+        is_contiguous
         and source.offset == 0
         and isinstance(constant, Value)
         and constant.is_constant
@@ -294,16 +337,16 @@ def pack_b(
         scale, size = columns * k, max(n * k, 1)
         return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
     if product.right is not product.dtype:
-        raise UnsupportedError(f"B in {product.right} is no constant as it lies")
-    own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
-    target = BufferArg(ctx.scratch(prod(own) * columns * k, product.dtype))
-    strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
+        raise UnsupportedError(f"B in {product.right} is not a contiguous constant")
+    batch = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
+    target = BufferArg(ctx.scratch(prod(batch) * columns * k, product.dtype))
+    strides = (0 if s0 == 0 else batch[1] * columns * k, 0 if s1 == 0 else columns * k)
     if k == 0:
         return [], target, strides
-    sizes = {"N": n, "K": k, "width": panel, "columns": columns, "d1": own[1]}
-    steps = {"s0": s0, "s1": s1, "s_k": s_k, "s_n": s_n}
-    words = {} if product.dtype is DType.FLOAT32 else {"DATA_T": product.dtype.cl_bits}
-    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=PACKED_ROWS, **words)
-    grid = (columns // panel, ceil_div(k, PACKED_ROWS), prod(own))
-    packing = launch(kernel, grid, (1, 1, 1), y=target, x=source, **sizes, **steps)
+    sizes = {"N": n, "K": k, "width": panel, "columns": columns, "d1": batch[1]}
+    b_strides = {"s0": s0, "s1": s1, "s_k": s_k, "s_n": s_n}
+    data_t = {} if product.dtype is DType.FLOAT32 else {"DATA_T": product.dtype.cl_bits}
+    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=PACKED_ROWS, **data_t)
+    grid = (columns // panel, ceil_div(k, PACKED_ROWS), prod(batch))
+    packing = launch(kernel, grid, (1, 1, 1), y=target, x=source, **sizes, **b_strides)
     return [packing], target, strides

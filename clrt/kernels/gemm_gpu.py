@@ -1,4 +1,4 @@
-"""Matrix products on GPUs: tiles in local memory, of a size by how many the device runs at once."""
+"""GEMM on GPUs: tiles in local memory, whose size is chosen so that all compute units have work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# T_RM, T_RN: of the largest tile; smaller ones are halves of it.
+# T_RM, T_RN: rows and columns per work-item of the largest tile, which smaller tiles halve. T_TK:
+# elements of K per slice in local memory.
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16, 32)},
@@ -28,30 +29,38 @@ GPU = tuned(
     T_TK=16,
 )
 SIDE = 16
+"""Work-items along each side of a work-group."""
 GPU_TILES = replace(requires.GPU, work_group_size=SIDE**2)
 JOIN_CYCLES = 10_000
-"""What `join_launch` takes, as a choice of parts counts it."""
-_PAD = 4  # elements that rows of a slice are apart besides
-_LEAST = 2  # rows and columns of a work-item
-# Work-groups that a core should have, and that it should have of few rows, so that enough of B is
-# on the way; and how much of K a part has at least, or the launch that joins the parts costs more
-# than they save: an NVIDIA H200 takes 7 us for one, in which a work-group of few rows is through so
-# much of K.
+"""Estimated cycles of `join_launch`, in the choice of the number of splits."""
+# Padding of each row of a slice in local memory, in elements, against bank conflicts.
+_PAD = 4
+# Minimum number of rows and columns per work-item.
+_MIN_TILE_SIDE = 2
+# Work-groups per core that split-K aims for, with tiles and with the small-M kernel, which needs
+# more reads of B in flight.
 _GROUPS, _FEW_GROUPS = 2, 4
+# Minimum elements of K per split, with tiles and with the small-M kernel: below it, the launch that
+# sums the splits costs more than they save. It takes 7 us on an NVIDIA H200, in which a work-group
+# of the small-M kernel processes FEW_PART_K elements of K.
 PART_K, FEW_PART_K = 512, 1024
-_PARTS = (16, 12, 8, 6, 4, 3, 2)
-# As many rows as a work-group has slices, which is as many as it takes at once.
+# Numbers of K splits to choose from.
+_SPLITS = (16, 12, 8, 6, 4, 3, 2)
+# The small-M kernel: work-groups of T_LANES x T_SLICES. T_SLICES is also the number of rows of A
+# that a work-group multiplies at a time.
 FEW = tuned("few_rows_gpu", T_LANES=32, T_SLICES=8)
 FEW_ROWS = FEW.defaults["T_SLICES"]
+"""Maximum number of rows of A for the small-M kernel."""
 
 
 @dataclass(frozen=True)
 class TileKernel:
-    """A kernel of products.
+    """A GEMM kernel for one tile size.
 
     Attributes:
-        size: Rows and columns of a work-group.
-        local: Work-items of it.
+        spec: The kernel.
+        size: Rows and columns of the result per work-group.
+        local: Work-group size.
     """
 
     spec: KernelSpec
@@ -60,12 +69,13 @@ class TileKernel:
 
 
 @dataclass(frozen=True)
-class FewRowsWay:
-    """What the kernels for few rows of a product and of its parts have in common.
+class SmallMConfig:
+    """Configuration of the small-M kernel, shared by a GEMM and its splits of K.
 
     Attributes:
-        sub_group: The macro for the size of sub-groups.
-        a_wide, b_wide: See `MatrixOperand.is_wide`.
+        items: Tunables T_LANES and T_SLICES.
+        sub_group: The macro that sets the sub-group size.
+        a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
     """
 
     items: Mapping[str, int]
@@ -74,20 +84,20 @@ class FewRowsWay:
     b_wide: bool
 
     @classmethod
-    def of(cls, ctx: Lowering, a_wide: bool, b_wide: bool) -> FewRowsWay:
-        """With the macros for a device."""
+    def of(cls, ctx: Lowering, a_wide: bool, b_wide: bool) -> SmallMConfig:
+        """Returns the configuration for the device of `ctx`."""
         return cls(ctx.tunables(FEW), sub_group_of(ctx.caps), a_wide, b_wide)
 
     def arguments(self, product: GemmProblem) -> dict[str, Any]:
-        """Those that are not the product's."""
+        """Returns the kernel arguments that differ from `GemmProblem.strided_args`."""
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 
 def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Tiles in local memory, or few rows against all of B; A and B are read in place.
+    """Returns launches of a GEMM by tiles in local memory, or by the small-M kernel.
 
-    The kernels that are not taken are launched without work-groups: sizes change from call to call,
-    and none may compile a kernel.
+    A and B are read in place. All kernels are launched at every shape, the ones not chosen without
+    work-groups: sizes vary from call to call, and a new size must not compile a kernel.
 
     Raises:
         UnsupportedError: As `emit_cpu`, or the device has too little local memory.
@@ -98,55 +108,61 @@ def emit_gpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.cores
     tiles = _fitting_tiles(tunables, ctx)
     launches, product = merge(product, ctx)
-    way = FewRowsWay.of(ctx, product.a.is_wide, product.b.is_wide)
-    made = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
-    kernels = _kernels(product, tiles, made, way)
-    few = product.m <= FEW_ROWS
+    config = SmallMConfig.of(ctx, product.a.is_wide, product.b.is_wide)
+    defines = [tile_defines(tile, tunables["T_TK"], ctx.caps) for tile in tiles]
+    kernels = _kernels(product, tiles, defines, config)
+    few_rows = product.m <= FEW_ROWS
     tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
-    taken = len(tiles) if few else tile
-    # Parts leave no unit idle, in the smallest tiles at that.
-    shared = (
+    chosen = len(tiles) if few_rows else tile
+    # Split-K gives all compute units work: of the small-M kernel, or of the smallest tile.
+    split_options = (
         (kernels[-1], _FEW_GROUPS * units, FEW_PART_K),
         (kernels[-2], _GROUPS * units, PART_K),
     )
-    parts = _parts(product, *shared[0 if few else 1])
-    most = max(_parts(replace(product, m=1), *each) for each in shared)
-    own = way.arguments(product)
-    launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
-    if most > 1:
-        sums = ctx.scratch(parts * product.m * product.n)
-        share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = _kernels(share, tiles, made, way)
-        launches += tile_launches(share, kernels, None if parts == 1 else taken)
-        launches.append(join_launch(product, sums, parts))
+    splits = _splits(product, *split_options[0 if few_rows else 1])
+    max_splits = max(_splits(replace(product, m=1), *option) for option in split_options)
+    args = config.arguments(product)
+    launches += tile_launches(product, kernels, chosen if splits == 1 else None, **args)
+    if max_splits > 1:
+        sums = ctx.scratch(splits * product.m * product.n)
+        partial = replace(share_of_k(product, splits), y=sums, y_offset=0, epilogue=Epilogue())
+        kernels = _kernels(partial, tiles, defines, config)
+        launches += tile_launches(partial, kernels, None if splits == 1 else chosen)
+        launches.append(join_launch(product, sums, splits))
     return launches
 
 
 def _fitting_tiles(tunables: Mapping[str, int], ctx: Lowering) -> Sequence[tuple[int, int]]:
-    """The tiles whose slices fit local memory, the largest first.
+    """Returns the tiles whose slices fit local memory, the largest first.
 
     Raises:
-        UnsupportedError: Not even the smallest one does.
+        UnsupportedError: The smallest tile does not fit.
     """
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    needs = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
-    ctx.require(needs[-1])
-    return [t for t, need in zip(tiles, needs, strict=True) if need.missing(ctx.caps) is None]
+    requirements = [Requires(local_mem_bytes=tile_bytes(tile, tunables["T_TK"])) for tile in tiles]
+    ctx.require(requirements[-1])
+    pairs = zip(tiles, requirements, strict=True)
+    return [tile for tile, requirement in pairs if requirement.missing(ctx.caps) is None]
 
 
 def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of a work-item of each tile: the largest first, then halves of it."""
-    found = [(rows, columns)]
-    while min(found[-1]) >= 2 * _LEAST:
-        found.append((found[-1][0] // 2, found[-1][1] // 2))
-    return tuple(found)
+    """Returns (rows, columns) per work-item of each tile: the largest one, then its halves."""
+    tiles = [(rows, columns)]
+    while min(tiles[-1]) >= 2 * _MIN_TILE_SIDE:
+        tiles.append((tiles[-1][0] // 2, tiles[-1][1] // 2))
+    return tuple(tiles)
 
 
 @pure
 def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int) -> int:
-    """Which of the tiles from a largest one on takes the least time.
+    """Returns the index in `tiles_from` of the fastest tile.
 
-    Large ones read less, small ones leave no unit idle.
+    Large tiles read less memory; small tiles leave no compute unit idle.
+
+    Args:
+        m, n, batches: Size of the result.
+        units: Compute units of the device.
+        rows, columns: Rows and columns per work-item of the largest tile.
     """
     tiles = tiles_from(rows, columns)
 
@@ -159,49 +175,61 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
 
 
 def tile_cycles(rows: int, columns: int) -> float:
-    """Cycles of a work-item for a step of K: products, and reads and bookkeeping besides.
+    """Returns the cycles of a work-item per element of K: products, reads and bookkeeping.
 
-    Source: what compilers for NVIDIA's GPUs make of the loop.
+    Args:
+        rows, columns: Rows and columns per work-item.
+
+    Source: the loop as compiled for NVIDIA's GPUs.
     """
     return rows * columns + (rows + columns) / 2 + 3
 
 
 def tile_defines(tile: tuple[int, int], depth: int, caps: DeviceCaps) -> dict[str, Define]:
-    """The macros of common/group_tile.clh.
+    """Returns the macros of common/group_tile.clh.
 
     Args:
-        tile: Rows and columns of a work-item.
+        tile: Rows and columns per work-item.
+        depth: Elements of K per slice.
     """
     return {"T_RM": tile[0], "T_RN": tile[1], "T_TK": depth, **sub_group_of(caps)}
 
 
 def tile_bytes(tile: tuple[int, int], depth: int) -> int:
-    """Local memory of a work-group, for slices of some depth.
+    """Returns the local memory of a work-group in bytes.
 
     Args:
-        tile: Rows and columns of a work-item.
+        tile: Rows and columns per work-item.
+        depth: Elements of K per slice.
     """
     return 4 * depth * sum(SIDE * r + _PAD for r in tile)
 
 
-def _parts(product: GemmProblem, kernel: TileKernel, wanted: int, least: int) -> int:
-    """Into how many parts K goes: as many as make so many work-groups."""
+def _splits(product: GemmProblem, kernel: TileKernel, target_groups: int, min_k: int) -> int:
+    """Returns the number of splits of K that gives about `target_groups` work-groups."""
     if product.batches > 1 or product.level_rows is not None:
         return 1
     groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
     step = VEC8 if product.a.is_wide or product.b.is_wide else 1
-    return split_count(product.k, wanted // groups, step, least)
+    return split_count(product.k, target_groups // groups, step, min_k)
 
 
 @pure
-def split_count(k: int, wanted: int, step: int, least: int) -> int:
-    """The most parts of one size, up to `wanted`, of at least so much, and a multiple of `step`."""
-    fitting = (p for p in _PARTS if p <= wanted and k % (p * step) == 0 and k // p >= least)
-    return next(fitting, 1)
+def split_count(k: int, max_splits: int, step: int, min_k: int) -> int:
+    """Returns the largest number of equal splits of K that is possible; 1 if none.
+
+    Args:
+        k: Size of K.
+        max_splits: Maximum number of splits.
+        step: The size of a split must be a multiple of this.
+        min_k: Minimum size of a split.
+    """
+    possible = (s for s in _SPLITS if s <= max_splits and k % (s * step) == 0 and k // s >= min_k)
+    return next(possible, 1)
 
 
 def share_of_k(product: GemmProblem, parts: int) -> GemmProblem:
-    """The parts of K as a batch."""
+    """Returns the GEMM with `parts` splits of K as its batch."""
     k = product.k // parts
     a = replace(
         product.a, strides=(k * product.a.strides[-1], *product.a.strides[1:]), by_rows=False
@@ -213,62 +241,74 @@ def share_of_k(product: GemmProblem, parts: int) -> GemmProblem:
 def _kernels(
     product: GemmProblem,
     tiles: Sequence[tuple[int, int]],
-    made: Sequence[Mapping[str, Define]],
-    few: FewRowsWay,
+    tile_macros: Sequence[Mapping[str, Define]],
+    config: SmallMConfig,
 ) -> list[TileKernel]:
-    """One for each tile, and last the one for few rows."""
-    rows_of_b = product.level_rows
-    in_lines = rows_of_b is None and product.b.strides[-1] == 1
+    """Returns the kernel of each tile, and last the small-M kernel.
+
+    Args:
+        tile_macros: Macros of each tile.
+        config: Configuration of the small-M kernel.
+    """
+    quantized_b = product.level_rows
+    n_last = quantized_b is None and product.b.strides[-1] == 1
     defines = {
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
-        "S_B_N_LAST": int(in_lines),
+        "S_B_N_LAST": int(n_last),
         **product.b_defines,
     }
-    found = []
-    for (rows, columns), tile in zip(tiles, made, strict=True):
-        spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
-        found.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
-    lanes, slices = few.items["T_LANES"], few.items["T_SLICES"]
-    if rows_of_b is not None:
-        defines["S_K_WHOLE"] = int(product.k % rows_of_b.word == 0)
+    kernels = []
+    for (rows, columns), macros in zip(tiles, tile_macros, strict=True):
+        spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **macros)
+        kernels.append(TileKernel(spec, (SIDE * rows, SIDE * columns), (SIDE, SIDE, 1)))
+    lanes, slices = config.items["T_LANES"], config.items["T_SLICES"]
+    if quantized_b is not None:
+        defines["S_K_WHOLE"] = int(product.k % quantized_b.word == 0)
     else:
-        wide = {"S_A_WIDE": few.a_wide, "S_B_WIDE": few.b_wide}
-        k_last = {"S_A_WIDE": product.a.strides[-1] == 1, "S_B_WIDE": not in_lines}
+        wide = {"S_A_WIDE": config.a_wide, "S_B_WIDE": config.b_wide}
+        k_last = {"S_A_WIDE": product.a.strides[-1] == 1, "S_B_WIDE": not n_last}
         defines |= {name: int(wide[name] and k_last[name]) for name in wide}
-    macros = {**defines, **few.items, **few.sub_group}
-    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **macros)
-    local = (lanes // 2, 2 * slices, 1) if in_lines else (lanes, slices, 1)
-    return [*found, TileKernel(spec, (slices, local[0] if in_lines else slices), local)]
+    small_m_macros = {**defines, **config.items, **config.sub_group}
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", FEW.entry, **small_m_macros)
+    local = (lanes // 2, 2 * slices, 1) if n_last else (lanes, slices, 1)
+    return [*kernels, TileKernel(spec, (slices, local[0] if n_last else slices), local)]
 
 
 def few_rows_kernel(product: GemmProblem, ctx: Lowering, a_wide: bool, b_wide: bool) -> TileKernel:
-    """The one for up to FEW_ROWS rows.
+    """Returns the small-M kernel, for up to FEW_ROWS rows of A.
 
     Args:
-        a_wide, b_wide: See `MatrixOperand.is_wide`, of the whole product.
+        product: The GEMM, or its splits of K as a batch.
+        a_wide, b_wide: `MatrixOperand.is_wide` of A and B of the GEMM before a split.
     """
-    return _kernels(product, (), (), FewRowsWay.of(ctx, a_wide, b_wide))[-1]
+    return _kernels(product, (), (), SmallMConfig.of(ctx, a_wide, b_wide))[-1]
 
 
 def tile_launches(
-    product: GemmProblem, kernels: Sequence[TileKernel], taken: int | None, **own: Any
+    product: GemmProblem, kernels: Sequence[TileKernel], chosen: int | None, **overrides: Any
 ) -> Iterator[Launch]:
-    """The launches of kernels of which one is taken, or none: the others have no work-groups.
+    """Yields the launch of each kernel; only the chosen one has work-groups.
 
     Args:
-        own: Arguments in place of the product's.
+        chosen: Index of the kernel to compute with; None for none.
+        overrides: Arguments that replace those of `GemmProblem.strided_args`.
     """
-    args = {**product.strided_args, **own}
+    args = {**product.strided_args, **overrides}
     for index, kernel in enumerate(kernels):
         (rows, columns), (x, y, _) = kernel.size, kernel.local
         grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)
-        size = grid if index == taken else (0, 0, 0)
+        size = grid if index == chosen else (0, 0, 0)
         yield launch(kernel.spec, size, kernel.local, product.flops, **args)
 
 
 def join_launch(product: GemmProblem, sums: Scratch, parts: int) -> Launch:
-    """The launch that adds up the parts of K; without work-groups if there is one."""
+    """Returns the launch that sums the splits of K and applies the epilogue.
+
+    Args:
+        sums: Partial products, float32 [parts, batch, M, N].
+        parts: Number of splits; with 1 the launch has no work-groups.
+    """
     kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
     args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
     args |= {"d1": product.batch[1], "batches": product.batches} | product.epilogue.args

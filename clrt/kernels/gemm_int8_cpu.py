@@ -1,4 +1,7 @@
-"""Products of A in 8-bit integers, or rounded to such, with a constant B of them."""
+"""Int8 GEMM on CPUs by dot-product instructions, with a constant B of 8-bit integers.
+
+A has 8-bit integers, or is float32 and quantized to 8 bits by the kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +25,27 @@ from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
 WIDTH = 32
-"""Columns of a panel."""
-_PLACES = 4
+"""Columns per panel of B."""
+# Neighbours along K that one dot-product instruction multiplies per column.
+_DOT_DEPTH = 4
 _SIGN = np.uint8(0x80)
+# Rows per tile, and maximum number of rows per work-group.
 _TILE_ROWS = 8
-_MOST_ROWS = 64
-# Work-groups for each core where there are fewer rows than that: each rounds its rows anew.
+_MAX_ROWS = 64
+# Target number of work-groups per core if the rows alone give fewer. More would repeat the
+# quantization of rows of A, which each work-group does for itself.
 _GROUPS = 2
 
 
 @dataclass(frozen=True)
 class Int8Weights:
-    """A constant B: an element is a level less the zero point of its column.
+    """Constant 8-bit B `[K, N]`: an element is a level minus the zero point of its column.
 
     Attributes:
-        value: The levels, int8 or uint8, `[K, N]`, or `[N, K]` where `transposed`.
-        zeros: Of the columns, `[N]` or one for all, of the levels' dtype; None: 0.
+        k, n: Size of B.
+        transposed: Whether `value` is `[N, K]`.
+        value: The levels, int8 or uint8, `[K, N]` or `[N, K]`.
+        zeros: Zero points in the levels' dtype, `[N]` or a single element; None for 0.
     """
 
     k: int
@@ -48,39 +56,39 @@ class Int8Weights:
 
     @property
     def depth(self) -> int:
-        """Places of K in memory."""
-        return round_up(self.k, _PLACES)
+        """K rounded up to a multiple of 4."""
+        return round_up(self.k, _DOT_DEPTH)
 
     @property
     def record(self) -> int:
-        """Bytes of a panel."""
+        """Bytes per panel."""
         return WIDTH * (self.depth + 3 * 4)
 
     @property
     def packed(self) -> PackedWeight:
-        """The panels: bytes of levels, starts, zero points, scales."""
+        """The packed panels: levels, then per column a start value, a zero point and a scale."""
         order = ":transposed" if self.transposed else ""
         name = f"bytes:{self.k}x{self.n}{order}:{self.about}"
         return PackedWeight(self.value, name, self._pack, ceil_div(self.n, WIDTH) * self.record)
 
     @property
     def about(self) -> str:
-        """Tells the panels from others of the same levels."""
+        """Part of the layout name that distinguishes panels of the same levels; "" if no zeros."""
         return "" if self.zeros is None else self.zeros.name
 
     def scale_columns(self, columns: Array) -> None:
-        """What stands behind the levels of `[3, N]` columns: starts, zero points, scales."""
+        """Updates the int32 `[3, N]` start values, zero points and scales in place; no-op here."""
 
     def columns(self, array: Array) -> Array:
-        """The levels from 0 on, `[N, K]`."""
+        """Returns the levels as uint8 `[N, K]`."""
         return unsigned(array if self.transposed else array.T)
 
     def by_column(self, numbers: Array) -> Array:
-        """Zero points or scales as one for each column, or one for all."""
+        """Returns zero points or scales as a vector: one per column, or a single element."""
         return numbers.reshape(-1)
 
     def _pack(self, array: Array) -> Array:
-        panels, groups = ceil_div(self.n, WIDTH), self.depth // _PLACES
+        panels, groups = ceil_div(self.n, WIDTH), self.depth // _DOT_DEPTH
         levels = np.zeros((panels * WIDTH, self.depth), np.uint8)
         levels[: self.n, : self.k] = self.columns(array)
         columns = np.zeros((3, panels * WIDTH), np.int32)
@@ -91,7 +99,7 @@ class Int8Weights:
         columns[0] = sums - self.k * columns[1].astype(np.int64)
         self.scale_columns(columns[:, : self.n])
         records = np.empty((panels, self.record), np.uint8)
-        fours = levels.reshape(panels, WIDTH, groups, _PLACES).swapaxes(1, 2)
+        fours = levels.reshape(panels, WIDTH, groups, _DOT_DEPTH).swapaxes(1, 2)
         records[:, : WIDTH * self.depth] = fours.reshape(panels, -1)
         by_panel = columns.reshape(3, panels, WIDTH).swapaxes(0, 1)
         tail = np.ascontiguousarray(by_panel).view(np.uint8)
@@ -101,12 +109,12 @@ class Int8Weights:
 
 @dataclass(frozen=True)
 class ScaledInt8Weights(Int8Weights):
-    """A constant B beside an A that is rounded: its elements are multiplied by a scale besides.
+    """`Int8Weights` with a scale per column, for a float32 A that the kernel quantizes.
 
     Attributes:
-        scales: Of the columns, float32 `[N]`.
-        a_scale: What the levels of A are multiplied by.
-        low, high: The least and the largest level of A: at most 255 apart.
+        scales: Scales of B's columns, float32 `[N]`.
+        a_scale: Scale of A, the same for all elements.
+        low, high: Smallest and largest quantized value of A; they differ by at most 255.
     """
 
     scales: Value
@@ -116,7 +124,7 @@ class ScaledInt8Weights(Int8Weights):
 
     @property
     def middle(self) -> int:
-        """What is subtracted from levels of A to make them 8 bits with a sign."""
+        """Offset subtracted from quantized values of A, so that they fit int8."""
         return self.low + 128
 
     @property
@@ -127,20 +135,21 @@ class ScaledInt8Weights(Int8Weights):
         scales = self.scales.numbers
         assert scales is not None
         columns[0] *= self.middle
-        with np.errstate(over="ignore"):  # a file may have any
+        with np.errstate(over="ignore"):  # a file may contain any scale
             columns[2] = (scales * np.float32(self.a_scale)).view(np.int32)
 
 
 def unsigned(levels: Array) -> Array:
-    """Levels of 8 bits from 0 on."""
+    """Returns 8-bit levels as uint8; int8 levels are shifted by 128."""
     return levels if levels.dtype == np.uint8 else levels.view(np.uint8) ^ _SIGN
 
 
 def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) -> list[Launch]:
-    """The launch; A is whole rows of float32.
+    """Returns the launches of a GEMM that quantizes a float32 A with contiguous rows.
 
     Raises:
-        UnsupportedError: An operand of the epilogue is not float32, or walks too many axes.
+        UnsupportedError: An operand of the epilogue is not float32, or has more than two batch
+            axes.
     """
     product.epilogue.check_vectors()
     levels = {"scale": weights.a_scale, "low": float(weights.low), "high": float(weights.high)}
@@ -150,14 +159,14 @@ def emit_bytes(product: GemmProblem, weights: ScaledInt8Weights, ctx: Lowering) 
 def emit_integers(
     product: GemmProblem, weights: Int8Weights, zero: Value | Scratch | None, ctx: Lowering
 ) -> list[Launch]:
-    """The launch of sums in int32.
+    """Returns the launches of an int8 GEMM with an int32 result.
 
     Args:
-        product: A is whole rows of 8-bit integers.
-        zero: Its zero point.
+        product: The GEMM; A has contiguous rows of 8-bit integers.
+        zero: Zero point of A; None for 0.
 
     Raises:
-        UnsupportedError: As `emit_bytes`.
+        UnsupportedError: The epilogue has more than two batch axes.
     """
     signed = product.dtype is DType.INT8
     defines = {"A_T": product.dtype.cl, "A_MIDDLE": 0 if signed else 128}
@@ -182,7 +191,7 @@ def _emit(
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
-        "MOST_ROWS": _MOST_ROWS,
+        "MOST_ROWS": _MAX_ROWS,
         **defines,
     }
     if "a_zero" in levels:
@@ -195,11 +204,11 @@ def _emit(
 
 
 def _shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
-    """Rows and columns of a work-group, such that all cores end together."""
+    """Returns the rows and columns per work-group for which all cores end together."""
     panels = ceil_div(product.n, WIDTH)
 
     def shares() -> Iterator[tuple[int, int, int]]:
-        for height in range(_TILE_ROWS, _MOST_ROWS + 1, _TILE_ROWS):
+        for height in range(_TILE_ROWS, _MAX_ROWS + 1, _TILE_ROWS):
             stripes = ceil_div(product.m, height) * product.batches
             spans = clamp(ceil_div(_GROUPS * caps.compute_units, stripes), 1, panels)
             width = ceil_div(panels, spans)

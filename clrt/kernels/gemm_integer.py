@@ -1,4 +1,4 @@
-"""Products of 8-bit integers around their zero points, exact in int32."""
+"""GEMM of 8-bit integers with zero points, exact in int32, without int8 dot instructions."""
 
 from __future__ import annotations
 
@@ -33,14 +33,24 @@ CPU = tuned(
 
 
 def packed_width(product: GemmProblem, ctx: Lowering) -> int:
-    """Columns of a panel of B as `emit_cpu` reads it."""
+    """Returns the number of columns per panel of B, as `emit_cpu` reads it."""
     return panel_width(select_tile(CPU, product, ctx))
 
 
 def difference(
     value: Value, zero: Value | None, walk: ScaleIndexing, to: DType, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg]:
-    """value - zero point in a wider dtype; made at load where both are constants."""
+    """Computes value - zero point in a wider dtype; at load if both are constants.
+
+    Args:
+        value: Tensor of 8-bit integers.
+        zero: Zero points; None for 0.
+        walk: Mapping of the elements of `value` to their zero points.
+        to: Dtype of the result.
+
+    Returns:
+        The launches, empty if computed at load, and the buffer of the result.
+    """
     zeros = None if zero is None else zero.numbers
     if value.is_constant and value.has_numbers and (zero is None or zeros is not None):
 
@@ -55,29 +65,35 @@ def difference(
 
 
 def subtract(array: Array, zeros: Array | None, walk: ScaleIndexing) -> Array:
-    """array - zero points as int16, in the array's shape."""
-    wide = array.astype(np.int16)
+    """Returns array - zero points on the host, as int16 in the array's shape."""
+    shorts = array.astype(np.int16)
     if zeros is None:
-        return wide
+        return shorts
     outer, along, inner = walk.strides
     index = (
         np.arange(walk.outer)[:, None, None] * outer
         + np.arange(walk.n)[None, :, None] // walk.block * along
         + np.arange(walk.inner)[None, None, :] * inner
     )
-    whole = wide.reshape(walk.outer, walk.n, walk.inner)
-    centred: Array = whole - zeros.reshape(-1).astype(np.int16)[index]
+    elements = shorts.reshape(walk.outer, walk.n, walk.inner)
+    centred: Array = elements - zeros.reshape(-1).astype(np.int16)[index]
     return centred.reshape(array.shape)
 
 
 def constant_panels(
     value: Value, zero: Value | None, walk: ScaleIndexing, product: GemmProblem, ctx: Lowering
 ) -> tuple[MatrixOperand, Code] | None:
-    """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
+    """Packs a constant B minus its zero point in panels of int8, or of int16 if int8 overflows.
+
+    Args:
+        value: B, int8 or uint8.
+        zero: Zero points of B; None for 0.
+        walk: Mapping of the elements of B to their zero points.
+        product: The GEMM.
 
     Returns:
-        The panels and their C type; None where B or its zero point is not a constant, or where more
-        than two batch axes would have to be copied into one.
+        The panels and their C type; None if B or its zero point is not a constant, or if B varies
+        along batch axes of which there are more than two.
     """
     zeros = None if zero is None else zero.numbers
     if not value.has_numbers or not value.is_constant or (zero is not None and zeros is None):
@@ -98,19 +114,23 @@ def constant_panels(
     layout = f"{panels.layout}_minus_{'' if zero is None else zero.name}"
     nbytes = panels.nbytes // value.dtype.itemsize * dtype.itemsize
     packed = BufferArg(PackedWeight(value, layout, pack, nbytes))
-    wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
-    strides = tuple(s // size * wide for s in product.b.strides[:-2])
+    packed_size = round_up(product.n, columns) * product.k
+    size = max(product.n * product.k, 1)
+    strides = tuple(s // size * packed_size for s in product.b.strides[:-2])
     return MatrixOperand(packed, (*strides, columns, 1), in_panels=True), dtype.cl
 
 
 def emit_cpu(
     product: GemmProblem, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl
 ) -> list[Launch]:
-    """Register-blocked tiles of a work-group of one, multiplied as float32.
+    """Returns launches of a register-blocked GEMM, one work-item per work-group, in float32.
 
     Args:
-        product: A is float32; B too, unless it is in panels.
-        panel_type: The C type of B's elements.
+        product: The GEMM; A is float32, and so is B unless it is in panels.
+        panel_type: C type of B's elements in panels.
+
+    Raises:
+        UnsupportedError: The rows of A are not contiguous, or there are too many batch axes.
     """
     if product.is_empty:
         return []
@@ -132,7 +152,7 @@ def emit_cpu(
 
 
 def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """One work-item per element; A and B are int16."""
+    """Returns launches with one work-item per element of y; A and B are int16."""
     return gemm_variants.emit_any(
         replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx
     )

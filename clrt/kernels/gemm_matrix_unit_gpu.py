@@ -1,4 +1,7 @@
-"""Matrix products by the matrix units of GPUs (kernels_cl/common/gpu_unit.clh)."""
+"""GEMM on matrix units of GPUs, such as tensor cores (kernels_cl/common/gpu_unit.clh).
+
+Float32 operands are split into several bfloat16 terms each.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
-# T_M, T_N: rows and columns of the largest tile. T_ITEMS, T_SPLIT_ITEMS: work-items of a group,
-# of numbers that the unit takes as they are and of those that are split.
+# T_M, T_N: rows and columns of the largest tile of a work-group. T_ITEMS, T_SPLIT_ITEMS: work-group
+# size without and with operands split into terms.
 UNIT = tuned(
     "gemm_unit_gpu",
     {"T_ITEMS": (128, 256), "T_SPLIT_ITEMS": (128, 256)},
@@ -46,36 +49,41 @@ UNIT = tuned(
 )
 _ITEMS = "T_ITEMS", "T_SPLIT_ITEMS"
 GPU_UNIT = replace(requires.GPU, work_group_size=UNIT.defaults["T_ITEMS"])
-_DEPTH = 32  # of a slice
-_SLICES = 2  # in local memory of NVIDIA's, of numbers that are not split
-_GROUPS = 2  # that a unit of the device should have
-_LEAST_ROWS = 32  # of a tile: those of all waves below each other
-# Bringing a row or a column of a tile takes as long as so many of its sums, about.
+# Elements of K per slice.
+_DEPTH = 32
+# Slices in local memory at a time, on NVIDIA's units with operands that are not split.
+_SLICES = 2
+# Work-groups per core that split-K aims for.
+_GROUPS = 2
+# Minimum number of rows per tile: one block of each wave, stacked.
+_MIN_TILE_ROWS = 32
+# Estimated time to load one row or column of a tile, in units of the time of one result element.
 _LINE_COST = 32
-# Rows up to which the kernel for few rows is thought of: it reads B again for each FEW_ROWS.
-_MOST_FEW = 8 * FEW_ROWS
-# Of a core: multiply-adds in a cycle, and cycles until numbers come from memory.
+# Maximum number of rows for which the small-M kernel is considered: it rereads B for each FEW_ROWS.
+_MAX_SMALL_M = 8 * FEW_ROWS
+# Multiply-adds per cycle of a core, and memory latency in cycles.
 _PER_CYCLE, _WAIT = 128, 600
-# Of few rows a work-item reads so many numbers of B at a time, and a multiply-add takes the time of
-# three, since A is read for it.
-_READ, _FEW_COST = 4, 3
-# Numbers of bfloat16 for one; and products of parts for each product, of A in three parts.
-_PARTS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
+# The small-M kernel: elements of B that a work-item reads at a time, and cost of a multiply-add in
+# units of one with A in registers, since it also reads A.
+_READ, _SMALL_M_COST = 4, 3
+# Number of bfloat16 terms per operand, by dtype.
+_TERMS = {DType.FLOAT32: 3, DType.FLOAT16: 2, DType.BFLOAT16: 1}
+# Products of terms per product with A in three terms, by the number of terms of B.
 _PRODUCTS = {3: 6, 2: 5, 1: 3}
+# Work-items that execute one matrix instruction together.
 _LANES = {"mma": 32, "wmma": 32, "wmma_12": 32, "mfma": 64, "dpas_8": 8, "dpas_16": 16}
 _MORE_REGISTERS = Code("-cl-intel-256-GRF-per-thread")
-# As common/gpu_unit.clh numbers them.
-_NUMBERS = {name: number for number, name in enumerate(_LANES, 1)}
+# Values of the macro UNIT (common/gpu_unit.clh).
+_UNIT_CODES = {name: code for code, name in enumerate(_LANES, 1)}
 
 
 @dataclass(frozen=True)
 class MatrixUnitThresholds(Thresholds):
-    """What matrix units of GPUs are worth.
+    """Speed of a GPU's matrix unit, and the speed from which it is used.
 
     Attributes:
-        percent: Products by the unit, of operands of 16 bits, in the time of 100
-            multiply-adds of float32.
-        worth_percent: From where on the unit is taken.
+        percent: 16-bit multiply-adds of the unit in the time of 100 float32 multiply-adds.
+        worth_percent: Minimum of `percent`, per product of terms, for which the unit is used.
     """
 
     percent: int
@@ -86,10 +94,11 @@ class MatrixUnitThresholds(Thresholds):
 
 @dataclass(frozen=True)
 class MatrixUnitConfig:
-    """How operands come into a unit.
+    """A matrix unit and the number of terms that operands are split into.
 
     Attributes:
-        parts: Numbers of the unit for one of A, and for one of B.
+        unit: Shape and instructions of the unit.
+        parts: Terms per element of A, and per element of B.
     """
 
     unit: MatrixShape
@@ -97,17 +106,17 @@ class MatrixUnitConfig:
 
     @property
     def products(self) -> int:
-        """Of the unit, for each of the operands."""
+        """Multiply-adds of the unit per multiply-add of the GEMM."""
         return _products(self.parts)
 
     @property
     def lanes(self) -> int:
-        """Work-items that multiply together."""
+        """Work-items that execute one matrix instruction together (wave, sub-group)."""
         return _LANES[gpu_matrix_shapes.instructions_of(self.unit)]
 
     @property
     def options(self) -> tuple[Code, ...]:
-        """Of the compiler: Intel's else spills the sums of larger tiles."""
+        """Compiler options: Intel's compiler would else spill the sums of larger tiles."""
         return (
             (_MORE_REGISTERS,)
             if self.unit in (*gpu_matrix_shapes.DPAS_8, *gpu_matrix_shapes.DPAS_16)
@@ -116,18 +125,18 @@ class MatrixUnitConfig:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of common/gpu_unit.clh, and of the parts."""
-        made: dict[str, Define] = {
-            "UNIT": _NUMBERS[gpu_matrix_shapes.instructions_of(self.unit)],
+        """Macros of common/gpu_unit.clh, and the numbers of terms."""
+        macros: dict[str, Define] = {
+            "UNIT": _UNIT_CODES[gpu_matrix_shapes.instructions_of(self.unit)],
             "OPERAND": gpu_matrix_shapes.OPERANDS.index(self.unit.operands) + 1,
             "PARTS_A": self.parts[0],
             "PARTS_B": self.parts[1],
         }
-        return made | ({"UNIT_IN_C": 1} if gpu_matrix_shapes.is_in_c(self.unit) else {})
+        return macros | ({"UNIT_IN_C": 1} if gpu_matrix_shapes.is_in_c(self.unit) else {})
 
 
 def products_of(kernel: KernelSpec) -> int:
-    """Products of a unit that a kernel makes for each of the operands; 0 where it uses none."""
+    """Returns the matrix-unit products per product of the GEMM; 0 if the kernel uses no unit."""
     if kernel.entry != UNIT.entry:
         return 0
     defines = dict(kernel.defines)
@@ -135,7 +144,7 @@ def products_of(kernel: KernelSpec) -> int:
 
 
 def bytes_in_flight(kernel: KernelSpec) -> float:
-    """Of a kernel of a unit: what a work-item has on the way at a time, its share of a slice."""
+    """Returns the bytes that a work-item of a matrix-unit kernel loads at a time."""
     defines = dict(kernel.defines)
     lines = ("T_M", "A_STORAGE"), ("T_N", "B_STORAGE")
     nbytes = sum(int(defines[n]) * (4 if defines[s] == "plain" else 2) for n, s in lines)
@@ -147,7 +156,7 @@ def _products(parts: tuple[int, int]) -> int:
 
 
 def reject_unit(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `emit_unit` holds for no product of input 0."""
+    """Returns why `emit_unit` cannot compute a product of input 0; None if it may."""
     if node.arg(0).dtype not in FLOAT_STORAGES:
         return "for floats of at most 32 bits"
     has_one = any(map(_is_known, caps.matrix_shapes))
@@ -159,76 +168,84 @@ def _is_known(unit: MatrixShape) -> bool:
 
 
 def emit_unit(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """As `emit_gpu`, where the device has a matrix unit for the operands that is faster.
+    """Returns the launches of a GEMM on the device's matrix unit; else as `emit_gpu`.
 
     Raises:
-        UnsupportedError: As `emit_any`, or it has none.
+        UnsupportedError: The device has no matrix unit for the operands, or none that is faster; it
+            has too little local memory; or the epilogue has more than two batch axes.
     """
-    way = _way(product, ctx)
+    config = _unit_config(product, ctx)
     if product.is_empty:
         return []
     tunables, device_units = ctx.tunables(UNIT), ctx.caps.cores
-    sizes = way.products, tunables["T_M"], tunables["T_N"]
+    sizes = config.products, tunables["T_M"], tunables["T_N"]
     tiles = tiles_of(*sizes)
-    lines = sum(n * parts for n, parts in zip(tiles[0], way.parts, strict=True))
-    slices = _SLICES if way.products == 1 and way.unit in gpu_matrix_shapes.MMA else 1
+    lines = sum(n * terms for n, terms in zip(tiles[0], config.parts, strict=True))
+    slices = _SLICES if config.products == 1 and config.unit in gpu_matrix_shapes.MMA else 1
     ctx.require(Requires(local_mem_bytes=2 * _DEPTH * lines * slices))
     launches, product = merge(product, ctx)
     items = {name: tunables[name] for name in _ITEMS}
-    made = _Made(way, items, product.a.is_wide, product.b.is_wide)
-    kernels = [made.kernel(product, tile) for tile in tiles]
-    taken = best_of(product.m, product.n, product.batches, device_units, *sizes)
-    floats = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
-    own = made.arguments(product)
-    parts = most = 1
-    if floats:
-        kernels.append(few_rows_kernel(product, ctx, made.a_wide, made.b_wide))
-        few = _takes_few(product, kernels, way, ctx)
-        taken = len(tiles) if few else taken
-        # Parts leave no unit idle, in the smallest tiles at that.
-        shared = (kernels[-1].size, FEW_PART_K), (kernels[-2].size, PART_K)
-        parts = _parts(product, device_units, *shared[0 if few else 1])
-        most = max(_parts(replace(product, m=1), device_units, *each) for each in shared)
-    launches += tile_launches(product, kernels, taken if parts == 1 else None, **own)
-    if most > 1:
-        sums = ctx.scratch(parts * product.m * product.n)
-        share = replace(share_of_k(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        kernels = [made.kernel(share, tile) for tile in tiles]
-        kernels.append(few_rows_kernel(share, ctx, made.a_wide, made.b_wide))
-        launches += tile_launches(share, kernels, None if parts == 1 else taken)
-        launches.append(join_launch(product, sums, parts))
+    builder = _KernelBuilder(config, items, product.a.is_wide, product.b.is_wide)
+    kernels = [builder.kernel(product, tile) for tile in tiles]
+    chosen = best_of(product.m, product.n, product.batches, device_units, *sizes)
+    is_float32 = product.dtype is product.y.dtype is DType.FLOAT32 and product.epilogue.vectorises
+    args = builder.arguments(product)
+    splits = max_splits = 1
+    if is_float32:
+        kernels.append(few_rows_kernel(product, ctx, builder.a_wide, builder.b_wide))
+        small_m = _uses_small_m(product, kernels, config, ctx)
+        chosen = len(tiles) if small_m else chosen
+        # Split-K gives all cores work: of the small-M kernel, or of the smallest tile.
+        split_options = (kernels[-1].size, FEW_PART_K), (kernels[-2].size, PART_K)
+        splits = _splits(product, device_units, *split_options[0 if small_m else 1])
+        max_splits = max(
+            _splits(replace(product, m=1), device_units, *option) for option in split_options
+        )
+    launches += tile_launches(product, kernels, chosen if splits == 1 else None, **args)
+    if max_splits > 1:
+        sums = ctx.scratch(splits * product.m * product.n)
+        partial = replace(share_of_k(product, splits), y=sums, y_offset=0, epilogue=Epilogue())
+        kernels = [builder.kernel(partial, tile) for tile in tiles]
+        kernels.append(few_rows_kernel(partial, ctx, builder.a_wide, builder.b_wide))
+        launches += tile_launches(partial, kernels, None if splits == 1 else chosen)
+        launches.append(join_launch(product, sums, splits))
     return launches
 
 
-def _parts(product: GemmProblem, cores: int, size: tuple[int, int], least: int) -> int:
-    """Into how many parts K goes, for a kernel whose work-groups have so many rows and columns."""
-    return _parts_of(product.m, product.n, product.k, product.batches, cores, *size, least)
+def _splits(product: GemmProblem, cores: int, size: tuple[int, int], min_k: int) -> int:
+    """Returns the number of splits of K for a kernel with `size` rows and columns per group."""
+    return _num_splits(product.m, product.n, product.k, product.batches, cores, *size, min_k)
 
 
-def _parts_of(
-    m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int, least: int
+def _num_splits(
+    m: int, n: int, k: int, batches: int, cores: int, rows: int, columns: int, min_k: int
 ) -> int:
-    """As many parts of whole slices, of at least so much of K, as give each core work."""
+    """Returns the number of splits of K, in whole slices, that gives each core work.
+
+    Args:
+        rows, columns: Size of the result per work-group.
+        min_k: Minimum elements of K per split.
+    """
     if batches > 1:
         return 1
     groups = ceil_div(m, rows) * ceil_div(n, columns)
-    return split_count(k, _GROUPS * cores // groups, _DEPTH, least)
+    return split_count(k, _GROUPS * cores // groups, _DEPTH, min_k)
 
 
-def _takes_few(
-    product: GemmProblem, kernels: Sequence[TileKernel], way: MatrixUnitConfig, ctx: Lowering
+def _uses_small_m(
+    product: GemmProblem, kernels: Sequence[TileKernel], config: MatrixUnitConfig, ctx: Lowering
 ) -> int:
-    """Whether the kernel for few rows is taken.
+    """Returns 1 if the small-M kernel is faster than the smallest tile, else 0.
 
     Args:
-        kernels: That of the smallest tile, and last that for few rows.
+        kernels: The last two are those of the smallest tile and the small-M kernel.
     """
-    tile, few = kernels[-2:]
+    tile, small_m = kernels[-2:]
     sums = prod(tile.size) + _LINE_COST * sum(tile.size)
     percent = ctx.thresholds(MatrixUnitThresholds).percent
-    cycles = _DEPTH * sums * way.products * 100 // (percent * _PER_CYCLE)
+    cycles = _DEPTH * sums * config.products * 100 // (percent * _PER_CYCLE)
     sizes = product.m, product.n, product.k, product.batches, ctx.caps.cores
-    return few_is_best(*sizes, *tile.size, cycles, few.size[1], prod(few.local))
+    return few_is_best(*sizes, *tile.size, cycles, small_m.size[1], prod(small_m.local))
 
 
 @pure
@@ -244,44 +261,49 @@ def few_is_best(
     columns: int,
     items: int,
 ) -> int:
-    """Whether the kernel for few rows takes less time than the smallest tile.
+    """Returns 1 if the small-M kernel is faster than the smallest matrix-unit tile, else 0.
 
-    It may where tiles leave cores idle: its work-groups have fewer sums, so that there are more of
-    them, and wait for memory less often.
+    It can be faster if tiles leave cores idle: its work-groups compute fewer elements, so there are
+    more of them, and they wait for memory less often.
 
     Args:
+        m, n, k, batches: Size of the GEMM.
+        cores: Cores of the device.
         below, beside: Rows and columns of the tile.
-        cycles: In which a core computes with a slice of it.
-        columns, items: Of a work-group of the other kernel.
+        cycles: Cycles in which a core computes a slice of the tile.
+        columns, items: Columns of the result and work-items per work-group of the small-M kernel.
     """
-    if not FEW_ROWS < m <= _MOST_FEW:
+    if not FEW_ROWS < m <= _MAX_SMALL_M:
         return int(m <= FEW_ROWS)
 
     def groups_and_cycles(
-        rows: int, columns: int, least: int, depth: int, cycles: int
+        rows: int, columns: int, min_k: int, depth: int, cycles: int
     ) -> tuple[int, int]:
-        parts = _parts_of(m, n, k, batches, cores, rows, columns, least)
-        groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * parts
-        each = max(ceil_div(groups, cores) * cycles, _WAIT)
-        return groups, ceil_div(k, parts * depth) * each + (JOIN_CYCLES if parts > 1 else 0)
+        splits = _num_splits(m, n, k, batches, cores, rows, columns, min_k)
+        groups = ceil_div(m, rows) * ceil_div(n, columns) * batches * splits
+        slice_cycles = max(ceil_div(groups, cores) * cycles, _WAIT)
+        total = ceil_div(k, splits * depth) * slice_cycles + (JOIN_CYCLES if splits > 1 else 0)
+        return groups, total
 
     read = _READ * items
-    few_cycles = read * FEW_ROWS * _FEW_COST // _PER_CYCLE
-    groups, by_tile = groups_and_cycles(below, beside, PART_K, _DEPTH, cycles)
-    _, by_few = groups_and_cycles(FEW_ROWS, columns, FEW_PART_K, read // columns, few_cycles)
-    return int(groups < cores and by_few < by_tile)
+    small_m_cycles = read * FEW_ROWS * _SMALL_M_COST // _PER_CYCLE
+    groups, tile_total = groups_and_cycles(below, beside, PART_K, _DEPTH, cycles)
+    _, small_m_total = groups_and_cycles(
+        FEW_ROWS, columns, FEW_PART_K, read // columns, small_m_cycles
+    )
+    return int(groups < cores and small_m_total < tile_total)
 
 
-def _way(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
-    """How the operands come into a matrix unit of the device.
+def _unit_config(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
+    """Returns the device's matrix unit for the operands, and their numbers of terms.
 
     Raises:
-        UnsupportedError: It has none for them, or is as fast without.
+        UnsupportedError: The device has no unit for them, or float32 multiply-adds are as fast.
     """
     b = product.right
     a = b if product.a_dtype is b else product.dtype
-    few_bits = product.level_rows is not None
-    if few_bits or b not in _PARTS or (a is not b and a is not DType.FLOAT32):
+    is_low_bit = product.level_rows is not None
+    if is_low_bit or b not in _TERMS or (a is not b and a is not DType.FLOAT32):
         raise UnsupportedError(f"no product of {a} and {b} by a matrix unit")
     splits = a is DType.FLOAT32
     operands = str(DType.BFLOAT16 if splits else a)
@@ -289,34 +311,39 @@ def _way(product: GemmProblem, ctx: Lowering) -> MatrixUnitConfig:
     unit = next((s for s in fitting if s.operands == operands), None)
     if unit is None:
         raise UnsupportedError(f"needs a matrix unit for {operands}")
-    way = MatrixUnitConfig(unit, (_PARTS[a], _PARTS[b]) if splits else (1, 1))
+    config = MatrixUnitConfig(unit, (_TERMS[a], _TERMS[b]) if splits else (1, 1))
     gains = ctx.thresholds(MatrixUnitThresholds)
-    if gains.percent < gains.worth_percent * way.products:
-        raise UnsupportedError(f"multiply-adds are as fast as {way.products} products by a unit")
-    return way
+    if gains.percent < gains.worth_percent * config.products:
+        raise UnsupportedError(f"multiply-adds are as fast as {config.products} products by a unit")
+    return config
 
 
 def tiles_of(products: int, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of a work-group, the largest first.
+    """Returns (rows, columns) per work-group of each tile, the largest first.
 
-    Parts take more local memory, so that the largest tile is narrower.
+    Operands split into terms need more local memory, so their largest tile has half the columns.
 
     Args:
-        products: Of the unit, for each of the operands.
-        rows, columns: Of the largest tile there is.
+        products: Matrix-unit products per product of the GEMM; 1 if operands are not split.
+        rows, columns: Size of the largest tile.
     """
     narrow = columns // 2
-    found = [(rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)]
-    return tuple(tile for tile in found if tile[0] >= _LEAST_ROWS)
+    tiles = [(rows, columns if products == 1 else narrow), (rows // 2, narrow), (rows // 4, narrow)]
+    return tuple(tile for tile in tiles if tile[0] >= _MIN_TILE_ROWS)
 
 
 @pure
 def best_of(
     m: int, n: int, batches: int, device_units: int, products: int, rows: int, columns: int
 ) -> int:
-    """Which of the tiles takes the least time.
+    """Returns the index in `tiles_of` of the fastest tile.
 
-    Large ones read less, small ones leave no unit idle.
+    Large tiles read less memory; small tiles leave no compute unit idle.
+
+    Args:
+        m, n, batches: Size of the result.
+        device_units: Compute units of the device.
+        products, rows, columns: Arguments of `tiles_of`.
     """
     tiles = tiles_of(products, rows, columns)
 
@@ -329,25 +356,26 @@ def best_of(
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What the kernels of a product have in common.
+class _KernelBuilder:
+    """Builds the kernels of one GEMM for different tiles.
 
     Attributes:
-        items: Of a work-group, by the tunable.
-        a_wide, b_wide: See `MatrixOperand.is_wide`.
+        config: Matrix unit and numbers of terms.
+        items: Work-group sizes by tunable (T_ITEMS, T_SPLIT_ITEMS).
+        a_wide, b_wide: Whether A and B can be read in vectors of 8 (`MatrixOperand.is_wide`).
     """
 
-    way: MatrixUnitConfig
+    config: MatrixUnitConfig
     items: Mapping[str, int]
     a_wide: bool = False
     b_wide: bool = False
 
     def kernel(self, product: GemmProblem, tile: tuple[int, int]) -> TileKernel:
-        """The kernel of a tile."""
+        """Returns the kernel for a tile of (rows, columns) per work-group."""
         defines = {
             **product.epilogue.defines,
             **product.b_defines,
-            **self.way.defines,
+            **self.config.defines,
             "A_T": product.dtype.cl,
             "A_STORAGE": product.dtype.storage,
             "Y_T": product.y.dtype.cl,
@@ -362,18 +390,18 @@ class _Made:
             **self.items,
         }
         spec = KernelSpec.of("matmul/gemm_unit_gpu.cl", UNIT.entry, **defines)
-        spec = spec.compiled(spec.opencl_c, *self.way.options)
-        lanes = self.way.lanes
-        items = self.items[_ITEMS[self.way.products > 1]]
+        spec = spec.compiled(spec.opencl_c, *self.config.options)
+        lanes = self.config.lanes
+        items = self.items[_ITEMS[self.config.products > 1]]
         return TileKernel(spec, tile, (lanes, items // lanes, 1))
 
     def arguments(self, product: GemmProblem) -> dict[str, object]:
-        """Those that are not the product's."""
+        """Returns the kernel arguments that differ from `GemmProblem.strided_args`."""
         return {"a": product.a_in_octets} if self.a_wide else {}
 
 
-def plain_kernel(product: GemmProblem, way: MatrixUnitConfig) -> TileKernel:
-    """The kernel of the smallest tile, for operands anywhere."""
+def plain_kernel(product: GemmProblem, config: MatrixUnitConfig) -> TileKernel:
+    """Returns the kernel of the smallest tile, for operands of any alignment."""
     tunables = UNIT.defaults
-    tile = tiles_of(way.products, tunables["T_M"], tunables["T_N"])[-1]
-    return _Made(way, {name: tunables[name] for name in _ITEMS}).kernel(product, tile)
+    tile = tiles_of(config.products, tunables["T_M"], tunables["T_N"])[-1]
+    return _KernelBuilder(config, {name: tunables[name] for name in _ITEMS}).kernel(product, tile)

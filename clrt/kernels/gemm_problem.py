@@ -1,4 +1,4 @@
-"""A matrix product with an epilogue, as kernels take it: which elements of which buffers."""
+"""GEMM problems: operands as strided views of buffers, batch axes, and the epilogue."""
 
 from __future__ import annotations
 
@@ -27,28 +27,33 @@ from clrt.kernels.spec import (
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import ChunkLowering, Lowering
 
-# Kernels walk two batch axes; more are copied into one.
+# Batch axes that kernels index; operands with more are copied so that axes merge.
 _BATCH_AXES = 2
+# Maximum rank of a result for which an epilogue operand may be broadcast along any of its axes.
 _MAX_EXACT_RANK = 4
-_STEPS = ("s0", "s1", "sm")
+# Suffixes of the stride arguments of an epilogue operand: two batch axes and the rows.
+_STRIDE_NAMES = ("s0", "s1", "sm")
 _EMPTY, _PRODUCT = Code(""), Code("v0")
 _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
 _NUMBER = Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
 _SECOND = Code("const {1} v{0} = SECOND;")
-_COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
+# Memory limit of the im2col buffer of a chunk of images, in bytes.
+_COLUMNS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class MatrixOperand:
-    """A stack of matrices in a buffer.
+    """A or B of a GEMM: a strided batch of matrices in a buffer.
 
     Attributes:
-        strides: In elements: one per batch axis of the product (0 where broadcast), then those of
-            the matrix' rows and columns.
-        in_panels: For B under `emit_cpu`: already packed, `packed_width` columns to a panel.
-        by_rows: Rows of the matrices are those of a tensor along its last axis.
+        buffer: The buffer, with the offset of the first matrix.
+        strides: Strides in elements: one per batch axis of the product (0 if broadcast), then those
+            of the matrix' rows and columns.
+        in_panels: For B under `emit_cpu`: already packed in panels of `packed_width` columns.
+        by_rows: Whether the matrices' rows are rows of a tensor along its last axis, so that the
+            tensor may have a row pitch.
     """
 
     buffer: BufferArg
@@ -58,12 +63,12 @@ class MatrixOperand:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the axis whose elements are neighbours has aligned octets alone, at any shape."""
+        """Whether kernels can read the contiguous axis in aligned vectors of 8, at any shape."""
         *leads, rows, columns = self.strides
         value, offset = self.buffer.buffer, self.buffer.offset
         if not isinstance(value, Value) or offset % VEC8 or 1 not in (rows, columns):
             return False
-        # The axis is the last one of the tensor: else a step to another row is no multiple of it.
+        # Strides are multiples of the width only if the axis is the tensor's last one.
         width = (value.symbolic_shape or value.dims)[-1]
         if not isinstance(width, int) or width < 1 or width % VEC8:
             return False
@@ -72,15 +77,17 @@ class MatrixOperand:
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """An operand of the epilogue.
+    """An extra operand of the epilogue, such as a bias or a residual.
 
     Attributes:
-        strides: One per batch axis of the product, then that of the rows.
-        per_column: Whether it has an element per column, next to each other, or one per row.
-        offset: Elements of the value before the first one.
-        width: Of the rows that the value has along its last axis, of which strides are multiples
-            that lead to other rows; 0 where it must lie as one.
-        in_tile: The launch computes it beside the product: SECOND is a vector of it.
+        value: The tensor.
+        strides: Strides in elements: one per batch axis of the product, then that of the rows.
+        per_column: True if it has one element per column, contiguous; False if one per row.
+        offset: Offset of the first element, in elements.
+        width: Row width of the value along its last axis, in elements: strides that are multiples
+            of it step by whole rows, which may have a pitch. 0 if the value must be contiguous.
+        in_tile: Whether the launch itself computes the operand, as a second product; the epilogue
+            reads it by the macro SECOND.
     """
 
     value: Value
@@ -93,12 +100,18 @@ class EpilogueOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to each element before it is stored: OpenCL C over v0, v1, …
+    """Elementwise operations on the product before it is stored: OpenCL C over v0, v1, …
+
+    v0 is the product, v1, v2, … are the operands, and c0, c1, … are numbers.
 
     Attributes:
-        types: The C type in which each operand is computed.
-        numbers: What c0, c1, … are.
-        vectorises: The code also holds for float vectors, and all operands are float32.
+        operands: Extra operands.
+        types: C type in which each operand is computed.
+        numbers: Values of c0, c1, …
+        body: Statements that declare further variables.
+        result: Expression of the element to store.
+        vectorises: Whether the code also works on float vectors and all operands and the result are
+            float32.
     """
 
     operands: tuple[EpilogueOperand, ...] = ()
@@ -109,7 +122,7 @@ class Epilogue:
     vectorises: bool = True
 
     def check_vectors(self) -> None:
-        """Refuses what the kernels of vectors cannot do.
+        """Checks that the epilogue works in kernels that compute float vectors.
 
         Raises:
             UnsupportedError: An operand or the result is not float32.
@@ -119,7 +132,7 @@ class Epilogue:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of the kernels of products: INPUTS, OPERANDS, READS, BODY, RESULT."""
+        """Macros of the GEMM kernels: INPUTS, OPERANDS, READS, BODY, RESULT."""
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             if operand.in_tile:
@@ -142,19 +155,19 @@ class Epilogue:
 
     @property
     def args(self) -> dict[str, Any]:
-        """What INPUTS declares."""
+        """Arguments of the macro INPUTS."""
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
             if operand.in_tile:
                 continue
-            steps = {f"x{k}_{n}": s for n, s in zip(_STEPS, operand.strides, strict=True)}
-            rows = _rows(operand.width, steps) if operand.width else None
+            strides = {f"x{k}_{n}": s for n, s in zip(_STRIDE_NAMES, operand.strides, strict=True)}
+            rows = _rows(operand.width, strides) if operand.width else None
             args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)
-            args |= steps
+            args |= strides
         return args | indexed_args("c", self.numbers)
 
     def from_batch(self, first: int) -> Epilogue:
-        """The epilogue of a product whose first batch axis starts at `first` of this one's."""
+        """Returns the epilogue of the product from index `first` of batch axis 0 on."""
         moved = (replace(o, offset=o.offset + first * o.strides[0]) for o in self.operands)
         return replace(self, operands=tuple(moved))
 
@@ -164,14 +177,22 @@ class GemmProblem:
     """y[batch, m, n] = epilogue(sum over k of a[batch, m, k] b[batch, k, n]); y is row-major.
 
     Attributes:
-        accumulator: The C type of the sum.
-        a_dtype: What numbers of A may be rounded to; None where they may not.
-        b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
-        blocks, levels, level_rows: B of few bits, as kernels read it that compute with floats, with
-            integers, and on GPUs; `b` is then not read.
-        y_offset: Elements of y before the first one of this product.
-        n_varies: Whether N follows from the sizes of a call, where y does not tell.
-        flops: For the profile.
+        y: The result.
+        dtype: Dtype of A, and of B unless `b_dtype` is set.
+        batch: Sizes of the batch axes.
+        m, n, k: Rows of A, columns of B, and the summed axis.
+        a, b: The operands.
+        epilogue: Operations on the product before it is stored.
+        accumulator: C type of the sum.
+        a_dtype: 16-bit dtype that elements of A may be rounded to; None if they may not be.
+        b_dtype: Dtype of B if it differs from `dtype`, such as 16-bit weights; else None.
+        blocks: Low-bit B in the layout of CPU kernels that compute with floats; else None.
+        levels: Low-bit B in the layout of CPU kernels that compute with integers; else None.
+        level_rows: Low-bit B in the layout of GPU kernels; else None. With any of these three, `b`
+            is not read.
+        y_offset: Offset of the result in y, in elements.
+        n_varies: Whether N depends on the input shapes of a call although the shape of y does not
+            show it.
     """
 
     y: Value | Scratch
@@ -194,7 +215,7 @@ class GemmProblem:
 
     @property
     def right(self) -> DType:
-        """The dtype of B."""
+        """Dtype of B."""
         return self.b_dtype or self.dtype
 
     @property
@@ -207,12 +228,15 @@ class GemmProblem:
 
     @property
     def result(self) -> BufferArg:
-        """Where y begins."""
+        """Buffer argument of the result."""
         return BufferArg(self.y, self.y_offset)
 
     @property
     def args(self) -> dict[str, Any]:
-        """What all kernels declare of y, of A and of sizes; merged, so that there are two axes."""
+        """Arguments that all GEMM kernels declare: y, A, sizes and strides of A.
+
+        The problem must have exactly two batch axes (see `merge`).
+        """
         a_s0, a_s1, a_row, _ = self.a.strides
         sizes = {"M": self.m, "N": self.n, "K": self.k, "d1": self.batch[1]}
         strides = {"a_s0": a_s0, "a_s1": a_s1, "a_row": a_row}
@@ -221,13 +245,13 @@ class GemmProblem:
 
     @property
     def a_in_octets(self) -> BufferArg:
-        """The argument for A of kernels that read it in octets."""
+        """Argument for A of kernels that read it in vectors of 8."""
         a: BufferArg = self.args["a"]
         return a if a.rows is None else replace(a, rows=replace(a.rows, requires_vec8=True))
 
     @property
     def b_defines(self) -> dict[str, Define]:
-        """The macros that say how the elements of B lie."""
+        """Macros of the element type and layout of B."""
         if self.level_rows is not None:
             return {"B_T": DType.UINT8.cl, **self.level_rows.defines}
         if self.blocks is not None:
@@ -236,7 +260,7 @@ class GemmProblem:
 
     @property
     def strided_args(self) -> dict[str, Any]:
-        """What kernels declare that read A and B in place."""
+        """Arguments of kernels that read A and B in place, by strides."""
         b_s0, b_s1, b_k, b_n = self.b.strides
         strides = {"a_k": self.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
         return {**self.args, **self._b_args, **strides, **self.epilogue.args}
@@ -248,7 +272,7 @@ class GemmProblem:
         return {"b": self.b.buffer} if self.blocks is None else self.block_args(self.n)
 
     def block_args(self, columns: int) -> dict[str, Any]:
-        """B in panels of columns, and what BLOCK_INPUTS declares."""
+        """Returns arguments for `blocks` in panels of `columns` columns: b and BLOCK_INPUTS."""
         assert self.blocks is not None
         levels, pairs = self.blocks.packed(self.n, self.k, columns)
         return {"b": levels, "blocks": pairs, "block_size": self.blocks.size}
@@ -259,16 +283,16 @@ class GemmProblem:
 
 
 def _rows(width: int, strides: Mapping[str, int]) -> RowPitchSupport:
-    """The rows through which strides lead that are multiples of their width."""
+    """Declares a row pitch for rows of `width` elements, in the strides that step by whole rows."""
     return RowPitchSupport(width, tuple(n for n, s in strides.items() if s and not s % width))
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Whether the kernels can read an operand of shape `extra` in the epilogue of a product `out`.
+    """Returns whether an epilogue can read an operand of shape `extra` for a product `out`.
 
-    Both shapes may be symbolic. The operand must not widen the product. Its last axis is 1 or
-    that of the product; where the product has more than four axes, the others are all 1 or all
-    those of the product.
+    Both shapes may be symbolic. The operand must broadcast to the product's shape. If the product
+    has more than four axes, all axes of the operand but the last must be 1, or all equal to the
+    product's.
     """
     if extra is None or out is None or len(extra) > len(out):
         return False
@@ -283,10 +307,14 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
 
 
 def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """The same product over exactly two batch axes, with as much as possible in its rows.
+    """Rewrites a product to exactly two batch axes; batch axes merge into the rows if possible.
+
+    Returns:
+        Launches that copy operands, if axes do not merge otherwise, and the product.
 
     Raises:
-        UnsupportedError: The operands of the epilogue walk more batch axes than that.
+        UnsupportedError: Operands of the epilogue, or a B that cannot be copied, need more than two
+            batch axes.
     """
     merged = _collapse(product)
     launches: list[Launch] = []
@@ -313,7 +341,7 @@ def merge(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProble
 
 
 def _collapse(product: GemmProblem) -> GemmProblem:
-    """Merges batch axes with each other, and with the rows where B is the same in all of them."""
+    """Merges batch axes with each other, and with the rows if B is the same for all of them."""
     a, b, operands = product.a.strides, product.b.strides, product.epilogue.operands
     dims, strides = collapse(
         (*product.batch, product.m),
@@ -321,7 +349,8 @@ def _collapse(product: GemmProblem) -> GemmProblem:
         (*b[:-2], 0),
         *(o.strides for o in operands),
     )
-    # An axis of one element is dropped: then the last one may be a batch axis with its own B.
+    # `collapse` drops axes of size 1: the last one left may then be a batch axis along which B
+    # varies.
     if not dims or strides[1][-1] != 0:
         dims, strides = (*dims, 1), [(*s, 0) for s in strides]
     return replace(
@@ -340,7 +369,7 @@ def _collapse(product: GemmProblem) -> GemmProblem:
 
 
 def _copy_batches(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """A and B in full, broadcasting undone."""
+    """Copies A and B to contiguous buffers of all batch axes, materializing broadcasts."""
     launches: list[Launch] = []
     views: list[MatrixOperand] = []
     for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
@@ -351,12 +380,12 @@ def _copy_batches(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], Ge
 
 
 def copy_a(product: GemmProblem, ctx: Lowering) -> tuple[list[Launch], GemmProblem]:
-    """A with its rows one after the other; a batch axis over which it repeats is copied once."""
+    """Copies A to contiguous rows; batch axes along which A is broadcast stay broadcast."""
     strides = product.a.strides
-    own = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
-    launches, copy = _copy(product.a, (*own, product.m, product.k), product.dtype, ctx)
-    kept = tuple(0 if d == 1 else s for d, s in zip(own, copy.strides, strict=False))
-    return launches, replace(product, a=replace(copy, strides=(*kept, *copy.strides[-2:])))
+    batch = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
+    launches, copy = _copy(product.a, (*batch, product.m, product.k), product.dtype, ctx)
+    batch_strides = tuple(0 if d == 1 else s for d, s in zip(batch, copy.strides, strict=False))
+    return launches, replace(product, a=replace(copy, strides=(*batch_strides, *copy.strides[-2:])))
 
 
 def _copy(
@@ -371,17 +400,19 @@ def _copy(
 def image_chunks(
     images: int, image_bytes: int, ctx: Lowering
 ) -> Iterator[tuple[int, int, Lowering]]:
-    """As many images at once as have their columns in a bounded amount of memory, at least one.
+    """Yields chunks of images whose im2col buffer stays within a memory limit.
 
     Args:
-        image_bytes: Of the columns of one image.
+        images: Number of images.
+        image_bytes: Bytes of the im2col buffer per image.
 
     Yields:
-        The first image of a chunk, how many it has, and what its launches ask for memory.
+        The first image of a chunk, its number of images (at least one), and the lowering for its
+        launches; chunks share scratch memory.
     """
     size = max(_COLUMNS_BYTES // max(image_bytes, 1), 1)
-    held: list[Scratch] = []
+    scratches: list[Scratch] = []
     first = 0
     while first < images:
-        yield first, min(size, images - first), ChunkLowering(ctx.caps, ctx.record, held)
+        yield first, min(size, images - first), ChunkLowering(ctx.caps, ctx.record, scratches)
         first += size

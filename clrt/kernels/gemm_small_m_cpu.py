@@ -1,4 +1,4 @@
-"""Products of a few rows on CPUs, with what goes before and beside them in the same launch."""
+"""CPU GEMM for at most 8 rows of A, optionally fused with a row norm of A and a second GEMM."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div, round_up
 
 MOST_ROWS = 8
-"""Of A, up to which the kernel is taken."""
-# Work-groups for each core: each makes its rows anew.
+"""Maximum number of rows of A for the small-M kernel."""
+# Work-groups per core. More would repeat the normalization of A, which each does for itself.
 _GROUPS = 4
 SECOND = Code("second[i * T_NV + j]")
-"""How an epilogue reads the second product of a launch."""
+"""Expression by which an epilogue reads the second product of a launch: value of the macro."""
 
 
 @dataclass(frozen=True)
 class SmallMThresholds(Thresholds):
-    """When the kernel pays that a product has beside that for more rows.
+    """When the small-M kernel is worth compiling besides the general one.
 
     Attributes:
-        narrow_kib: Of weights in 16 bits, at least: shorter ones gain less than compiling takes.
+        narrow_kib: Minimum size of 16-bit weights in KiB; smaller ones save less time than the
+            compilation takes.
     """
 
     narrow_kib: int
@@ -39,25 +40,31 @@ class SmallMThresholds(Thresholds):
 
 @dataclass(frozen=True)
 class RmsNormPrologue:
-    """That rows of A are divided by their root mean square, and scaled, before a product."""
+    """RMS normalization of A's rows before a GEMM, in the same launch.
+
+    Attributes:
+        scale: Factor per column of A, float32 [K].
+        epsilon: Added to the mean square.
+    """
 
     scale: Value
     epsilon: float
 
     @property
     def args(self) -> dict[str, Any]:
-        """What NORM_ROWS declares."""
+        """Arguments of the macro NORM_ROWS."""
         return {"a_scale": self.scale, "epsilon": self.epsilon}
 
 
 def emit_few_rows(
     product: GemmProblem, ctx: Lowering, norm: RmsNormPrologue | None, second: GemmProblem | None
 ) -> list[Launch]:
-    """The launch of a product with a constant B, whose A is one matrix of rows.
+    """Returns the launch of a small-M GEMM.
 
     Args:
-        norm: What is done to rows of A before.
-        second: Another product of A, which is an operand of the epilogue.
+        product: The GEMM; A is a single matrix with contiguous rows, B a constant.
+        norm: Normalization of A's rows before the product; None for none.
+        second: A second GEMM of the same A, whose result the epilogue reads; None for none.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32.
@@ -94,5 +101,5 @@ def emit_few_rows(
 
 
 def of_rows(product: GemmProblem, rows: Value) -> GemmProblem:
-    """The product of other rows of the same form."""
+    """Returns the product with another A of the same shape."""
     return replace(product, a=replace(product.a, buffer=BufferArg(rows)))

@@ -1,7 +1,8 @@
-"""How products of many rows are shared out where a CPU multiplies parts of A and B.
+"""Partition of large CPU GEMMs by the split-float paths of gemm_cpu.
 
-By its matrix unit (kernels_cl/common/unit_product.clh), or by dots of whole numbers of 16 bits
-(kernels_cl/common/word_product.clh).
+Float operands are split into bfloat16 terms, which AMX multiplies
+(kernels_cl/common/unit_product.clh), or into int16 terms with a scale, which int16 dot products
+multiply (kernels_cl/common/word_product.clh).
 """
 
 from __future__ import annotations
@@ -20,24 +21,30 @@ from clrt.kernels.thresholds import Thresholds
 from clrt.util.math import ceil_div, round_up
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
-_LANES = 16  # of the vectors that parts are made from
-_COLUMNS = 32  # of a pair of vectors of B
-_PARTS = 3  # numbers of bfloat16 for one of float32
+# Elements per vector (T_VW) that the split requires.
+_LANES = 16
+# Columns of B that are split at a time: a pair of vectors.
+_COLUMNS = 32
+# bfloat16 terms per float32 operand.
+_TERMS = 3
 
 
 @dataclass(frozen=True)
 class UnitShares(Thresholds):
-    """How much the matrix unit takes at once, and from where on it pays to split A and B.
+    """Block sizes of the AMX path of a GEMM, and minimum sizes for which it pays.
 
     Attributes:
-        most_rows: At once: their parts and those of some panels stay in the second-level cache.
-        groups: Work-groups for each core, at most: each has memory for the parts.
-        splitting: Products of parts of A and B in the time that it takes to split one.
-        least_rows, least_k, least_n: Of products for it.
-        least_millions: Of multiply-adds for each core; MiniLM's products have 37 at 1 x 128, where
-            it does not pay.
-        rows, depth: Of a part of A; of K, to which parts are padded.
-        macro: Which form of the kernel has it.
+        most_rows: Maximum number of rows of A per piece, so that their terms and those of some
+            panels of B stay in the second-level cache.
+        groups: Maximum number of work-groups per core; each needs memory for its terms.
+        splitting: Time to split one operand block into terms, in units of the time to multiply two
+            blocks.
+        least_rows, least_k, least_n: Minimum M, K and N.
+        least_millions: Minimum number of multiply-adds per core, in millions. MiniLM's GEMMs have
+            37 at 1 x 128, where the path does not pay.
+        rows: Rows of A that are split and multiplied at a time.
+        depth: Terms are padded to a multiple of this along K.
+        macro: Macro that enables the path in the kernel.
     """
 
     most_rows: int
@@ -54,25 +61,25 @@ class UnitShares(Thresholds):
     macro: ClassVar[str] = "MATRIX_UNIT"
 
     def pays(self, product: GemmProblem, caps: DeviceCaps) -> bool:
-        """Whether there is enough for it to do."""
+        """Returns whether the product is large enough for the path to pay."""
         m, n, k = product.m, product.n, product.k
         enough = product.batches * m * n * k >= self.least_millions * 1_000_000 * caps.compute_units
         return enough and m >= self.least_rows and k >= self.least_k and n >= self.least_n
 
     @classmethod
     def words(cls, rows: int, depth: int) -> int:
-        """Of 4 bytes, for the parts of rows of A, or of columns of B."""
-        return _PARTS * rows * depth // 2
+        """Returns the size of the terms of `rows` rows of A, or columns of B, in 4-byte words."""
+        return _TERMS * rows * depth // 2
 
     @classmethod
     def defines(cls, _caps: DeviceCaps) -> dict[str, Define]:
-        """The macros of kernels that can go this way."""
+        """Returns the macros that enable the path in a kernel."""
         return {cls.macro: 1}
 
 
 @dataclass(frozen=True)
 class Int16DotThresholds(UnitShares):
-    """The same for dots of whole numbers: two to a word, and a scale for each `depth`."""
+    """`UnitShares` of the int16 path: int16 terms, two per 4-byte word, a scale per `depth`."""
 
     group: ClassVar = "word_unit_shares"
     rows: ClassVar[int] = 8
@@ -91,7 +98,10 @@ class Int16DotThresholds(UnitShares):
 def unit_of(
     product: GemmProblem, tunables: Mapping[str, int], caps: DeviceCaps
 ) -> type[UnitShares] | None:
-    """By what products of many rows go whose shapes are like this one's, whatever the rows."""
+    """Returns the thresholds class of the split-float path that kernels of this product include.
+
+    The result does not depend on M. None if the device has no such path for the operands.
+    """
     if tunables["T_VW"] != _LANES or not tunables["T_UP"]:
         return None
     if NEEDS.missing(caps) is None:
@@ -103,16 +113,17 @@ def unit_of(
 
 @dataclass(frozen=True)
 class UnitWork:
-    """One launch over a product; sizes in words of 4 bytes.
+    """Partition of one split-float launch into pieces of the result; sizes in 4-byte words.
 
     Attributes:
-        slot: Memory of a work-group.
-        b_at, sums_at: Where in it the parts of B and the sums are.
-        sums_row: Sums of a row, if they wait for the next chunk of K; else 0.
-        pieces: Of the product, shared out among the work-groups.
-        columns: Of a piece.
-        height: Rows of a piece.
-        groups: Work-groups.
+        slot: Scratch memory per work-group.
+        b_at: Offset of the terms of B in a slot.
+        sums_at: Offset of the partial sums in a slot.
+        sums_row: Partial sums per row that are kept between chunks of K; 0 if K is one chunk.
+        pieces: Number of pieces of the result, distributed to the work-groups.
+        columns: Columns per piece.
+        height: Rows per piece.
+        groups: Number of work-groups.
     """
 
     slot: int
@@ -124,19 +135,19 @@ class UnitWork:
     height: int
     groups: int
 
-    # What UNIT_INPUTS declares behind the memory.
+    # Number arguments of the macro UNIT_INPUTS.
     NUMBERS: ClassVar = ("slot", "b_at", "sums_at", "sums_row", "pieces", "columns")
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The values of NUMBERS."""
+        """Values of NUMBERS by name."""
         return {name: getattr(self, name) for name in self.NUMBERS}
 
     @classmethod
     def of(
         cls, product: GemmProblem, tunables: Mapping[str, int], shares: UnitShares, caps: DeviceCaps
     ) -> UnitWork:
-        """How the cores end soonest."""
+        """Returns the partition with the shortest estimated time over all cores."""
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
         panel, at_once, chunk = panel_width(tunables), tunables["T_UP"], tunables["T_KC"]
         panels = ceil_div(n, panel)
@@ -146,11 +157,12 @@ class UnitWork:
 
         def time(shape: tuple[int, int]) -> int:
             rows, columns = ceil_div(shape[0], _COLUMNS), ceil_div(shape[1] * panel, _COLUMNS)
-            of_one = rows * columns + shares.splitting * (rows + columns)
-            return ceil_div(pieces(shape), units) * of_one
+            piece_time = rows * columns + shares.splitting * (rows + columns)
+            return ceil_div(pieces(shape), units) * piece_time
 
-        fewest = ceil_div(m, shares.most_rows)
-        heights = {round_up(ceil_div(m, s), shares.rows) for s in range(fewest, fewest + 2 * units)}
+        stripes = ceil_div(m, shares.most_rows)
+        choices = range(stripes, stripes + 2 * units)
+        heights = {round_up(ceil_div(m, s), shares.rows) for s in choices}
         spans = {ceil_div(panels, s) for s in range(1, 2 * units + 1)}
         shape = min(((h, s) for h in sorted(heights) for s in sorted(spans)), key=time)
         height, span = shape

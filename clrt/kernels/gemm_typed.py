@@ -1,4 +1,4 @@
-"""Matrix products of doubles and of integers of 32 and 64 bits by the kernel gemm_typed_cpu."""
+"""CPU GEMM of float64 and of 32- and 64-bit integers by the kernel gemm_typed_cpu."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TYPES = frozenset({DType.FLOAT64, DType.INT32, DType.UINT32, DType.INT64, DType
 
 
 def reject_typed(node: Node, caps: DeviceCaps) -> str | None:
-    """Returns why `emit_typed_cpu` does not hold for a product of input 0."""
+    """Returns why `emit_typed_cpu` cannot compute a product of input 0; None if it can."""
     if node.arg(0).dtype not in _TYPES:
         return "for float64 and integers of 32 and 64 bits"
     return reject_float64(node, caps)
 
 
 def emit_typed_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """Returns launches that compute register tiles; B is packed in panels, at load if constant.
+    """Returns launches of a register-blocked GEMM; B is packed in panels, at load if constant.
 
     Raises:
         UnsupportedError: The epilogue walks more than two batch axes.

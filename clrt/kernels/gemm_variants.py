@@ -1,4 +1,4 @@
-"""Matrix products with an epilogue: the launches behind MatMul, Gemm, FusedMatMul and Conv."""
+"""GEMM variants, shared by MatMul, Gemm, FusedMatMul and Conv."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ BLOCKS = tuned(
     T_KC=128,
 )
 LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-# Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core. Each quantises
-# its rows anew, which takes as long as three to five panels of 32 columns.
-_LEVELS_ROWS = 32
+# Maximum number of rows per work-group of `gemm_levels_cpu`, and target number of work-groups per
+# core. Each work-group quantizes its rows itself, which takes as long as three to five panels of 32
+# columns.
+_MAX_LEVELS_ROWS = 32
 _LEVELS_GROUPS = 2
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `emit_any` does not hold for a product of input 0."""
+    """Returns why `emit_any` cannot compute a product of input 0; None if it can."""
     if node.arg(0).dtype is DType.BOOL:
         return "no product of bool"
     return reject_float64(node, caps)
 
 
 def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """As `emit_cpu`, for a B of few bits; A is whole rows, one after the other.
+    """Returns launches as `emit_cpu`, for the low-bit B of `product.blocks`; A has contiguous rows.
 
     Raises:
         UnsupportedError: As `emit_cpu`.
@@ -83,7 +84,10 @@ def emit_blocks_cpu(product: GemmProblem, ctx: Lowering) -> list[Launch]:
 
 
 def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `emit_levels_cpu` does not hold: in C it is for simulators only."""
+    """Returns why `emit_levels_cpu` cannot run; None if it can.
+
+    Without int8 dot instructions the kernel's C code is only used on simulators.
+    """
     if not caps.int8_dot_isa and not caps.simulator:
         return "needs instructions that multiply bytes"
     return reject_but_float32(node, caps)
@@ -95,11 +99,12 @@ def emit_levels_cpu(
     norm: RmsNormPrologue | None = None,
     second: QuantizedPanels | None = None,
 ) -> list[Launch]:
-    """As `emit_cpu`, for a B of few bits, with A quantised to 8 bits; A is whole rows.
+    """Returns launches for the low-bit B of `product.levels`, with A quantized to int8 on the fly.
 
     Args:
-        norm: What is done to rows of A before.
-        second: Of the product of A that is an operand of the epilogue.
+        product: The GEMM; A has contiguous float32 rows.
+        norm: Normalization of A's rows before the product; None for none.
+        second: B of a second GEMM of the same A, whose result the epilogue reads; None for none.
 
     Raises:
         UnsupportedError: As `emit_cpu`.
@@ -132,18 +137,19 @@ def emit_levels_cpu(
 
 
 def _levels_shares(product: GemmProblem, caps: DeviceCaps) -> tuple[int, int]:
-    """Rows and columns of a work-group: each quantises its rows, so that it has all columns where
-    there are rows enough for all cores.
+    """Returns the rows and columns per work-group.
+
+    Each work-group quantizes its rows, so it gets all columns if there are rows for all cores.
     """
-    wanted = _LEVELS_GROUPS * caps.compute_units
-    height = min(product.m, _LEVELS_ROWS)
+    target_groups = _LEVELS_GROUPS * caps.compute_units
+    height = min(product.m, _MAX_LEVELS_ROWS)
     stripes = ceil_div(product.m, height) * product.batches
-    spans = clamp(ceil_div(wanted, stripes), 1, ceil_div(product.n, WIDTH))
+    spans = clamp(ceil_div(target_groups, stripes), 1, ceil_div(product.n, WIDTH))
     return height, round_up(ceil_div(product.n, spans), WIDTH)
 
 
 def emit_any(product: GemmProblem, ctx: Lowering) -> list[Launch]:
-    """One work-item per element, for any dtype."""
+    """Returns launches with one work-item per element of y, for any dtype."""
     if product.is_empty:
         return []
     launches, product = merge(product, ctx)
@@ -170,13 +176,14 @@ def variants(
     gpu: Variant | None = None,
     typed: bool = True,
 ) -> tuple[Variant, ...]:
-    """One for each kernel of products.
+    """Returns the variants of an op that is computed by a GEMM, one per GEMM kernel.
 
     Args:
-        lowered: Gives the launches of a node with the products of an `emit_…`.
-        reject_reason: Why none of them holds.
-        work: What each of them does for a node.
-        gpu: In place of the one for GPUs.
+        lowered: Turns an `emit_…` of GEMMs into the `emit` of the op's node.
+        reject_reason: Returns why none of the variants can run a node; None if one may.
+        prefix: Prefix of the variants' names.
+        work: Returns the work of each variant on a node.
+        gpu: Variant that replaces the one for GPUs.
         typed: Whether `reject_reason` accepts other dtypes than floats computed in float32.
     """
 
@@ -207,5 +214,9 @@ def variants(
 
 
 def unit_variant(lowered: Callable[[EmitProduct], Emit]) -> Variant:
-    """The one for matrix units of GPUs, which goes before the others."""
+    """Returns the variant for matrix units of GPUs, to be listed before the others.
+
+    Args:
+        lowered: As for `variants`.
+    """
     return Variant("gemm_unit", lowered(emit_unit), reject_unit, GPU_UNIT)

@@ -1,4 +1,4 @@
-"""Records of weights in blocks of GGUF that hold all that the blocks do, and the way back."""
+"""Lossless record layout of GGUF block types for CPU kernels, and its inverse."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from clrt.kernels.quantized_panels_cpu import WIDTH, records_layout
 from clrt.util.math import ceil_div
 
 _SIGN = np.uint8(0x80)
-# By type, what of a block's bytes differs in records: levels of signed bytes have the top bit
-# flipped, and minima have the other sign. The scales of other types are wider than those of
-# records, or their levels are.
+# Supported types, and whether records flip the top bit of their levels (signed bytes). Minima have
+# the other sign in records. Other types are excluded: records would widen their scales or levels.
 _FLIPPED_LEVELS = {"Q4_0": False, "Q4_1": False, "Q8_0": True}
 _SIZE = "([1-9][0-9]{0,9})"
 _NAME = re.compile(rf"records[48]x32:{_SIZE}x{_SIZE}:({'|'.join(_FLIPPED_LEVELS)})")
@@ -23,7 +22,12 @@ _NAME = re.compile(rf"records[48]x32:{_SIZE}x{_SIZE}:({'|'.join(_FLIPPED_LEVELS)
 
 @dataclass(frozen=True)
 class GgufRecordLayout:
-    """Rows of blocks, uint8 `[N, bytes of a row]`, as records `[panel, block, bytes]`."""
+    """Layout of GGUF rows, uint8 `[N, bytes per row]`, as records `[panel, block, bytes]`.
+
+    Attributes:
+        type: GGUF block type.
+        n, k: Rows, and elements per row.
+    """
 
     type: BlockType
     n: int
@@ -31,32 +35,32 @@ class GgufRecordLayout:
 
     @property
     def bits(self) -> int:
-        """Of a level."""
+        """Bits per level."""
         assert self.type.coding is not None
         return self.type.coding.bits
 
     @property
     def numbers(self) -> int:
-        """Of a block, besides levels: a scale, and perhaps a minimum."""
+        """Float16 numbers per block besides levels: 1 (scale) or 2 (scale and minimum)."""
         return 1 + self.type.has_minima
 
     @property
     def layout(self) -> str:
-        """Names the layout; `named_records` reads it."""
+        """Name of the layout, parsed by `named_records`."""
         return records_layout(self.bits, self.type.elements, self.n, self.k, self.type.name)
 
     def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of the records; None where the elements are no such rows."""
+        """Returns the shape of the records; None if `shape` is not that of the GGUF rows."""
         if shape != (self.n, self.type.row_bytes(self.k)):
             return None
         return (ceil_div(self.n, WIDTH), self.k // self.type.elements, WIDTH * self.type.nbytes)
 
     def restore(self, records: Array, shape: tuple[int, ...]) -> Array:
-        """The rows of blocks again."""
+        """Converts records back to GGUF rows of shape `shape`."""
         panels, blocks, _ = records.shape
         levels_bytes = self.type.elements * self.bits // 8
         levels, numbers = np.split(records, [WIDTH * levels_bytes], axis=2)
-        # Four bytes of a column lie together, and the two of a number.
+        # Records interleave columns in units of 4 bytes of levels and 2 bytes of numbers.
         fours = levels.reshape(panels, blocks, levels_bytes // 4, WIDTH, 4)
         twos = numbers.reshape(panels, blocks, self.numbers, WIDTH, 2)
         rows = np.empty((panels, WIDTH, blocks, self.type.nbytes), np.uint8)
@@ -71,10 +75,10 @@ class GgufRecordLayout:
 
 
 def named_records(layout: str) -> GgufRecordLayout | None:
-    """The records that `GgufRecordLayout.layout` names so; None where it names none."""
-    named = _NAME.fullmatch(layout)
-    if named is None:
+    """Parses the name of a record layout; returns None if it is another name."""
+    match = _NAME.fullmatch(layout)
+    if match is None:
         return None
-    type_, k = BLOCK_TYPES_BY_NAME[named[3]], int(named[2])
-    found = GgufRecordLayout(type_, int(named[1]), k)
-    return None if k % type_.elements or found.layout != layout else found
+    type_, k = BLOCK_TYPES_BY_NAME[match[3]], int(match[2])
+    parsed = GgufRecordLayout(type_, int(match[1]), k)
+    return None if k % type_.elements or parsed.layout != layout else parsed

@@ -1,4 +1,4 @@
-"""How many elements kernels can index: offsets in a tensor are signed integers of 32 bits."""
+"""Maximum tensor size of kernels, which compute element offsets as 32-bit signed integers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from clrt.ir.graph import Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, PackedWeight, Scratch
 
 MAX_ELEMS = 2**31 - 1
-"""Largest number of elements of a tensor."""
+"""Maximum number of elements of a tensor."""
 
 MARGIN_ELEMS = 1 << 17
-"""Upper bound on what a kernel adds to an index before it compares it with the number of elements:
-the elements of a work-item (65,536 at most), a vector, the padding of a launch to whole
-work-groups."""
+"""Upper bound, in elements, on the overshoot of an index past the end of a tensor before the kernel
+checks it: elements of a work-item (at most 65,536), a vector, padding to whole work-groups."""
 
 WHOLE_RANGE = frozenset(
     (
@@ -23,12 +22,12 @@ WHOLE_RANGE = frozenset(
         *("pointwise/elementwise.cl", "pointwise/quantize_linear.cl"),
     )
 )
-"""Sources whose kernels index tensors of up to MAX_ELEMS elements, as they never pass the end; the
-others need MARGIN_ELEMS. `tests/unit/kernels/test_index_range.py` holds them to it."""
+"""Sources whose kernels never compute an index past the end, so that tensors may have MAX_ELEMS
+elements; others need MARGIN_ELEMS less. `tests/unit/kernels/test_index_range.py` checks them."""
 
 
 def check_index_range(launches: Iterable[Launch]) -> None:
-    """Refuses launches whose kernels might compute an offset past 32 bits.
+    """Checks that no kernel of `launches` can compute an element offset beyond 32 bits.
 
     Raises:
         ShapeError: A tensor has more elements than the kernel can index.
@@ -50,10 +49,10 @@ def check_index_range(launches: Iterable[Launch]) -> None:
 
 
 def _elems(buffer: Buffer, itemsize: int) -> int:
-    """The number of elements that a kernel counts in 32 bits."""
+    """Returns the number of elements that a kernel indexes with 32 bits; 0 if with 64 bits."""
     if isinstance(buffer, Value):
         return prod(buffer.dims)
     if isinstance(buffer, Scratch):
         return buffer.elems
-    # Kernels count the bytes of weights that are packed as such in 64 bits.
+    # Kernels index the bytes of byte-packed weights with 64 bits.
     return buffer.nbytes // itemsize if isinstance(buffer, PackedWeight) and itemsize > 1 else 0

@@ -1,4 +1,4 @@
-"""The parameters of kernels, as their sources declare them."""
+"""Kernel signatures: names, types and accesses of parameters, read from the sources."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Param:
     """One parameter of a kernel.
 
     Attributes:
-        type: Of the number, or of the elements of a tensor.
-        access: What the kernel does with a tensor; None where the parameter is a number.
+        type: OpenCL C type of the number, or of the tensor's elements.
+        access: "read", "write" or "update" for a tensor; None for a number.
     """
 
     name: str
@@ -37,36 +37,41 @@ class Param:
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return _BYTES[self.type]
 
 
 @dataclass(frozen=True)
 class KernelSignature:
-    """The parameters of a kernel, in their order."""
+    """The parameters of a kernel, in order."""
 
     params: tuple[Param, ...]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Of all parameters."""
+        """Names of all parameters."""
         return frozenset(p.name for p in self.params)
 
 
 def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> KernelSignature:
-    """What a kernel declares under some defines.
+    """Reads the signature of a kernel for given macros.
 
     A parameter is a tensor, `IN(T, x)`, `OUT(T, x)` or `INOUT(T, x)`, or a number, `const T x`.
 
+    Args:
+        source: File under kernels_cl.
+        entry: Name of the kernel function.
+        defines: Macro values by name.
+
     Raises:
-        ValueError: A source declares something else: a bug of clrt.
+        ValueError: The source declares another kind of parameter: a bug of clrt.
     """
     try:
-        found = tuple(map(_param, _split(_interface(source, entry).params(defines))))
+        params = tuple(map(_param, _split(_interface(source, entry).params(defines))))
     except (ValueError, LookupError) as error:
         raise ValueError(f"{source}: parameters of {entry}: {error}") from error
-    signature = KernelSignature(found)
-    if len(signature.names) != len(found):
+    signature = KernelSignature(params)
+    if len(signature.names) != len(params):
         raise ValueError(f"{source}: {entry} has two parameters of one name")
     return signature
 
@@ -77,16 +82,16 @@ def _interface(source: str, entry: str) -> Interface:
 
 
 def _split(tokens: Tokens) -> list[Tokens]:
-    """The declarations between the commas that stand in no parentheses."""
-    found: list[list[str]] = [[]]
+    """Splits a parameter list at the commas outside of parentheses."""
+    declarations: list[list[str]] = [[]]
     depth = 0
     for token in tokens:
         depth += (token == "(") - (token == ")")
         if token == "," and not depth:
-            found.append([])
+            declarations.append([])
         else:
-            found[-1].append(token)
-    return [tuple(f) for f in found]
+            declarations[-1].append(token)
+    return [tuple(d) for d in declarations]
 
 
 def _param(declared: Tokens) -> Param:

@@ -1,4 +1,4 @@
-"""Kernel sources as text, includes expanded."""
+"""Kernel sources as text with includes expanded, and the axes along which launches can be split."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from functools import cache
 from importlib.resources import files
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
-# An axis that is no digit, or none, is any. It begins with letters, which are found 30 times faster
-# than the edge of a word.
-_WHOLE = re.compile(r"get_(?:group_id|num_groups|global_size|\w*linear_id)\b(?:\(([012])\))?")
+# Functions whose results depend on the whole grid, with their axis; an axis that is not a literal
+# digit may be any. The pattern begins with letters, which is 30 times faster than a word boundary.
+_GRID_QUERY = re.compile(r"get_(?:group_id|num_groups|global_size|\w*linear_id)\b(?:\(([012])\))?")
 
 
 @cache
 def read_source(name: str) -> str:
-    """A file under kernels_cl, includes expanded: a header once, a template (.inc) each time."""
+    """Reads a file under kernels_cl and expands includes: headers once, templates (.inc) always."""
     return _expand(name, set())
 
 
 @cache
 def splittable_axes(name: str) -> tuple[int, ...]:
-    """The axes along which a launch of a file's kernels may be several, each at an offset.
+    """Returns the axes along which a launch may be split into several with global offsets.
 
-    `get_global_id` has the offset in it. What asks for its group, for how many there are or for the
-    size of the grid would compute other elements.
+    `get_global_id` includes the offset. A kernel that queries its group id, the number of groups or
+    the global size along an axis would compute other elements.
+
+    Args:
+        name: File under kernels_cl; the result holds for all its kernels.
     """
-    asked = {match[1] or "" for match in _WHOLE.finditer(read_source(name))}
-    return () if "" in asked else tuple(axis for axis in range(3) if str(axis) not in asked)
+    queried = {match[1] or "" for match in _GRID_QUERY.finditer(read_source(name))}
+    return () if "" in queried else tuple(axis for axis in range(3) if str(axis) not in queried)
 
 
 def _expand(name: str, seen: set[str]) -> str:

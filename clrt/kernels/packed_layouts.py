@@ -1,4 +1,4 @@
-"""The layouts of kernels that have a way back: what compiled models may keep weights in."""
+"""Reversible packed layouts: those in which compiled models may store weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from clrt.kernels.panel_layout import Panels, named_panels
 
 
 def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
-    """What puts elements of a layout back in order; None where the layout has no way back.
+    """Returns a function that unpacks a layout; None if the layout is not reversible.
 
     Args:
-        layout: As `clrt.kernels.spec.PackedWeight` has it.
-        shape: Of the elements in their order.
+        layout: Name of the layout (`clrt.kernels.spec.PackedWeight.layout`).
+        shape: Shape of the unpacked array.
     """
     named = _named(layout)
     return None if named is None else lambda array: named.restore(array, shape)
 
 
 def packed_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of the packed array; None where there is no such layout of it.
+    """Returns the shape of a packed array; None if the layout does not exist for `shape`.
 
     Args:
-        layout: As `clrt.kernels.spec.PackedWeight` has it.
-        shape: Of the elements in their order.
+        layout: Name of the layout (`clrt.kernels.spec.PackedWeight.layout`).
+        shape: Shape of the unpacked array.
     """
     named = _named(layout)
     return None if named is None else named.packed_shape(shape)

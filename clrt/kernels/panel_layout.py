@@ -1,4 +1,4 @@
-"""The layout in which the CPU's matrix product reads constant weights."""
+"""Panel layout of matrices, in which CPU GEMM kernels read constant weights."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from clrt.kernels.spec import (
 from clrt.util.math import ceil_div, round_up
 
 PACKED_ROWS = 64
-"""Of K, to a work-item of the kernel that packs."""
-# What is moved as elements of so many bytes.
-_WORDS = {2: DType.UINT16, 4: DType.UINT32}
-# One spelling of each: the name is part of what a weight is kept under.
+"""Rows of K per work-item of the packing kernel."""
+# Dtype that the packing kernel copies elements as, by element size in bytes.
+_COPY_DTYPES = {2: DType.UINT16, 4: DType.UINT32}
+# Without leading zeros, so that each size has one spelling: layout names are keys of weights.
 _SIZE = "(0|[1-9][0-9]{0,9})"
 _NAME = re.compile(
     rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed(?:([1-9][0-9]{{0,9}}))?)?"
@@ -35,12 +35,14 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Panels:
-    """A stack of K x N matrices as [stack, panel, K, width], with zeros past column N.
+    """Layout of a stack of K x N matrices as [stack, panel, K, width], zero-padded past column N.
 
     Attributes:
-        transposed: The elements come as N x K.
-        taps: Of weights of a convolution, [N, channels, taps]: row k is channel k % channels at tap
-            k / channels. They are transposed.
+        k, n: Size of a matrix.
+        width: Columns per panel.
+        transposed: Whether the unpacked matrices are N x K.
+        taps: Window elements of convolution weights [N, channels, taps], else 1: row k of a panel
+            is channel k % channels at tap k // channels. Such weights are transposed.
     """
 
     k: int
@@ -51,29 +53,29 @@ class Panels:
 
     @property
     def layout(self) -> str:
-        """Names the layout; `named_panels` reads it."""
+        """Name of the layout, parsed by `named_panels`."""
         order = f":transposed{self.taps if self.taps > 1 else ''}" if self.transposed else ""
         return f"panels{self.width}:{self.k}x{self.n}{order}"
 
     def stack(self, shape: tuple[int, ...]) -> int:
-        """How many matrices a shape has."""
-        # -1 has no meaning where k is 0.
+        """Returns the number of matrices in an array of a shape."""
+        # For K = 0 the sizes do not determine it: the leading axes do.
         matrix = self.k * self.n
         return prod(shape) // matrix if matrix else prod(shape[:-2])
 
     def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The shape of the panels; None where the elements are no stack of such matrices."""
+        """Returns the shape of the panels; None if `shape` is not a stack of such matrices."""
         stack = self.stack(shape)
         if stack * self.k * self.n != prod(shape):
             return None
         return (stack, ceil_div(self.n, self.width), self.k, self.width)
 
     def pack(self, array: Array) -> Array:
-        """The panels of the elements in their order."""
+        """Packs an array on the host."""
         stack = self.stack(array.shape)
         if self.transposed:
-            given = array.reshape(stack, self.n, self.k // self.taps, self.taps)
-            matrices = given.transpose(0, 3, 2, 1)
+            by_channel = array.reshape(stack, self.n, self.k // self.taps, self.taps)
+            matrices = by_channel.transpose(0, 3, 2, 1)
         else:
             matrices = array.reshape(stack, 1, self.k, self.n)
         columns = round_up(self.n, self.width)
@@ -83,7 +85,7 @@ class Panels:
         return np.ascontiguousarray(panels.swapaxes(1, 2))
 
     def restore(self, panels: Array, shape: tuple[int, ...]) -> Array:
-        """The elements in their order again."""
+        """Unpacks panels to an array of shape `shape`."""
         stack, count = panels.shape[:2]
         padded = panels.swapaxes(1, 2).reshape(stack, self.k, count * self.width)
         matrices = padded[:, :, : self.n]
@@ -93,17 +95,18 @@ class Panels:
         return np.ascontiguousarray(matrices).reshape(shape)
 
     def of(self, value: Value) -> PackedWeight:
-        """A constant in this layout."""
+        """Returns a constant as a weight packed in this layout."""
         columns = round_up(self.n, self.width)
         size, stack = value.dtype.itemsize, self.stack(value.dims)
         nbytes = stack * self.k * columns * size
         rows = None
-        if self.transposed and self.taps == stack == 1 and size in _WORDS and self.k:
-            rows = DevicePacking(self.n, self.k * size, _WORDS[size], self.width, self._emit)
+        if self.transposed and self.taps == stack == 1 and size in _COPY_DTYPES and self.k:
+            dtype = _COPY_DTYPES[size]
+            rows = DevicePacking(self.n, self.k * size, dtype, self.width, self._emit)
         return PackedWeight(value, self.layout, self.pack, nbytes, rows)
 
     def _emit(self, rows: Scratch, panels: Scratch, first: int, end: int) -> Launch:
-        """The launch that packs rows of the transposed matrix."""
+        """Returns the launch that packs rows `first` to `end` of the N x K matrix."""
         source, data_t = "matmul/pack_panels.cl", rows.dtype.cl
         kernel = KernelSpec.of(source, "pack_panels", ROWS=PACKED_ROWS, DATA_T=data_t)
         count = ceil_div(end - first, self.width)
@@ -115,10 +118,10 @@ class Panels:
 
 
 def named_panels(layout: str) -> Panels | None:
-    """The panels that `Panels.layout` names so; None where it names none."""
-    named = _NAME.fullmatch(layout)
-    if named is None:
+    """Parses the name of a panel layout; returns None if it is another name."""
+    match = _NAME.fullmatch(layout)
+    if match is None:
         return None
-    width, k, n = (int(named[i]) for i in (1, 2, 3))
-    taps = int(named[5] or 1)
-    return None if k % taps else Panels(k, n, width, bool(named[4]), taps)
+    width, k, n = (int(match[i]) for i in (1, 2, 3))
+    taps = int(match[5] or 1)
+    return None if k % taps else Panels(k, n, width, bool(match[4]), taps)

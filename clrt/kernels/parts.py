@@ -1,4 +1,4 @@
-"""Parts: tensors that are rows of another one, in whose memory they may lie."""
+"""Subviews: tensors whose elements are rows of another tensor, in whose memory they may live."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from clrt.ir.graph import Value
 
 @dataclass(frozen=True, eq=False)
 class Subview:
-    """A value whose elements are, in their order, rows of another one.
+    """A value whose elements are, in order, rows of a parent value.
 
     Attributes:
-        value: The part: an input of Concat, an output of Split.
-        parent: What it is a part of.
-        offset: Elements of the whole before the first row.
-        width: Elements of a row.
-        pitch: From a row to the next, in elements of the whole.
+        value: The subview: an input of Concat, or an output of Split.
+        parent: The value that contains the rows: the output of Concat, or the input of Split.
+        offset: Offset of the first row in the parent, in elements.
+        width: Row width in elements.
+        pitch: Distance between the starts of rows in the parent, in elements.
     """
 
     value: Value

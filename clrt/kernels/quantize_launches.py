@@ -1,4 +1,4 @@
-"""Launches between numbers and their quantised form: the one walk over scales and zero points."""
+"""Launches of QuantizeLinear and DequantizeLinear, and their indexing of scales and zero points."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from clrt.kernels.spec import Buffer, KernelSpec, Launch, PackedWeight, launch, 
 from clrt.kernels.variant import Lowering
 from clrt.util.math import ceil_div
 
+# Dtypes whose constants are stored two elements per byte on the device.
 _PAIRS = (DType.INT4, DType.UINT4)
+# Elements per work-item on CPUs.
 _ELEMS = 1024
 
 
 @dataclass(frozen=True)
 class ScaleIndexing:
-    """A tensor as [outer, n, inner], and the strides of scale and zero point over it.
+    """Maps each element of a tensor [outer, n, inner] to its scale and zero point.
 
     Attributes:
-        block: Places along n that share an element.
-        strides: Along outer, the blocks of n, and inner.
+        outer, n, inner: Shape of the tensor, with n the quantized axis.
+        block: Neighbours along n that share a scale.
+        strides: Strides of the scales, in elements, along outer, the blocks of n, and inner.
     """
 
     outer: int
@@ -38,12 +41,13 @@ class ScaleIndexing:
 
     @classmethod
     def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> ScaleIndexing:
-        """The walk of ONNX's forms.
+        """Returns the indexing of ONNX's per-tensor, per-axis and blocked quantization.
 
         Args:
-            axis: Of the scales, or of the blocks.
-            block: Elements to a block along the axis; 0 for one scale per place on the axis.
-            one: One scale for the tensor.
+            dims: Shape of the tensor.
+            axis: The quantized axis.
+            block: Elements per block along the axis; 0 for one scale per index of the axis.
+            one: Whether the tensor has a single scale.
         """
         if one:
             return cls(1, prod(dims), 1)
@@ -54,14 +58,14 @@ class ScaleIndexing:
 
     @property
     def args(self) -> dict[str, int]:
-        """What WALK declares."""
+        """Arguments of the macro WALK."""
         s_outer, s_n, s_inner = self.strides
         sizes = {"inner": self.inner, "n": self.n, "outer": self.outer, "block": max(self.block, 1)}
         return {**sizes, "s_outer": s_outer, "s_n": s_n, "s_inner": s_inner}
 
     @property
     def defines(self) -> dict[str, Define]:
-        """Which of the kernels' grids it is."""
+        """Macros that select the kernel's grid: UNIFORM, LAST, BLOCKED."""
         uniform = not any(self.strides)
         last = not uniform and self.inner == 1
         return {"UNIFORM": int(uniform), "LAST": int(last), "BLOCKED": int(self.block > 1)}
@@ -77,7 +81,13 @@ class ScaleIndexing:
     def launch(
         self, entry: str, defines: dict[str, Define], ctx: Lowering, **tensors: Buffer | None
     ) -> Launch:
-        """The launch of an entry: on a CPU device a work-item has many elements."""
+        """Returns the launch of a kernel of quantize_linear.cl; CPU work-items have many elements.
+
+        Args:
+            entry: Name of the kernel.
+            defines: Macros besides those of the indexing.
+            tensors: Tensor arguments; None for absent ones.
+        """
         elems = _ELEMS if ctx.caps.is_cpu else 1
         kernel = KernelSpec.of(
             "pointwise/quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems
@@ -98,11 +108,16 @@ def quantize_launch(
     walk: ScaleIndexing,
     ctx: Lowering,
 ) -> Launch:
-    """The launch of QuantizeLinear.
+    """Returns the launch of QuantizeLinear.
 
     Args:
-        quotient: The dtype to which x / scale is rounded: a float of 16 or 32 bits.
-        saturate: For floats of 8 bits: what is too large becomes the largest.
+        y: Quantized output.
+        x: Input.
+        scale: Scales.
+        zero: Zero points; None for 0.
+        quotient: 16- or 32-bit float dtype to which x / scale is rounded.
+        saturate: For 8-bit floats: whether values beyond the range become the largest one.
+        walk: Mapping of elements to scales.
     """
     low, high = (Code("{}f").substitute(b) for b in bounds(y.dtype))
     defines = dict(
@@ -132,9 +147,17 @@ def dequantize_launch(
     walk: ScaleIndexing,
     ctx: Lowering,
 ) -> Launch:
-    """The launch of DequantizeLinear; without a scale y is x minus its zero point.
+    """Returns the launch of DequantizeLinear.
 
-    A constant of 4-bit integers lies two to a byte on the device.
+    A constant x of 4-bit integers is packed two elements per byte.
+
+    Args:
+        y: Output.
+        to: Dtype of y.
+        x: Quantized input.
+        scale: Scales; None computes x minus its zero points.
+        zero: Zero points; None for 0.
+        walk: Mapping of elements to scales and zero points.
     """
     reads = _reads("DATA", x.dtype)
     source: Buffer = x
@@ -160,7 +183,7 @@ def _reads(name: str, dtype: DType) -> dict[str, Define]:
 
 
 def pack_pairs(array: Array) -> Array:
-    """4-bit elements two to a byte, the first one in the low bits."""
+    """Packs 4-bit elements two per byte, the first one in the low bits; returns uint8 [bytes]."""
     codes = array.reshape(-1).view(np.uint8) & np.uint8(15)
     if codes.size % 2:
         codes = np.append(codes, np.uint8(0))
@@ -168,9 +191,9 @@ def pack_pairs(array: Array) -> Array:
 
 
 def bounds(dtype: DType) -> tuple[float, float]:
-    """The least and the largest number of a dtype."""
+    """Returns the smallest and the largest finite number of a dtype."""
     if dtype.is_float:
-        found = ml_dtypes.finfo(dtype.numpy)
-        return float(found.min), float(found.max)
+        float_limits = ml_dtypes.finfo(dtype.numpy)
+        return float(float_limits.min), float(float_limits.max)
     limits = ml_dtypes.iinfo(dtype.numpy)
     return float(limits.min), float(limits.max)

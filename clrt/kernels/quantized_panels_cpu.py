@@ -1,4 +1,4 @@
-"""Weights of few bits as the kernels of 8-bit dot products read them (common/dots.clh)."""
+"""Low-bit weights packed in panels for the CPU's int8 dot-product kernels (common/dots.clh)."""
 
 from __future__ import annotations
 
@@ -24,35 +24,41 @@ from clrt.kernels.spec import (
 from clrt.util.math import ceil_div
 
 WIDTH = 32
-"""Columns of a panel."""
-_COLUMNS = 16  # of 64 bytes of levels
-_PLACES = 4  # of a column there
+"""Columns per panel."""
+# Layout of levels in units of 64 bytes: 16 columns of 4 neighbours along K each.
+_COLUMNS = 16
+_DOT_DEPTH = 4
 ROW_TAIL = 16
-"""Bytes behind the places of a row's record."""
-_PANELS_AT_ONCE = 16
+"""Bytes after the quantized values in a record of a row of A: scale, start value, sum, padding."""
+# Panels packed at a time, which bounds the memory of unpacked levels.
+_PANELS_PER_CHUNK = 16
 PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
-"""The types of GGUF that matmul/pack_levels.cl knows."""
+"""GGUF types that matmul/pack_levels.cl can pack on the device."""
 
 
 def records_layout(bits: int, block: int, n: int, k: int, name: str) -> str:
-    """Names the records of `[N, K]`; the rest is as the attributes of `QuantizedPanels`."""
+    """Returns the layout name of packed records; arguments as in `QuantizedPanels`."""
     return f"records{bits}x{block}:{n}x{k}:{name}"
 
 
 @dataclass(frozen=True)
 class QuantizedPanels:
-    """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
+    """Constant low-bit B `[N, K]` in panels: an element is (level - zero) * scale - minimum.
+
+    A record holds one block of K of the WIDTH columns of a panel: levels, scales, minima.
 
     Attributes:
-        bits: Of a level in the records: 4 or 8.
-        block: Places of K with one scale: 16 or 32.
-        zero: What is subtracted from each level.
-        has_minima: Whether a minimum is subtracted from elements.
-        wide_scales: Whether scales take 32 bits, and not 16.
-        value: The constant that rows are read from.
-        name: Tells the records from those of other constants that go with the value.
-        rows: Rows `first` to `last`, of the elements of the value.
-        type: The type of GGUF whose blocks the value holds, if it does.
+        n, k: Size of B.
+        bits: Bits per level in the records: 4 or 8.
+        block: Elements of K per scale: 16 or 32.
+        zero: Level that means 0.
+        has_minima: Whether blocks have minima.
+        wide_scales: Whether scales and minima are float32; else float16.
+        value: The constant that B is decoded from.
+        name: Part of the layout name that distinguishes records of the same `value`, such as by
+            other constants they are made of.
+        rows: Decodes rows from the elements of `value`: rows(elements, first, end).
+        type: GGUF block type of `value`; None if it is not a GGUF tensor.
     """
 
     n: int
@@ -69,7 +75,7 @@ class QuantizedPanels:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of common/dots.clh."""
+        """Macros of common/dots.clh."""
         return {
             "DOT_BLOCK": self.block,
             "BITS": self.bits,
@@ -80,18 +86,18 @@ class QuantizedPanels:
 
     @property
     def blocks(self) -> int:
-        """Of K."""
+        """Number of blocks along K."""
         return ceil_div(self.k, self.block)
 
     @property
     def record(self) -> int:
-        """Bytes of a record."""
+        """Bytes per record."""
         scales = (1 + self.has_minima) * (4 if self.wide_scales else 2)
         return WIDTH * (self.block * self.bits // 8 + scales)
 
     @property
     def packed(self) -> PackedWeight:
-        """The records, by panel and block."""
+        """The packed weight: records [panel, block]."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = records_layout(self.bits, self.block, self.n, self.k, self.name)
         type_ = self.type
@@ -102,7 +108,7 @@ class QuantizedPanels:
         return PackedWeight(self.value, name, self._pack, count * self.record, on_device)
 
     def _emit(self, rows: Scratch, records: Scratch, first: int, end: int) -> Launch:
-        """The launch that packs rows of blocks."""
+        """Returns the launch that packs GGUF rows `first` to `end`."""
         type_ = self.type
         assert type_ is not None
         defines = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
@@ -114,15 +120,15 @@ class QuantizedPanels:
         return launch(kernel, grid, (1, 1), y=to, x=rows, rows=end - first, blocks=blocks)
 
     def row_records(self, rows: int) -> int:
-        """Bytes of the records of rows of A."""
+        """Returns the bytes of the records of `rows` quantized rows of A."""
         return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:
         panels = ceil_div(self.n, WIDTH)
         records = np.empty((panels, self.blocks, self.record), np.uint8)
-        # By so many panels at a time, that the levels of a large weight are never all there.
-        for first in range(0, panels, _PANELS_AT_ONCE):
-            end = min(first + _PANELS_AT_ONCE, panels)
+        # In chunks, so that the unpacked levels of a large weight never exist all at once.
+        for first in range(0, panels, _PANELS_PER_CHUNK):
+            end = min(first + _PANELS_PER_CHUNK, panels)
             rows = self.rows(array, first * WIDTH, min(end * WIDTH, self.n))
             self._pack_panels(records[first:end], rows)
         return records
@@ -134,46 +140,46 @@ class QuantizedPanels:
         if (count, k) != (panels * WIDTH, self.blocks * self.block):
             levels = np.zeros((panels * WIDTH, self.blocks * self.block), np.uint8)
             levels[:count, :k] = rows.levels
-        # Four places of a column are moved as one number.
+        # Four neighbours along K are moved as one uint32.
         fours: Array = np.ascontiguousarray(levels).view(np.uint32)
         fours = fours.reshape(len(levels), self.blocks, -1)
         if self.bits == 4:
             middle = fours.shape[2] // 2
             fours = fours[:, :, :middle] | fours[:, :, middle:] << 4
-        places = fours.shape[2]
-        halves = fours.reshape(panels, WIDTH // _COLUMNS, _COLUMNS, self.blocks, places)
-        start = places * WIDTH * _PLACES
-        to = np.empty((panels, self.blocks, places, WIDTH // _COLUMNS, _COLUMNS), np.uint32)
-        to[...] = halves.transpose(0, 3, 4, 1, 2)
-        records[:, :, :start] = to.view(np.uint8).reshape(panels, self.blocks, start)
+        depth = fours.shape[2]
+        halves = fours.reshape(panels, WIDTH // _COLUMNS, _COLUMNS, self.blocks, depth)
+        start = depth * WIDTH * _DOT_DEPTH
+        packed = np.empty((panels, self.blocks, depth, WIDTH // _COLUMNS, _COLUMNS), np.uint32)
+        packed[...] = halves.transpose(0, 3, 4, 1, 2)
+        records[:, :, :start] = packed.view(np.uint8).reshape(panels, self.blocks, start)
         for numbers in (rows.scales, rows.minima)[: 1 + self.has_minima]:
             columns = np.zeros((panels * WIDTH, self.blocks), np.float32)
             if numbers is not None:
                 columns[:count] = numbers
-            with np.errstate(over="ignore"):  # a file may have any
+            with np.errstate(over="ignore"):  # a file may contain any scale
                 stored = columns.astype(np.float32 if self.wide_scales else np.float16)
             by_block = stored.reshape(panels, WIDTH, self.blocks).swapaxes(1, 2)
-            taken = np.ascontiguousarray(by_block).view(np.uint8)
-            records[:, :, start : start + taken.shape[2]] = taken
-            start += taken.shape[2]
+            raw = np.ascontiguousarray(by_block).view(np.uint8)
+            records[:, :, start : start + raw.shape[2]] = raw
+            start += raw.shape[2]
 
 
 def rounded_rows(a: Array, block: int) -> Array:
-    """Rows rounded to 8 bits by blocks, as kernels do it on the way: float32 like them."""
+    """Rounds rows to int8 per block of K, as the kernels do; returns float32 of the same shape."""
     *rows, k = a.shape
     count = ceil_div(k, block)
     padded = np.zeros((*rows, count * block), np.float32)
     padded[..., :k] = a
     blocks = padded.reshape(*rows, count, block)
-    most = np.abs(blocks).max(axis=-1, keepdims=True, initial=0.0)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0.0)
     with np.errstate(all="ignore"):
-        inverse = np.where(most > 0, np.float32(127) / most, np.float32(0))
+        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0))
         levels = np.rint(blocks * inverse)
-    return np.asarray(levels * (most / np.float32(127))).reshape(padded.shape)[..., :k]
+    return np.asarray(levels * (largest / np.float32(127))).reshape(padded.shape)[..., :k]
 
 
 def in_half(rows: DecodedRows) -> Array:
-    """float32 elements of rows whose scales and minima are rounded to float16."""
+    """Returns the float32 elements of decoded rows, with scales and minima rounded to float16."""
     with np.errstate(over="ignore"):
         halves = [None if x is None else x.astype(np.float16) for x in (rows.scales, rows.minima)]
     scales, minima = (
@@ -185,6 +191,6 @@ def in_half(rows: DecodedRows) -> Array:
 
 
 def fits_half(numbers: Array) -> bool:
-    """Whether float16 holds numbers as they are."""
+    """Returns whether float16 represents all numbers exactly."""
     with np.errstate(over="ignore"):
         return bool(np.all(numbers.astype(np.float16).astype(np.float32) == numbers))

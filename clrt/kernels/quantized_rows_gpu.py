@@ -1,4 +1,4 @@
-"""Weights of few bits as the kernels of GPUs read them (common/level_rows.clh)."""
+"""Low-bit weights packed by rows for GPU kernels (common/level_rows.clh)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from clrt.kernels.spec import (
 )
 from clrt.util.math import ceil_div, round_up
 
-# Of a row: the loads of neighbouring work-items begin together.
+# Alignment of rows in bytes, so that the loads of neighbouring work-items coalesce.
 _ALIGNMENT = 16
 _WORD_BITS = 32
+# Elements packed at a time on the host, which bounds the memory of unpacked levels.
 _CHUNK_ELEMS = 1 << 20
-_ITEMS = 64  # of a work-group that packs
+# Work-items per work-group of the packing kernel.
+_ITEMS = 64
 
 
 def stored_bits(bits: int) -> tuple[int, int]:
-    """Of a level of so many bits: how many lie in one place, and how many in another."""
+    """Returns how levels of `bits` bits are stored: low bits, and high bits in a separate field."""
     if bits in (5, 6):
         return 4, bits - 4
     return 2 if bits <= 2 else 4 if bits <= 4 else 8, 0
 
 
 def pack_fields(levels: Array, bits: int) -> Array:
-    """Levels uint8 `[rows, places]`, several to a byte, the first one in the low bits."""
+    """Packs uint8 levels `[rows, k]`, 8 / bits per byte, the first one in the low bits."""
     fields = levels.reshape(len(levels), -1, 8 // bits)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray(np.bitwise_or.reduce(fields << shifts, axis=-1))
@@ -48,23 +50,25 @@ def pack_fields(levels: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class PackedQuantizedRows:
-    """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
+    """Constant low-bit B `[N, K]` packed by rows: an element is (level - zero) * scale - minimum.
 
     Attributes:
-        value: The constant that rows are read from.
-        name: Tells the rows from those of other constants that go with the value.
-        block: Places of K with one scale: a multiple of `word`.
-        bits: Low ones of a level: 2, 4 or 8.
-        high: Those above them: with 4, they may be 1 or 2.
-        zero: What is subtracted from each level.
-        has_minima: Whether a minimum is subtracted from elements.
-        scale_bytes: Of a scale, and of a minimum: 4 and 2 are floats. 1 are integers, which are
-            multiplied by a float16 each.
-        shared: Blocks that have one such float16.
-        parts: What rows `first` to `end` are made of, each `[rows, …]`: bytes of levels, of their
-            high bits, scales,
-            minima, and the float16 of scales and of minima.
-        type: The type of GGUF whose blocks the value holds, if it does.
+        value: The constant that B is decoded from.
+        name: Part of the layout name that distinguishes rows of the same `value`, such as by other
+            constants they are made of.
+        n, k: Size of B.
+        block: Elements of K per scale; a multiple of `word`.
+        bits: Low bits per level, stored together: 2, 4 or 8.
+        high: High bits per level, stored in a separate field: 0, or 1 or 2 if `bits` is 4.
+        zero: Level that means 0.
+        has_minima: Whether blocks have minima.
+        scale_bytes: Bytes per scale and per minimum: 4 (float32), 2 (float16), or 1 (integers, each
+            multiplied by a float16 that several blocks share).
+        shared: Number of blocks that share a float16.
+        parts: Returns the fields of rows `first` to `end`, each `[rows, …]`, from the elements of
+            `value`: bytes of levels, bytes of high bits, scales, minima, and the float16 factors of
+            scales and of minima.
+        type: GGUF block type of `value`; None if it is not a GGUF tensor.
     """
 
     value: Value
@@ -83,17 +87,17 @@ class PackedQuantizedRows:
 
     @property
     def word(self) -> int:
-        """Places of K in 32 bits."""
+        """Elements of K per 32-bit word of levels."""
         return _WORD_BITS // self.bits
 
     @property
     def blocks(self) -> int:
-        """Of K."""
+        """Number of blocks along K."""
         return ceil_div(self.k, self.block)
 
     @property
     def pitch(self) -> int:
-        """Bytes of a row."""
+        """Bytes per packed row."""
         numbers = self.blocks * self.scale_bytes
         if self.scale_bytes == 1:
             numbers += 2 * self.blocks // self.shared
@@ -102,7 +106,7 @@ class PackedQuantizedRows:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of common/level_rows.clh."""
+        """Macros of common/level_rows.clh."""
         return {
             "BITS": self.bits,
             "HIGH_BITS": self.high,
@@ -115,12 +119,12 @@ class PackedQuantizedRows:
 
     @property
     def args(self) -> dict[str, Any]:
-        """B, and what LEVEL_INPUTS declares."""
+        """Arguments for B: `b` and those of the macro LEVEL_INPUTS."""
         return {"b": self.packed, "blocks": self.blocks, "pitch": self.pitch}
 
     @property
     def packed(self) -> PackedWeight:
-        """The rows, one after the other."""
+        """The packed weight: N rows of `pitch` bytes."""
         form = f"{self.bits}+{self.high}x{self.block}x{self.scale_bytes}"
         name = f"rows{form}:{self.n}x{self.k}:{self.name}"
         type_, on_device = self.type, None
@@ -130,7 +134,7 @@ class PackedQuantizedRows:
         return PackedWeight(self.value, name, self._pack, self.n * self.pitch, on_device)
 
     def _emit(self, rows: Scratch, packed: Scratch, first: int, end: int) -> Launch:
-        """The launch that packs rows of blocks."""
+        """Returns the launch that packs GGUF rows `first` to `end`."""
         type_ = self.type
         assert type_ is not None
         file = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
@@ -143,12 +147,12 @@ class PackedQuantizedRows:
 
     def _pack(self, array: Array) -> Array:
         rows = np.zeros((self.n, self.pitch), np.uint8)
-        # By so many at a time, that the levels of a large weight are never all there.
+        # In chunks, so that the unpacked levels of a large weight never exist all at once.
         step = max(_CHUNK_ELEMS // self.k, 1)
         for first in range(0, self.n, step):
             end, at = min(first + step, self.n), 0
             for part in self.parts(array, first, end):
-                taken = np.ascontiguousarray(part).view(np.uint8)
-                rows[first:end, at : at + taken.shape[1]] = taken
-                at += taken.shape[1]
+                raw = np.ascontiguousarray(part).view(np.uint8)
+                rows[first:end, at : at + raw.shape[1]] = raw
+                at += raw.shape[1]
         return rows

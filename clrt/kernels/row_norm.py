@@ -1,4 +1,4 @@
-"""A normalisation of rows behind what computes them, in the same launch on a CPU."""
+"""Normalization of result rows, fused into the CPU launch that computes them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from clrt.kernels.spec import optional
 
 @dataclass(frozen=True)
 class RowNorm:
-    """z[m, :] = the row y[m, :] of a matrix, normalised, scaled and shifted.
+    """LayerNormalization or RMSNormalization of the rows of a matrix y into z.
 
     Attributes:
-        scale: One element per column, as `bias`.
-        rms: No mean is taken off (RMSNormalization).
+        z: The normalized matrix.
+        scale: Factor per column.
+        bias: Summand per column; None for 0.
+        epsilon: Added to the variance, or to the mean square.
+        rms: True for RMSNormalization: the mean is not subtracted.
     """
 
     z: Value
@@ -27,16 +30,16 @@ class RowNorm:
 
     @property
     def defines(self) -> dict[str, Define]:
-        """The macros of common/normalize_row.clh."""
+        """Macros of common/normalize_row.clh."""
         return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
 
     @property
     def args(self) -> dict[str, Any]:
-        """What NORM_INPUTS declares."""
+        """Arguments of the macro NORM_INPUTS."""
         values = dict(z=self.z, scale=self.scale, **optional(bias=self.bias))
         return {**values, "epsilon": self.epsilon}
 
 
 def norm_flops(rows: int, n: int) -> int:
-    """Floating-point operations of a normalisation of rows of n elements."""
+    """Returns the floating-point operations of a normalization of `rows` rows of `n` elements."""
     return 8 * rows * n

@@ -1,4 +1,4 @@
-"""Kernels as data: which source, which defines, which arguments, how many work-items."""
+"""Kernels and launches as data: source, macros, arguments and work sizes, without OpenCL."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ from clrt.kernels.kernel_source import read_source
 
 Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 
-# Size limit of a buffer that kernels index: offsets of elements, which may be bytes, are int32.
+# Maximum size in bytes of a buffer that kernels index: offsets of elements, which may be single
+# bytes, are int32.
 INDEXED_BYTES = 1 << 31
+# Minimum number of work-groups per compute unit when work-groups get several chunks of work.
 _GROUPS_PER_UNIT = 8
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One compiled entry point.
+    """One kernel entry point with its macros; equal specs share one compiled kernel.
 
     Attributes:
         source: File under `kernels_cl/`.
         entry: Name of the `__kernel` function.
-        defines: Macros in order, in front of the source: their values may be code (an epilogue).
-        opencl_c: The language version; the variant's `requires` asks the device for it.
-        options: Of the compiler, besides what all programs have.
+        defines: Macros placed in front of the source, sorted by name; values may be code, such as
+            an epilogue.
+        opencl_c: OpenCL C version; the variant's `requires` checks that the device has it.
+        options: Extra compiler options for this kernel.
     """
 
     source: str
@@ -46,7 +49,7 @@ class KernelSpec:
 
     @classmethod
     def of(cls, source: str, entry: str, **defines: Define) -> KernelSpec:
-        """A spec from keyword macros, sorted so that equal specs hash alike.
+        """Returns a spec with macros from keywords, sorted so that equal specs hash alike.
 
         Raises:
             TypeError: A value is neither a finite number nor `Code`.
@@ -54,36 +57,36 @@ class KernelSpec:
         return cls(source, entry, tuple(sorted((k, render_define(v)) for k, v in defines.items())))
 
     def compiled(self, opencl_c: tuple[int, int], *options: Code) -> KernelSpec:
-        """The same in another language version, or with options of the compiler."""
+        """Returns the spec with another OpenCL C version and other extra compiler options."""
         return replace(self, opencl_c=opencl_c, options=options)
 
     @property
     def build_options(self) -> tuple[str, ...]:
-        """The compiler's options.
+        """All compiler options.
 
         Raises:
-            TypeError: One is not clrt's own code.
+            TypeError: An option is not `Code`.
         """
         major, minor = self.opencl_c
         return (f"-cl-std=CL{int(major)}.{int(minor)}", *map(render_define, self.options))
 
     def has(self, macro: str) -> bool:
-        """Whether a macro is defined, other than as 0."""
+        """Returns whether a macro is defined with a value other than 0."""
         return dict(self.defines).get(macro, "0") != "0"
 
     @property
     def signature(self) -> KernelSignature:
-        """The parameters that the source declares under the defines."""
+        """Parameters that the source declares under the macros."""
         return _signature(self)
 
     @property
     def text(self) -> str:
-        """The whole program.
+        """Program source: macros, then the file with includes expanded.
 
-        Defines go in front as text, not as -D options, because their values may be code.
+        Macros are text and not -D options, because their values may be code.
 
         Raises:
-            TypeError: A define is not clrt's own code.
+            TypeError: A macro's value is neither a number nor `Code`.
         """
         defines = "".join(
             f"#define {name} {render_define(value)}\n" for name, value in self.defines
@@ -98,7 +101,12 @@ def _signature(spec: KernelSpec) -> KernelSignature:
 
 @dataclass(frozen=True, eq=False)
 class Scratch:
-    """Device memory that lives for one node only."""
+    """A temporary device buffer that lives during one node's launches.
+
+    Attributes:
+        elems: Number of elements.
+        dtype: Element type.
+    """
 
     elems: int
     dtype: DType
@@ -110,15 +118,16 @@ class Scratch:
 
 @dataclass(frozen=True, eq=False)
 class DevicePacking:
-    """How a device packs the rows of a matrix, some of them at a time.
+    """How the device packs a weight matrix, a block of rows per launch.
 
     Attributes:
-        rows: Of the matrix.
-        row_bytes: Of a row, as it lies.
-        dtype: As which the kernel moves elements.
-        row_multiple: Of how many rows each launch but the last one packs a multiple.
-        emit: The launch for rows `first` to `end`: from a buffer of just these, into the packed
-            array. It is the same as `PackedWeight.pack` makes.
+        rows: Number of rows of the matrix.
+        row_bytes: Bytes per unpacked row.
+        dtype: Dtype that the packing kernel copies elements as.
+        row_multiple: Row count of every launch except the last is a multiple of this.
+        emit: Returns the launch that packs rows `first` to `end`: emit(rows, packed, first, end),
+            with a buffer of just these rows and the buffer of the whole packed array. The result
+            equals that of `PackedWeight.pack`.
     """
 
     rows: int
@@ -130,14 +139,14 @@ class DevicePacking:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A weight in the layout its kernel wants, made once per model.
+    """A constant in its kernel's layout, packed once per model.
 
     Attributes:
-        value: The constant it is made from.
-        layout: Names the layout with its parameters; (value, layout) is the identity.
-        pack: Makes the packed array from the constant's elements.
-        nbytes: Of the packed array, known before it is made.
-        rows: How the device makes it; None where the host has to.
+        value: The constant to pack.
+        layout: Name of the layout with its parameters; (value, layout) is the identity.
+        pack: Packs the constant's elements on the host.
+        nbytes: Packed size in bytes, known before packing.
+        rows: Device packing recipe; None if only the host can pack.
     """
 
     value: Value
@@ -149,18 +158,19 @@ class PackedWeight:
 
 @dataclass(frozen=True, eq=False)
 class StatusWord:
-    """An int64 of the plan, 0 until a kernel writes a number there that it may not follow.
+    """An int64 in which a kernel reports an out-of-range number; 0 if there is none.
 
-    No such number is 0. Of several any is kept: each is one write of 64 bits to an aligned place,
-    which no device that clrt knows takes apart.
+    Out-of-range numbers are never 0. Of several, any one is kept: each is one aligned 64-bit write,
+    which no device known to clrt tears.
 
     Attributes:
-        node: The node that reads the number, as its input `operand`.
-        what: What the number is there: "an index".
-        allowed: The least and the largest number, of each axis that it may be for.
-        of: Names these axes, for the message.
-        real: The word has the bits of a float32.
-        rule: What is allowed, as a clause, where ranges do not say it.
+        node: The node that reads the number.
+        operand: Index of the node's input that contains the number.
+        what: Meaning of the number, for the message: "an index".
+        allowed: Smallest and largest allowed number, per axis that it may index.
+        of: Names of these axes, for the message; "" for none.
+        real: Whether the word holds the bits of a float32.
+        rule: Allowed values as a clause, if ranges cannot express them; else "".
     """
 
     node: Node
@@ -172,9 +182,9 @@ class StatusWord:
     rule: str = ""
 
     def error(self, word: np.int64) -> NumberError:
-        """What a word says that is not 0."""
+        """Returns the error for a word that is not 0."""
         number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
-        ranges = " and ".join(f"{least}..{most}" for least, most in self.allowed)
+        ranges = " and ".join(f"{low}..{high}" for low, high in self.allowed)
         allowed = self.rule or f"allowed are {ranges}{f' ({self.of})' if self.of else ''}"
         error = NumberError(repr(self.node), self.operand, self.what, number, allowed)
         return error.at(self.node)
@@ -182,12 +192,10 @@ class StatusWord:
 
 @dataclass(frozen=True, eq=False)
 class Counter(StatusWord):
-    """An int64 of the plan in which a launch counts its work-groups.
-
-    It is 0 before the launch, which leaves 0.
+    """An int64 in which a launch counts its finished work-groups; 0 before and after the launch.
 
     Attributes:
-        node: The node that is launched.
+        node: The launched node.
     """
 
     operand: int = 0
@@ -199,19 +207,19 @@ Buffer: TypeAlias = "Value | Scratch | PackedWeight | StatusWord"
 
 
 VEC8 = 8
-"""Elements that kernels for GPUs read at a time."""
+"""Elements per vector load of GPU kernels."""
 
 
 @dataclass(frozen=True)
 class RowPitchSupport:
-    """That a launch goes through a tensor row by row, so that the rows may lie apart.
+    """Declares that a launch accesses a tensor by rows, which may then have a pitch.
 
     Attributes:
-        width: Elements of a row, which are neighbours. The offset of the argument lies in a row,
-            and the launch reads or writes no further than to the end of that row.
-        strides: The arguments that are counted in rows: each is a multiple of `panel_width`, which
-            becomes one of the step from a row to the next.
-        requires_vec8: Whether rows must begin at multiples of OCTET elements.
+        width: Row width in elements; elements of a row are contiguous. The access starts at the
+            argument's offset within a row and does not pass that row's end.
+        strides: Names of the stride arguments that step by whole rows: their values are multiples
+            of `width`, which planning replaces by the same multiples of the pitch.
+        requires_vec8: Whether rows must start at multiples of VEC8 elements.
     """
 
     width: int
@@ -224,10 +232,11 @@ class BufferArg:
     """A buffer argument: passed to the kernel as the pair (`__global T*`, element offset).
 
     Attributes:
-        offset: Elements past the start of the buffer's own place.
-        elems: How many elements the launch reads or writes; None for all. With 0 the buffer stands
-            in for one that the launch does not look at.
-        rows: Where the tensor may lie in rows that are apart; None where it must lie as one.
+        buffer: The buffer.
+        offset: Offset in elements from the start of the buffer.
+        elems: Number of elements that the launch accesses; None for all. 0 marks a placeholder that
+            the launch never accesses.
+        rows: Support for a row pitch; None if the tensor must be contiguous.
     """
 
     buffer: Buffer
@@ -241,15 +250,18 @@ Arg: TypeAlias = "BufferArg | Scalar"
 
 @dataclass(frozen=True)
 class Launch:
-    """One enqueue: arguments are bound once per plan.
+    """One enqueue of a kernel; its arguments are bound once per plan.
 
     Attributes:
-        global_size: Work-items wanted. The first dimension may be rounded up, so the kernel checks
-            its id there; the others are exact.
-        local_size: None leaves the first dimension to the runtime; the others are 1.
+        kernel: The kernel.
+        global_size: Number of work-items per dimension. The first may be rounded up, so the kernel
+            checks its id there; the others are exact.
+        local_size: Work-group size; None lets the runtime choose that of the first dimension, with
+            1 in the others.
+        args: Arguments in the order of the kernel's parameters.
         flops: Floating-point operations, for the profile.
-        copy: (from, to) where it only copies one tensor to another; left out of plans in which
-            both lie in the same place.
+        copy: (source, destination) if the launch only copies one tensor to another; plans drop it
+            if both share memory. Else None.
     """
 
     kernel: KernelSpec
@@ -261,11 +273,11 @@ class Launch:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads and writes, each once."""
+        """The buffers among the arguments, each once."""
         return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
     def accesses(self) -> list[tuple[BufferArg, Access]]:
-        """The tensors that it looks at, and what the kernel does with each."""
+        """Returns the tensors that the launch accesses, each with its kind of access."""
         pairs = zip(self.args, self.kernel.signature.params, strict=True)
         used = ((a, p.access) for a, p in pairs if isinstance(a, BufferArg) and a.elems != 0)
         return [(arg, access) for arg, access in used if access]
@@ -279,14 +291,16 @@ def launch(
     /,
     **args: Any,
 ) -> Launch:
-    """A launch whose arguments are given by the names that the kernel's source declares.
+    """Returns a launch with arguments by name, checked against the kernel's signature.
 
     Args:
-        args: A Buffer or BufferArg for each tensor, a number for each number.
+        kernel: The kernel.
+        global_size, local_size, flops: As the attributes of `Launch`.
+        args: A Buffer or BufferArg for each tensor parameter, a number for each other parameter.
 
     Raises:
-        TypeError: A name is missing or unknown, or a value does not fit what is declared: a bug.
-        ShapeError: As `i32`.
+        TypeError: A name is missing or unknown, or a value has the wrong type: a bug of clrt.
+        ShapeError: A number exceeds 32 bits.
     """
     signature = kernel.signature
     if args.keys() != signature.names:
@@ -303,8 +317,8 @@ def launch(
 
 
 def _argument(param: Param, value: Any) -> Arg:
-    """A value as what a parameter declares."""
-    if type(value) is int and param.type == "int" and param.access is None:  # most of them
+    """Converts a value to the type of a parameter; raises TypeError if it does not fit."""
+    if type(value) is int and param.type == "int" and param.access is None:  # the common case
         return i32(value)
     bound = _number(param.type, value) if param.access is None else _tensor(param, value)
     if bound is None:
@@ -332,20 +346,20 @@ def _tensor(param: Param, value: Any) -> BufferArg | None:
 
 
 def i32(value: Any) -> np.int32:
-    """An `int` kernel argument.
+    """Returns `value` as an `int` kernel argument.
 
     Raises:
-        ShapeError: It takes more than 32 bits, as no size of a tensor does.
+        ShapeError: The value exceeds 32 bits, as sizes of tensors must not.
     """
     if not -(1 << 31) <= value < 1 << 31:
-        raise ShapeError(f"A kernel would count to {value}, past 32 bits; use smaller inputs.")
+        raise ShapeError(f"Kernel argument {value} exceeds 32 bits; use smaller inputs.")
     if type(value) is not int and is_traced(value):
         return cast(np.int32, value)
     return np.int32(value)
 
 
 def f32(value: Any) -> np.float32:
-    """A `float` kernel argument."""
+    """Returns `value` as a `float` kernel argument."""
     return np.float32(value)
 
 
@@ -353,42 +367,46 @@ _INTEGERS: dict[str, Callable[[Any], Scalar | None]] = {"uint": np.uint32, "long
 
 
 def unread_arg(buffer: Buffer) -> BufferArg:
-    """In place of a tensor that a launch does not look at, and that need not be alive."""
+    """Returns a placeholder argument for a tensor that the launch never accesses."""
     return BufferArg(buffer, elems=0)
 
 
 def pitched_args(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
-    """The arguments `name` and `name`_pitch for a tensor by rows of so many elements."""
+    """Returns the arguments `name` and `name`_pitch of a tensor with rows of `width` elements."""
     pitch = f"{name}_pitch"
     return {name: BufferArg(buffer, rows=RowPitchSupport(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:
-    """Arguments of tensors that may be left out, under macros that declare the others."""
+    """Returns the arguments that are not None; macros declare only those parameters."""
     return {name: value for name, value in args.items() if value is not None}
 
 
 def indexed_args(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, Any]:
-    """Arguments by names with a number behind: s0, s1, …"""
+    """Returns arguments named `prefix` plus index, from `start` on: s0, s1, …"""
     return {f"{prefix}{i}": v for i, v in enumerate(values, start)}
 
 
 def number_inputs(count: int) -> Code:
-    """How a kernel declares the numbers c0, c1, … behind its tensors."""
+    """Returns the declarations of float parameters c0, c1, …, each after a comma."""
     return Code("").join(map(Code(", const float c{}").substitute, range(count)))
 
 
 def chunks_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
-    """How many pieces of work a work-group of a CPU does, since each costs 0.1 us to start.
+    """Returns the number of chunks of work per CPU work-group, which amortizes its start of 0.1 us.
 
-    At most `most`, and fewer where a core would get less than eight work-groups: some cores would
-    end long before others.
+    Fewer than `most` if a core would otherwise get less than eight work-groups, since some cores
+    would then finish long before others.
+
+    Args:
+        pieces: Number of chunks in total.
+        most: Maximum number of chunks per work-group.
     """
     return clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), 1, most)
 
 
 def numbered_arguments(launch: Launch) -> Iterator[tuple[int, Arg]]:
-    """Yields each argument of a launch with its index among the kernel's: a buffer takes two."""
+    """Yields each argument with its OpenCL argument index; a buffer occupies two indices."""
     index = 0
     for arg in launch.args:
         yield index, arg

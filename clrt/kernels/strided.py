@@ -1,4 +1,4 @@
-"""Strided views and their copy: one kernel behind every op that only moves elements."""
+"""Strided views, and launches that copy one to another, for all ops that only move elements."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ from clrt.util.math import ceil_div, round_up
 
 MAX_RANK = 6
 TILED = tuned("copy_tiled", {"T_ITEMS": (64, 128, 256)}, T_ITEMS=256)
-_EACH = 4  # elements of a work-item of copy_tiled
+# Elements per work-item of copy_tiled.
+_TILED_ELEMS = 4
 
-# What a work-item of a CPU copies, and the side of its tiles.
+# Maximum number of elements that a CPU work-item copies, and the side of its tiles.
 _ITEM_ELEMS = 8192
 _SIDE = 16
-_LEAST_SIDE = 4
-_PARTS = 4  # of a launch of copy_parts_cpu
-_SHARE = 1024  # elements of a work-item that walks places
+# Minimum side of a tile.
+_MIN_SIDE = 4
+# Copies per launch of copy_parts_cpu.
+_COPIES_PER_LAUNCH = 4
+# Maximum number of elements that a CPU work-item of `launch_places` accesses.
+_SHARE_ELEMS = 1024
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
+    """Returns row-major strides in elements."""
     strides: list[int] = []
     step = 1
     for dim in reversed(shape):
@@ -51,41 +55,49 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
-    """Strides that read a contiguous tensor as if it had the shape `target` (0 on its 1s)."""
+    """Returns strides that broadcast a contiguous tensor to `target`: 0 along broadcast axes."""
     lead = len(target) - len(shape)
-    own = contiguous_strides(shape)
+    strides = contiguous_strides(shape)
     return (0,) * lead + tuple(
-        0 if dim == 1 and goal != 1 else step
-        for dim, goal, step in zip(shape, target[lead:], own, strict=True)
+        0 if dim == 1 and goal != 1 else stride
+        for dim, goal, stride in zip(shape, target[lead:], strides, strict=True)
     )
 
 
 def collapse(
     shape: Sequence[int], *strides: Sequence[int]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Merges neighbouring axes that every view walks as one, and drops axes of one element."""
+    """Merges neighbouring axes that are contiguous in every view, and drops axes of size 1.
+
+    Args:
+        shape: Shape of the views.
+        strides: Strides of each view.
+
+    Returns:
+        The merged shape, and the strides of each view.
+    """
     dims: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
+    merged: list[list[int]] = [[] for _ in strides]
     for axis, dim in enumerate(shape):
         if dim == 1:
             continue
         steps = [s[axis] for s in strides]
-        if dims and all(k[-1] == step * dim for k, step in zip(kept, steps, strict=True)):
+        if dims and all(m[-1] == step * dim for m, step in zip(merged, steps, strict=True)):
             dims[-1] *= dim
-            for k, step in zip(kept, steps, strict=True):
-                k[-1] = step
+            for m, step in zip(merged, steps, strict=True):
+                m[-1] = step
             continue
         dims.append(dim)
-        for k, step in zip(kept, steps, strict=True):
-            k.append(step)
-    return tuple(dims), [tuple(k) for k in kept]
+        for m, step in zip(merged, steps, strict=True):
+            m.append(step)
+    return tuple(dims), [tuple(m) for m in merged]
 
 
 def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[int, ...]:
-    """Values right-aligned in some places.
+    """Pads sizes or strides on the left with `fill` to `places` axes.
 
     Raises:
-        UnsupportedError: There are more values than places.
+        UnsupportedError: There are more than `places` values.
     """
     if len(values) > places:
         raise UnsupportedError(f"a view of {len(values)} axes; kernels walk up to {places}.")
@@ -93,10 +105,14 @@ def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[
 
 
 def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) -> dict[str, int]:
-    """The arguments that AXES of common/axes.clh declares, or THREE: right-aligned values.
+    """Returns the arguments of the macro AXES, or THREE with `places` 3, of common/axes.clh.
+
+    Args:
+        prefix: Prefix of the argument names.
+        values: Sizes or strides, padded on the left with `fill`.
 
     Raises:
-        UnsupportedError: As `pad_rank`.
+        UnsupportedError: There are more than `places` values.
     """
     return indexed_args(prefix, pad_rank(values, fill, places))
 
@@ -110,7 +126,16 @@ def copy_launches(
     src_strides: Sequence[int],
     dst_strides: Sequence[int],
 ) -> list[Launch]:
-    """Launches that copy a view to a view; several where more axes remain than kernels walk."""
+    """Returns launches that copy a strided view to another.
+
+    There are several if more than MAX_RANK axes remain after merging.
+
+    Args:
+        src, dst: Source and destination.
+        dtype: Element type of both.
+        shape: Shape of both views.
+        src_strides, dst_strides: Strides in elements.
+    """
     dims, (source, target) = collapse(shape, src_strides, dst_strides)
     if len(dims) > MAX_RANK:
         axis = dims.index(min(dims))
@@ -127,8 +152,8 @@ def copy_launches(
     if not ctx.caps.is_cpu:
         steps = axes("s", source, 0) | axes("t", target, 0)
         kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided", DATA_T=bits)
-        flat = launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)
-        return _in_tiles(ctx, flat, src, dst, dtype, dims, source, target)
+        untiled = launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)
+        return _in_tiles(ctx, untiled, src, dst, dtype, dims, source, target)
     size, numbers = _by_rows(dims, source, target)
     kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
     return [launch(kernel, size, (1,), src=src, dst=dst, **numbers)]
@@ -137,20 +162,21 @@ def copy_launches(
 def launch_places(
     kernel: KernelSpec, dims: Sequence[int], caps: DeviceCaps, work: int = 1, /, **args: Any
 ) -> Launch:
-    """A kernel over the places of `dims`: EACH_PLACE of common/axes.clh.
+    """Returns a launch of a kernel over all indices of a shape: EACH_PLACE of common/axes.clh.
 
-    A work-item has one place; on CPUs many, row by row (the define CPU). Those of GPUs are side by
-    side, so that short rows leave none idle.
+    A GPU work-item has one index; a CPU work-item (macro CPU) has several, row by row. Work-items
+    are one-dimensional, so that short rows leave none idle.
 
     Args:
-        work: Elements that a place reads or writes.
-        args: The kernel's arguments besides PLACES.
+        dims: The shape, of at most MAX_RANK axes.
+        work: Elements that the kernel accesses per index.
+        args: Kernel arguments besides those of the macro PLACES.
     """
     d = pad_rank(dims, 1)
     size, local, share = (prod(d),), None, prod(d)
     if caps.is_cpu:
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
-        share = chunks_per_group(prod(d), max(1, _SHARE // work), caps)
+        share = chunks_per_group(prod(d), max(1, _SHARE_ELEMS // work), caps)
         size, local = (ceil_div(prod(d), share),), (1,)
     return launch(kernel, size, local, share=share, **indexed_args("d", d), **args)
 
@@ -163,9 +189,14 @@ def launch_grid(
     /,
     **args: Any,
 ) -> Launch:
-    """A kernel over places in a grid: PLACE_2 or PLACE_3 of common/axes.clh.
+    """Returns a launch of a kernel over a 2-D or 3-D grid: PLACE_2 or PLACE_3 of common/axes.clh.
 
-    Work-items of GPUs are side by side, as those of `launch_places`.
+    On GPUs the grid is flattened to one dimension (macro FLAT), as in `launch_places`.
+
+    Args:
+        size: Sizes of the grid, the fastest axis first.
+        flops: Floating-point operations of the launch.
+        args: Kernel arguments.
     """
     if not caps.is_cpu:
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), FLAT=1)
@@ -176,9 +207,10 @@ def launch_grid(
 def _walk(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int], least: int
 ) -> tuple[list[int], bool]:
-    """The axes in an order that ends with the one along which rows of the result lie.
+    """Returns an axis order for a copy, and whether it should be tiled.
 
-    And whether rows of the source, of `least` elements or more, lie along the axis before it.
+    The last axis of the order is contiguous in the result. A tiled copy has the source's contiguous
+    axis, of at least `least` elements, before it.
     """
     order = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
     across = [axis for axis in order[:-1] if source[axis] == 1 and dims[axis] >= least]
@@ -191,7 +223,7 @@ def _walk(
 
 def _in_tiles(
     ctx: Lowering,
-    flat: Launch,
+    untiled: Launch,
     src: BufferArg,
     dst: BufferArg,
     dtype: DType,
@@ -199,19 +231,19 @@ def _in_tiles(
     source: Sequence[int],
     target: Sequence[int],
 ) -> list[Launch]:
-    """A copy by tiles in local memory, where rows of source and result lie along different axes.
+    """Returns a GPU copy by tiles in local memory, if source and result have different fast axes.
 
     Args:
-        flat: The copy without tiles: for other views, for sizes that hardly fill a tile, and for
-            devices without room for one.
+        untiled: The copy without tiles, used for other views, for sizes that fill less than half a
+            tile, and on devices with too little local memory.
     """
     order, tiled = _walk(dims, source, target, 2)
     items = ctx.tunables(TILED)["T_ITEMS"]
-    tile = _EACH * items
-    room = (tile + tile // _LEAST_SIDE) * dtype.itemsize
-    needs = replace(requires.GPU, work_group_size=items, local_mem_bytes=room)
+    tile = _TILED_ELEMS * items
+    tile_bytes = (tile + tile // _MIN_SIDE) * dtype.itemsize
+    needs = replace(requires.GPU, work_group_size=items, local_mem_bytes=tile_bytes)
     if not tiled or needs.missing(ctx.caps):
-        return [flat]
+        return [untiled]
     d = pad_rank([dims[axis] for axis in order], 1)
     s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
     width = _tile_width(d[4], d[5], tile)
@@ -223,20 +255,24 @@ def _in_tiles(
     defines: dict[str, Define] = {"DATA_T": dtype.cl_bits, "T_ITEMS": items}
     kernel = KernelSpec.of("movement/copy_strided.cl", TILED.entry, **defines)
     size = groups * items if fills else 0
-    # What is not taken is launched without work-groups: other sizes take it, and compile nothing.
+    # The launch not used has no work-groups: other sizes use it without compiling a kernel.
     by_tiles = launch(kernel, (size,), (items,), src=src, dst=dst, **steps)
-    return [replace(flat, global_size=(0,)) if fills else flat, by_tiles]
+    return [replace(untiled, global_size=(0,)) if fills else untiled, by_tiles]
 
 
 @pure
 def _tile_width(rows: int, columns: int, tile: int) -> int:
-    """How many of `rows` a tile has, a power of two: the rest of it are columns."""
-    width = _LEAST_SIDE
+    """Returns the rows per tile of `tile` elements, a power of two; tile / result are its columns.
+
+    Args:
+        rows, columns: Size of the plane to cover.
+    """
+    width = _MIN_SIDE
     while width * width < tile:
         width *= 2
-    while width > _LEAST_SIDE and width // 2 >= rows:
+    while width > _MIN_SIDE and width // 2 >= rows:
         width //= 2
-    while width * _LEAST_SIDE < tile and tile // width // 2 >= columns:
+    while width * _MIN_SIDE < tile and tile // width // 2 >= columns:
         width *= 2
     return width
 
@@ -249,8 +285,8 @@ def _log2(power: int) -> int:
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
 ) -> tuple[tuple[int], dict[str, int]]:
-    """Rows of the result, or tiles where the rows of the source lie along another axis."""
-    order, tiled = _walk(dims, source, target, _LEAST_SIDE)
+    """Returns size and number arguments of a CPU copy, by rows of the result or by tiles."""
+    order, tiled = _walk(dims, source, target, _MIN_SIDE)
     d = pad_rank([dims[axis] for axis in order], 1)
     s, t = (pad_rank([v[axis] for axis in order], 0) for v in (source, target))
     rows = d[4] if tiled else prod(d[:5])
@@ -264,7 +300,14 @@ def _by_rows(
 
 @dataclass(frozen=True)
 class StridedCopy:
-    """Rows of `panel_width` elements each, `source` elements apart in src and `target` in dst."""
+    """A copy of rows of `width` contiguous elements between two pitches.
+
+    Attributes:
+        src, dst: Source and destination.
+        width: Elements per row.
+        source: Row pitch of `src`, in elements.
+        target: Row pitch of `dst`, in elements.
+    """
 
     src: BufferArg
     dst: BufferArg
@@ -274,15 +317,15 @@ class StridedCopy:
 
     @classmethod
     def into(cls, part: Subview) -> StridedCopy:
-        """What puts a part where it belongs in the whole."""
-        whole, width = BufferArg(part.parent, part.offset), part.width
-        return cls(BufferArg(part.value), whole, width, width, part.pitch)
+        """Returns the copy of a contiguous value into its rows of the parent."""
+        parent, width = BufferArg(part.parent, part.offset), part.width
+        return cls(BufferArg(part.value), parent, width, width, part.pitch)
 
     @classmethod
     def out_of(cls, part: Subview) -> StridedCopy:
-        """What takes a part out of the whole."""
-        whole, width = BufferArg(part.parent, part.offset), part.width
-        return cls(whole, BufferArg(part.value), width, part.pitch, width)
+        """Returns the copy of a value's rows in the parent to a contiguous value."""
+        parent, width = BufferArg(part.parent, part.offset), part.width
+        return cls(parent, BufferArg(part.value), width, part.pitch, width)
 
 
 def copy_parts(
@@ -292,31 +335,35 @@ def copy_parts(
     rows: int,
     placed: Collection[int] = (),
 ) -> list[Launch]:
-    """Launches that copy the same number of rows of several parts, on CPUs four parts each.
+    """Returns launches for several copies of the same number of rows, on CPUs four per launch.
 
     Args:
-        placed: The parts, by number, that lie where they belong.
+        parts: The copies.
+        dtype: Element type.
+        rows: Rows per copy.
+        placed: Indices of copies to omit, because the subview aliases its parent.
     """
-    # A part that is empty at some sizes, or lies there, makes no other kernel of it.
-    is_one = len(parts) < 2
-    left = [p for i, p in enumerate(parts) if i not in placed]
-    parts = [p for p in left if rows * p.width] or left[:1]
-    if not ctx.caps.is_cpu or is_one:
+    # The kernel does not depend on which copies are omitted, or empty at some sizes.
+    is_single = len(parts) < 2
+    remaining = [p for i, p in enumerate(parts) if i not in placed]
+    parts = [p for p in remaining if rows * p.width] or remaining[:1]
+    if not ctx.caps.is_cpu or is_single:
         views = ((p, (rows, p.width), (p.source, 1), (p.target, 1)) for p in parts)
         return [x for p, *v in views for x in copy_launches(ctx, p.src, p.dst, dtype, *v)]
     spec = KernelSpec.of("movement/copy_strided.cl", "copy_parts_cpu", DATA_T=dtype.cl_bits, CPU=1)
     launches = []
-    for first in range(0, len(parts), _PARTS):
-        some = parts[first : first + _PARTS]
-        across = _largest(1, sum(p.width for p in some))
+    for first in range(0, len(parts), _COPIES_PER_LAUNCH):
+        batch = parts[first : first + _COPIES_PER_LAUNCH]
+        across = _largest(1, sum(p.width for p in batch))
         height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, across))
-        pieces = ceil_div(_largest(*(p.width for p in some)), _ITEM_ELEMS)
-        idle = StridedCopy(unread_arg(some[0].src.buffer), unread_arg(some[0].dst.buffer), 0, 0, 0)
+        pieces = ceil_div(_largest(*(p.width for p in batch)), _ITEM_ELEMS)
+        src, dst = batch[0].src.buffer, batch[0].dst.buffer
+        empty = StridedCopy(unread_arg(src), unread_arg(dst), 0, 0, 0)
         args: dict[str, Any] = {}
-        for i, part in enumerate([*some, *[idle] * (_PARTS - len(some))]):
+        for i, part in enumerate([*batch, *[empty] * (_COPIES_PER_LAUNCH - len(batch))]):
             args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}
             args |= {f"s{i}": part.source, f"t{i}": part.target}
-            if part is not idle:
+            if part is not empty:
                 args[f"x{i}"] = replace(part.src, rows=RowPitchSupport(part.source, (f"s{i}",)))
                 args[f"y{i}"] = replace(part.dst, rows=RowPitchSupport(part.target, (f"t{i}",)))
         args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}

@@ -1,16 +1,17 @@
-"""Sub-groups of kernels that keep much in registers (kernels_cl/common/sub_group.clh)."""
+"""Required sub-group size of register-heavy kernels (kernels_cl/common/sub_group.clh)."""
 
 from __future__ import annotations
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.cl_code import Define
 
-# Intel's compiler takes smaller ones by itself, which have more registers for a work-item. Where
-# there are none it takes larger ones, and spills.
+# Required on devices whose smallest sub-group size this is: Intel's compiler would choose a larger
+# one there and spill registers. On devices with smaller sizes, which leave more registers per
+# work-item, it chooses well itself.
 _SIZE = 16
 
 
 def sub_group_of(caps: DeviceCaps) -> dict[str, Define]:
-    """The macro that sets their size; none where the compiler chooses it well."""
+    """Returns the macro F_SUB_GROUP that sets the sub-group size; {} to let the compiler choose."""
     sizes = caps.sub_group_sizes
     return {"F_SUB_GROUP": _SIZE} if sizes and min(sizes) == _SIZE else {}

@@ -1,7 +1,7 @@
-"""Thresholds: numbers, measured on some machine, by which launches are shared out.
+"""Thresholds: measured numbers that decide the partition of launches and the choice of kernels.
 
-They are no macros of a kernel. `cpu.json` has their values for devices of that class; a tuning
-record under the name of a group sets others.
+Unlike tunables they are not macros of a kernel. `cpu.json` has their default values; a tuning
+record under the name of a group overrides them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from importlib.resources import files
 from typing import Any, ClassVar, TypeVar, cast
 
 T = TypeVar("T", bound="Thresholds")
-# A threshold's largest number: products of two of them stay within 64 bits.
-_MOST = (1 << 31) - 1
+# Maximum value of a threshold, so that products of two of them fit in 64 bits.
+_MAX_VALUE = (1 << 31) - 1
 GROUPS: dict[str, type[Thresholds]] = {}
+"""Classes of thresholds by group name."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """A group of them. Those that are integers may stand in tuning records."""
+    """Base class of a group of thresholds; tuning records may set its integer fields.
+
+    Attributes:
+        group: Name of the group in `cpu.json` and in tuning records.
+    """
 
     group: ClassVar[str]
 
@@ -30,22 +35,25 @@ class Thresholds:
 
     @classmethod
     def of(cls: type[T], record: Mapping[str, int]) -> T:
-        """The group, with what a tuning record sets of it."""
-        own = {name: record[name] for name in _names(cls.group) & record.keys()}
-        return cls(**{**_shipped("cpu")[cls.group], **own}) if own else cast(T, _default(cls.group))
+        """Returns the thresholds with the default values, overridden by a tuning record."""
+        overrides = {name: record[name] for name in _names(cls.group) & record.keys()}
+        if not overrides:
+            return cast(T, _default(cls.group))
+        return cls(**{**_shipped("cpu")[cls.group], **overrides})
 
     @classmethod
     def check(cls, record: Mapping[str, int]) -> None:
-        """Refuses a record that sets something else.
+        """Checks the names and values of a tuning record.
 
         Raises:
-            ValueError: It does, or sets a number that is not positive, or past 32 bits.
+            ValueError: The record sets an unknown name, or a number that is not positive or exceeds
+                31 bits.
         """
         unknown = sorted(record.keys() - _names(cls.group))
         if unknown:
             raise ValueError(f"a tuning record of {cls.group} sets {', '.join(unknown)}")
         for name, value in record.items():
-            if not 0 < value <= _MOST:
+            if not 0 < value <= _MAX_VALUE:
                 raise ValueError(f"a tuning record of {cls.group} sets {name} to {value}")
 
 

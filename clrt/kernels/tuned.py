@@ -1,4 +1,4 @@
-"""Kernels with `T_` macros: their defaults, and the values that `clrt tune` tries."""
+"""Kernels with tunables (`T_` macros): default values, and candidates that `clrt tune` measures."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TUNED: dict[str, TunedKernel] = {}
-# Largest number of a record for a macro whose choices are not listed, over its default.
-_MOST_TIMES_DEFAULT = 4
+# Maximum value in a record of a macro without listed choices, as a multiple of its default.
+_MAX_TIMES_DEFAULT = 4
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """A kernel whose macros are chosen per device.
+    """A kernel whose `T_` macros are chosen per device.
 
     Attributes:
-        entry: Its entry point, by which records name it.
-        defaults: Values that are right where nothing is known of the device.
-        choices: What to try, for those macros that are worth it. T_VW, where it is one of them,
-            is kept within the lanes that the device's compiler uses.
+        entry: Entry point, which is the kernel's name in tuning records.
+        defaults: Values for devices without a record.
+        choices: Candidate values of the macros that are worth tuning. Candidates of T_VW are
+            limited to the float lanes of the device.
     """
 
     entry: str
@@ -40,11 +40,11 @@ class TunedKernel:
         return {**self.defaults, **record}
 
     def check(self, record: Mapping[str, int]) -> None:
-        """Checks a record that was read from a file.
+        """Checks the names and values of a record from a file.
 
         Raises:
-            ValueError: As `with_record`, or the record sets a macro to a number that no kernel is
-                built with.
+            ValueError: The record names an unknown macro, or its value is outside the plausible
+                range.
         """
         self.with_record(record)
         for macro, value in record.items():
@@ -52,20 +52,27 @@ class TunedKernel:
                 raise ValueError(f"a tuning record of {self.entry} sets {macro} to {value}")
 
     def _fits(self, macro: str, value: int) -> bool:
-        """Whether a number is near those that a macro is known to have, and of their kind.
+        """Returns whether a value is plausible for a macro: in range, and a power of two if needed.
 
-        Lanes and work-items are powers of two; a kernel of others would compute wrong sums.
+        If the default and all choices are powers of two, such as lanes and work-items, the value
+        must be one, too: the kernel would otherwise compute wrong sums.
         """
         default, choices = self.defaults[macro], self.choices.get(macro, ())
-        most = max(choices) if choices else _MOST_TIMES_DEFAULT * default
+        highest = max(choices) if choices else _MAX_TIMES_DEFAULT * default
         powers = all(n & (n - 1) == 0 for n in (default, *choices))
-        least = min(default, *choices) if choices and powers else 1
-        return least <= value <= max(most, default) and not (powers and value & (value - 1))
+        lowest = min(default, *choices) if choices and powers else 1
+        return lowest <= value <= max(highest, default) and not (powers and value & (value - 1))
 
 
 def tuned(
     entry: str, choices: Mapping[str, tuple[int, ...]] | None = None, **defaults: int
 ) -> TunedKernel:
-    """Declares a kernel's tunables, once, beside the code that launches it."""
+    """Registers the tunables of a kernel, once, in the module that launches it.
+
+    Args:
+        entry: Entry point of the kernel.
+        choices: Candidate values for `clrt tune`, by macro; None for none.
+        defaults: Default value of each macro.
+    """
     kernel = TUNED[entry] = TunedKernel(entry, defaults, choices or {})
     return kernel

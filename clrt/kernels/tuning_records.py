@@ -1,9 +1,9 @@
-"""Tuning records: the `T_` macros of a kernel on the devices that some facts describe.
+"""Tuning records: values of a kernel's tunables for devices that match given facts.
 
-Some records ship with the package; those that `clrt tune` measured lie in the user's cache folder
-and take precedence. A record names a kernel by its entry point, and any of the facts below. Of the
-records whose facts all hold, the one with the most facts is taken. So a device without a record of
-its own gets the nearest.
+Some records ship with the package; those that `clrt tune` measured are in the user's cache folder
+and take precedence. A record has a kernel's entry point and any of FACTS. Of the records whose
+facts all match the device, the one with the most facts is used, so a device without a record of its
+own gets that of the most similar device.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ from clrt.kernels.tuned import TUNED
 from clrt.util.env_vars import cache_dir
 from clrt.util.files import atomic_write, check_targets, make_cache_folder, parse_json, read_regular
 
-# The largest file of records that is read.
-_MOST_BYTES = 16 << 20
+# Maximum size in bytes of a file of records.
+_MAX_FILE_BYTES = 16 << 20
 FACTS = ("kind", "float_lanes", "platform", "name", "driver")
+"""Fields of `DeviceCaps` that a record may require to have a given value."""
 Record: TypeAlias = "dict[str, object]"
+"""A record as in JSON: "kernel", "tunables" (values by macro), and any of FACTS."""
 
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """The record that was taken for a kernel.
+    """The tuning record that matches a kernel and a device.
 
     Attributes:
-        tunables: The macros that it sets; empty where there is no record.
-        source: The file it is from; "" where there is none.
-        facts: The facts of the devices that it is for.
+        tunables: Values by macro; empty if no record matches.
+        source: File of the record, "clrt" for a shipped one; "" if no record matches.
+        facts: Facts that the record requires of a device.
     """
 
     tunables: Mapping[str, int] = field(default_factory=dict)
@@ -52,12 +54,20 @@ class TuningRecord:
 
 
 def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
-    """The macros that the best record sets for a kernel; empty where none fits."""
+    """Returns the tunables of the best matching record; empty if none matches.
+
+    Args:
+        kernel: Entry point of the kernel, or name of a group of thresholds.
+    """
     return find_record(kernel, caps).tunables
 
 
 def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
-    """The best record for a kernel, and where it is from."""
+    """Returns the best matching record for a kernel; an empty one if none matches.
+
+    Args:
+        kernel: Entry point of the kernel, or name of a group of thresholds.
+    """
     user = user_file()
     for source, records in ((str(user), _load(user)), ("clrt", _shipped())):
         fitting = [r for r in records if r["kernel"] == kernel and _holds(r, caps)]
@@ -70,20 +80,20 @@ def find_record(kernel: str, caps: DeviceCaps) -> TuningRecord:
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
-    """A record for exactly this device and driver."""
+    """Returns a record with all facts of this device and driver."""
     return {"kernel": kernel, **{f: getattr(caps, f) for f in FACTS}, "tunables": dict(tunables)}
 
 
 def user_file() -> Path:
-    """Where `clrt tune` keeps its records."""
+    """Returns the path of the file in which `clrt tune` stores records."""
     return cache_dir() / "tuning.json"
 
 
 def writable_file() -> Path:
-    """The user's file, in a folder that exists.
+    """Returns the path of `user_file` after creating its folder and checking that it is writable.
 
     Raises:
-        InputError: The file cannot be written, or its folder cannot be made.
+        InputError: The file cannot be written, or its folder cannot be created.
     """
     path = user_file()
     make_cache_folder(path.parent)
@@ -92,13 +102,16 @@ def writable_file() -> Path:
 
 
 def save(records: Sequence[Record]) -> Path:
-    """Adds records to the user's file. They replace those with the same kernel and facts.
+    """Adds records to the user's file, replacing those with the same kernel and facts.
+
+    Returns:
+        Path of the file.
 
     Raises:
         InputError: The file cannot be written.
     """
     path = writable_file()
-    _load.cache_clear()  # another process may have added some since
+    _load.cache_clear()  # another process may have added records
 
     def key(record: Record) -> tuple[object, ...]:
         return (record["kernel"], *(record.get(f) for f in FACTS))
@@ -124,9 +137,9 @@ def _shipped() -> list[Record]:
 @cache
 def _load(path: Path) -> list[Record]:
     try:
-        return check(parse_json(read_regular(path, _MOST_BYTES, private=True)))
+        return check(parse_json(read_regular(path, _MAX_FILE_BYTES, private=True)))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []  # of a cache folder that cannot be used there is another warning
+        return []  # an unusable cache folder is warned of elsewhere
     except (OSError, ValueError, KeyError, TypeError) as error:
         warn_user(
             f"The tuning records in '{path}' are ignored ({error}); make them anew with "
@@ -136,10 +149,10 @@ def _load(path: Path) -> list[Record]:
 
 
 def check(records: object) -> list[Record]:
-    """Checks that each record has a kernel, known facts, and tunables in their range.
+    """Checks that each record has a kernel, known facts, and plausible tunables; returns them.
 
     Raises:
-        ValueError: One has not.
+        ValueError: A record is invalid.
     """
     if not isinstance(records, list):
         raise ValueError("not a list")
@@ -151,7 +164,7 @@ def check(records: object) -> list[Record]:
             raise ValueError(f"tunables are integers: {record}")
         if not isinstance(record["kernel"], str):
             raise ValueError(f"a kernel is a name: {record}")
-        # A kernel of another version may be unknown; its record is never looked up.
+        # Records of kernels that other versions of clrt have are ignored.
         if record["kernel"] in TUNED:
             TUNED[record["kernel"]].check(values)
         elif record["kernel"] in GROUPS:

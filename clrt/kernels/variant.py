@@ -1,4 +1,4 @@
-"""Variants: the ways to run an op on a device, and what they may ask when a plan is made."""
+"""Variants of ops: launch emitters with device requirements, cost, and the lowering context."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from clrt.kernels.tuned import TunedKernel
 
 @dataclass
 class Lowering:
-    """What an `emit` function may ask for.
+    """Context of an `emit` function: device, tunables, thresholds and scratch memory.
 
     Attributes:
-        caps: The device.
-        record: The tuning record of a kernel, by its entry point, on this device; of thresholds, by
-            the name of their group.
-        memo: What rules found of nodes, for those that ask for the same.
-        aliased_subviews: Subviews (`Op.subviews`) that alias their parent and need no copy.
+        caps: Capabilities of the device.
+        record: Returns the tuning record for this device, by a kernel's entry point or by the group
+            name of thresholds.
+        memo: Results that fusion rules cache per node.
+        aliased_subviews: By node, indices of its subviews (`Op.subviews`) that alias their parent
+            and need no copy.
     """
 
     caps: DeviceCaps
@@ -35,32 +36,32 @@ class Lowering:
     aliased_subviews: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
     def placed_of(self, node: Node) -> Collection[int]:
-        """The parts of a node that its launches do not copy."""
+        """Returns the indices of a node's subviews that its launches must not copy."""
         return self.aliased_subviews.get(node, ())
 
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:
-        """The `T_` macros of a kernel on this device."""
+        """Returns the tunables of a kernel on this device, by macro."""
         return kernel.with_record(self.record(kernel.entry))
 
     def require(self, requires: Requires) -> None:
-        """Asks for what only tunables or sizes tell; the rest is the variant's `requires`.
+        """Checks requirements that depend on tunables or sizes; others are `Variant.requires`.
 
         Raises:
-            UnsupportedError: The device lacks it.
+            UnsupportedError: The device does not meet them.
         """
-        lacking = requires.missing(self.caps)
-        if lacking is not None:
-            raise UnsupportedError(lacking)
+        missing = requires.missing(self.caps)
+        if missing is not None:
+            raise UnsupportedError(missing)
 
     def thresholds(self, group: type[T]) -> T:
-        """What was measured on devices like this one, of a group."""
+        """Returns the thresholds of a group on this device."""
         return group.of(self.record(group.group))
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
-        """Memory for this node only.
+        """Allocates scratch memory that lives during this node's launches.
 
         Raises:
-            ShapeError: As `i32`.
+            ShapeError: The number of elements exceeds 32 bits.
         """
         i32(elems)
         return Scratch(elems, dtype)
@@ -68,26 +69,27 @@ class Lowering:
 
 @dataclass
 class ChunkLowering(Lowering):
-    """For a part of a node: parts run one after the other, so that they share their memory.
+    """Lowering of one chunk of a node; chunks run one after the other and share scratch memory.
 
     Attributes:
-        held: What the parts before asked for; the largest part comes first.
+        scratches: Scratch memory of the chunks so far, which this chunk reuses; the largest chunk
+            must come first.
     """
 
-    held: list[Scratch]
+    scratches: list[Scratch]
 
     def __post_init__(self) -> None:
-        self._free = list(self.held)
+        self._free = list(self.scratches)
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
-        """Memory for this node only, free in this part."""
-        for kept in self._free:
-            if kept.dtype is dtype and kept.elems >= elems:
-                self._free.remove(kept)
-                return kept
-        made = super().scratch(elems, dtype)
-        self.held.append(made)
-        return made
+        """Returns scratch memory of an earlier chunk if one is large enough, else allocates it."""
+        for scratch in self._free:
+            if scratch.dtype is dtype and scratch.elems >= elems:
+                self._free.remove(scratch)
+                return scratch
+        allocated = super().scratch(elems, dtype)
+        self.scratches.append(allocated)
+        return allocated
 
 
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
@@ -97,22 +99,24 @@ RejectReason: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
 def always(node: Node, caps: DeviceCaps) -> str | None:
-    """The predicate of a variant that fits everywhere."""
+    """Returns None: the reject reason of a variant that can run every node."""
     return None
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run an op on a device.
+    """One implementation of an op on devices.
 
     Attributes:
-        emit: Launches for a node whose shapes are all known.
-        reject_reason: Why the variant does not hold for a node; None where it does.
-        requires: What it asks of the device for every node.
-        speed: What its kernels reach. An op lists those first that reach more.
-        work: What it does for a node, where the variants of an op differ in that: then the one of
-            the least cost is taken. To which of them that is no size may matter that changes from
-            call to call, or a new shape would compile a kernel.
+        name: Name, shown by `clrt explain`.
+        emit: Returns the launches of a node with static shapes. An UnsupportedError rejects the
+            node.
+        reject_reason: Returns why the variant cannot run a node; None if it can.
+        requires: Requirements on the device, for all nodes.
+        speed: Efficiency of its kernels. Ops list the most efficient variants first.
+        work: Returns the variant's work on a node. If it differs between the variants of an op, the
+            cheapest one is used; which one that is must not depend on sizes that vary from call to
+            call, or a new shape would compile a kernel.
     """
 
     name: str
@@ -123,40 +127,40 @@ class Variant:
     work: Callable[[Node], WorkEstimate] = work_of
 
     def rejected(self, node: Node, caps: DeviceCaps) -> str | None:
-        """Why the variant does not hold for node and device; None where it does."""
-        lacking = None if self.requires is ANY else self.requires.missing(caps)
-        return lacking or self.reject_reason(node, caps)
+        """Returns why the variant cannot run a node on a device; None if it can."""
+        missing = None if self.requires is ANY else self.requires.missing(caps)
+        return missing or self.reject_reason(node, caps)
 
     def cost(self, node: Node, caps: DeviceCaps) -> float:
-        """The seconds predicted for a node whose shapes are all known."""
+        """Returns the predicted seconds for a node with static shapes."""
         return seconds(self.work(node), self.speed, caps)
 
 
 def by_cost(
     variants: Sequence[Variant], node: Node, caps: DeviceCaps
 ) -> Iterator[tuple[Variant, str | None]]:
-    """Variants in the order in which they are tried, each with why it does not hold, if so.
+    """Yields variants in the order in which they are tried, each with its reject reason or None.
 
-    Where all do the same work that is the order of the list; else those that hold come last, by
-    cost. Equal costs keep the list's order.
+    If all variants do the same work, the order is that of `variants`; else rejected variants come
+    first, then the others by cost. Equal costs keep the order of `variants`.
     """
     judged = ((v, v.rejected(node, caps)) for v in variants)
     if all(v.work is work_of for v in variants):
         yield from judged
         return
-    found = list(judged)
-    yield from (pair for pair in found if pair[1] is not None)
-    fitting = [v for v, reason in found if reason is None]
-    if len(fitting) > 1:
-        fitting.sort(key=lambda v: v.cost(node, caps))
-    yield from ((v, None) for v in fitting)
+    pairs = list(judged)
+    yield from (pair for pair in pairs if pair[1] is not None)
+    accepted = [v for v, reason in pairs if reason is None]
+    if len(accepted) > 1:
+        accepted.sort(key=lambda v: v.cost(node, caps))
+    yield from ((v, None) for v in accepted)
 
 
 def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
-    """Checks that a node runs as the variant of a name.
+    """Checks that the variant named `name` is the one that runs a node.
 
     Raises:
-        UnsupportedError: It is not.
+        UnsupportedError: The variant is rejected or missing, or another one comes first.
     """
     for variant, reason in by_cost(variants, node, caps):
         if variant.name == name and reason is None:
@@ -167,25 +171,26 @@ def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps
 
 
 def reject_but_float32(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a kernel of vectors of float32 does not hold for input 0."""
+    """Returns why a kernel for float32 cannot read input 0; None if it can."""
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
 def reject_in_float32(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a kernel that computes in float32 does not hold for input 0, however it lies in memory.
+    """Returns why a kernel that computes in float32 cannot run a node; None if it can.
 
-    Which floats its op reads is what `Op.supported_storages` says.
+    Input 0 may have any dtype that is computed in float32, such as float16; `Op.supported_storages`
+    says which of them the op's kernels can load.
     """
     dtype = node.arg(0).dtype
     return None if dtype.compute == "float" else f"no kernel for {dtype}"
 
 
 def reject_float64(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a kernel for all floats does not hold: float64 on a device without it."""
+    """Returns why a kernel for all floats cannot run: float64 on a device without it; else None."""
     dtypes = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
     return lacks_float64(dtypes, caps)
 
 
 def lacks_float64(dtypes: Iterable[DType], caps: DeviceCaps) -> str | None:
-    """Why a device cannot compute in dtypes of which one is float64; None where it can."""
+    """Returns why a device cannot compute in `dtypes`, if float64 is among them; None if it can."""
     return FLOAT64.missing(caps) if DType.FLOAT64 in dtypes else None

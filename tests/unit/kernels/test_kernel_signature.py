@@ -47,7 +47,7 @@ def test_numbers_become_what_the_kernel_declares() -> None:
     types = [np.int32, np.uint32, np.uint32, np.float32, np.float32]
     assert [type(a) for a in made.args[1:]] == types
     assert made.args[2] == key
-    with pytest.raises(ShapeError, match="past 32 bits"):
+    with pytest.raises(ShapeError, match="exceeds 32 bits"):
         launch(FILL, (8,), dst=DST, value=VALUE, n=1 << 31, run=1)
 
 
