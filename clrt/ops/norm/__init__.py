@@ -1,1 +1,1 @@
-"""Normalisations and softmax."""
+"""Normalizations, softmax and hardmax."""

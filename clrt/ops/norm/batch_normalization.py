@@ -1,4 +1,4 @@
-"""BatchNormalization at inference: channels with given means and variances."""
+"""BatchNormalization in inference mode: normalization by given means and variances per channel."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-_ROWS = 64  # channels of a work-group, at most
+# Maximum number of channels (of an image) per work-group.
+_ROWS = 64
 SOURCE = "norm/channel_normalization.cl"
 
 
 def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
-    """Why no kernel holds: the dtypes."""
+    """Returns why no kernel applies: unsupported dtypes."""
     if reason := reject_in_float32(node, caps):
         return reason
     stats = {node.arg(i).dtype for i in range(1, len(node.inputs))}
@@ -43,7 +44,7 @@ def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why the vector kernels do not hold."""
+    """Returns why the vector kernels do not apply."""
     if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
         return "for statistics of float32"
     small = len(node.arg(0).dims) < 3
@@ -58,14 +59,14 @@ def launch_rows(
     ctx: Lowering,
     **defines: int,
 ) -> list[Launch]:
-    """The launch of a vector kernel over channels, or groups of them."""
-    each = chunks_per_group(rows, _ROWS, ctx.caps)
+    """Emits a vector kernel over `rows` channels, or groups of channels, of all images."""
+    chunk = chunks_per_group(rows, _ROWS, ctx.caps)
     spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
-    return [launch(spec, (ceil_div(rows, each),), (1,), flops, rows=each, **args)]
+    return [launch(spec, (ceil_div(rows, chunk),), (1,), flops, rows=chunk, **args)]
 
 
 def type_defines(node: Node) -> dict[str, Define]:
-    """How elements lie in memory: of x and y, and of the scale and all statistics."""
+    """Returns the macros for the dtype of x and y, and for that of scale, bias and statistics."""
     x, scale = node.arg(0).dtype, node.arg(1).dtype
     return {
         "DATA_T": x.cl,
@@ -76,7 +77,7 @@ def type_defines(node: Node) -> dict[str, Define]:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Images, channels, and elements of a channel."""
+    """Returns the numbers of images, channels, and elements per channel."""
     dims = node.arg(0).dims
     return dims[0], dims[1] if len(dims) > 1 else 1, prod(dims[2:])
 
@@ -151,10 +152,10 @@ class BatchNormalization(Op):
 
 
 def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
-    """Refuses a scale, bias or statistic that does not have an element per channel.
+    """Checks that a scale, bias or statistic has one element per channel.
 
     Raises:
-        ShapeError: The numbers differ.
+        ShapeError: Its rank is not 1, or its size differs from the number of channels.
     """
     if x.shape is None or stat.shape is None:
         return

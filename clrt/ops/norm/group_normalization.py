@@ -1,4 +1,4 @@
-"""GroupNormalization: groups of channels to mean 0 and variance 1."""
+"""GroupNormalization, and the base class that it shares with InstanceNormalization."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
 def _numbers(node: Node) -> tuple[int, int, int, int]:
-    """Images, groups, channels of a group, and elements of a channel."""
+    """Returns the numbers of images, groups, channels per group, and elements per channel."""
     dims, op = node.arg(0).dims, node.op
     assert isinstance(op, GroupStatistics)
     groups = op.groups(dims[1])
@@ -69,10 +69,16 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 class GroupStatistics(Op):
-    """What GroupNormalization and InstanceNormalization share."""
+    """Base class of normalizations with statistics by group of channels (axis 1).
+
+    Attributes:
+        epsilon: Added to the variance before the root.
+        num_groups: Number of groups; None if each channel is a group.
+        per_group: Whether scale and bias have an element per group, not per channel.
+    """
 
     epsilon: float
-    num_groups: int | None = None  # None: as many as channels
+    num_groups: int | None = None
     per_group: bool = False
 
     supported_storages = WIDENED_STORAGES
@@ -84,7 +90,7 @@ class GroupStatistics(Op):
     )
 
     def groups(self, channels: int) -> int:
-        """How many groups so many channels make."""
+        """Returns the number of groups for a number of channels."""
         return channels if self.num_groups is None else self.num_groups
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -107,7 +113,8 @@ class GroupNormalization(GroupStatistics):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by group of channels.
 
     Attributes:
-        per_group: Scale and bias have an element per group, as before opset 21.
+        num_groups: Number of groups, a divisor of the channels.
+        per_group: Scale and bias have an element per group, as before opset 21, not per channel.
 
     Source: ONNX GroupNormalization, opset 18 to 21.
     """

@@ -1,4 +1,4 @@
-"""Hardmax: 1 at the largest element along an axis."""
+"""Hardmax: one-hot encoding of the largest element along an axis."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class Hardmax(SoftmaxBase):
         lines = x.reshape((outer, n * inner, 1) if self.flatten else (outer, n, inner))
         y = np.zeros(lines.shape, x.dtype)
         if x.size:
-            found = np.argmax(lines.astype(np.float64), axis=1, keepdims=True)
-            np.put_along_axis(y, found, np.ones((), x.dtype), axis=1)
+            indices = np.argmax(lines.astype(np.float64), axis=1, keepdims=True)
+            np.put_along_axis(y, indices, np.ones((), x.dtype), axis=1)
         return (y.reshape(x.shape),)

@@ -1,4 +1,4 @@
-"""InstanceNormalization: each channel of each image to mean 0 and variance 1."""
+"""InstanceNormalization: normalization of each channel of each image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class InstanceNormalization(GroupStatistics):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by channel.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by image and channel.
 
     Source: ONNX InstanceNormalization, opset 6 to 22.
     """

@@ -1,4 +1,4 @@
-"""LayerNormalization: rows to mean 0 and variance 1, scaled and shifted by element."""
+"""LayerNormalization, and the base class and kernels that it shares with RMSNormalization."""
 
 from __future__ import annotations
 
@@ -42,7 +42,15 @@ _SOURCE = "norm/layer_normalization.cl"
 
 
 class Normalization(Op):
-    """What LayerNormalization and RMSNormalization share."""
+    """Base class of LayerNormalization and RMSNormalization.
+
+    Attributes:
+        axis: First normalized axis.
+        epsilon: Added to the variance or mean square before the root.
+
+    Class attributes:
+        rms: Whether the mean is not subtracted.
+    """
 
     axis: int
     epsilon: float
@@ -50,15 +58,13 @@ class Normalization(Op):
     supported_storages = WIDENED_STORAGES
 
     def row(self, shape: Shape) -> Shape:
-        """The normalised axes of x."""
+        """Returns the normalized axes of a shape of x."""
         return shape[normalize_axis(self.axis, len(shape), self) :]
 
 
 @register_decomposition(Normalization, audience=DecompositionStage.PLANNING)
 def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
-    """The normalisation alone, then products and sums that broadcast, where the scale or the bias
-    is no row of it.
-    """
+    """Splits off Mul and Add if scale or bias does not have the shape of a normalized row."""
     op = node.op
     assert isinstance(op, Normalization)
     x, *affine = [v for v in node.inputs if v is not None]
@@ -72,20 +78,20 @@ def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
         return None
     ones = make.constant(np.ones([int(d) for d in row], x.dtype.numpy))
     y, *statistics = make.add_all(op, x, ones)
-    for each, value in zip((Mul(), Add()), affine, strict=False):
-        y = make.add(each, y, value)
+    for affine_op, value in zip((Mul(), Add()), affine, strict=False):
+        y = make.add(affine_op, y, value)
     return [y, *statistics]
 
 
 def _is_row(shape: Shape, row: Shape) -> bool:
-    """Whether a tensor has the elements of the normalised axes, the same for every row of x."""
+    """Returns whether a tensor has the shape of the normalized axes, up to leading 1s."""
     rank = max(len(shape), len(row))
     left, right = ((*(1,) * (rank - len(s)), *s) for s in (shape, row))
     return left == right
 
 
 def _rows(node: Node) -> tuple[int, int]:
-    """How many rows there are, and how many elements each has."""
+    """Returns the number of rows of x, and the number of elements per row."""
     dims = node.arg(0).dims
     assert isinstance(node.op, Normalization)
     axis = normalize_axis(node.op.axis, len(dims), node.op)
@@ -93,7 +99,7 @@ def _rows(node: Node) -> tuple[int, int]:
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
-    """Why no row kernel holds: the dtype, or a scale that is no row."""
+    """Returns why no row kernel applies: the dtype, or a scale or bias that is not a row."""
     x = node.arg(0)
     if reason := reject_in_float32(node, caps):
         return reason
@@ -108,16 +114,18 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why the vector kernel does not hold."""
+    """Returns why the vector kernel does not apply."""
     return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
 @dataclass(frozen=True)
 class _NormalizedRows:
-    """A node as rows of n elements, with what its kernels take.
+    """A normalization node as rows, with the arguments and macros of its kernels.
 
     Attributes:
-        none: Whether nothing is computed.
+        rows: Number of rows.
+        n: Elements per row.
+        none: Whether there is nothing to compute.
     """
 
     rows: int
@@ -143,10 +151,11 @@ class _NormalizedRows:
 
 
 def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
-    """A normalisation as one of the rows of a matrix, its input.
+    """Returns a normalization of the last axis as a `RowNorm`, for launches that compute its input.
 
     Raises:
-        UnsupportedError: It is none, or does not run by the kernel for CPUs.
+        UnsupportedError: The node normalizes several axes, has statistics as outputs, is scaled by
+            its input, or does not run by the CPU kernel.
     """
     op, x = node.op, node.arg(0)
     assert isinstance(op, Normalization)
@@ -161,26 +170,28 @@ def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormalizedRows.of(node)
-    if of.none:
+    view = _NormalizedRows.of(node)
+    if view.none:
         return []
     tunables = ctx.tunables(CPU)
-    kernel = KernelSpec.of(_SOURCE, CPU.entry, **(of.defines | tunables))
-    groups = ceil_div(of.rows, tunables["T_ROWS"])
-    return [launch(kernel, (groups,), (1,), of.flops, **of.args, rows=of.rows, n=of.n)]
+    kernel = KernelSpec.of(_SOURCE, CPU.entry, **(view.defines | tunables))
+    groups = ceil_div(view.rows, tunables["T_ROWS"])
+    return [launch(kernel, (groups,), (1,), view.flops, **view.args, rows=view.rows, n=view.n)]
 
 
 def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormalizedRows.of(node)
-    if of.none:
+    view = _NormalizedRows.of(node)
+    if view.none:
         return []
-    rows, defines = (of.rows, of.n, of.flops), of.defines | _types(node)
-    return launch_rows(GROUP, _SOURCE, *rows, ctx, of.args, _times(node), **defines)
+    rows, defines = (view.rows, view.n, view.flops), view.defines | _types(node)
+    return launch_rows(GROUP, _SOURCE, *rows, ctx, view.args, _group_factor(node), **defines)
 
 
-def _times(node: Node) -> int:
-    """How many times as many work-items share a row of some thousand elements, unless its length
-    changes from call to call: one row alone waits for what each of them reads in turn.
+def _group_factor(node: Node) -> int:
+    """Returns the factor by which work-groups are enlarged for rows of 2048 elements and more.
+
+    A single row is bound by the latency of the sequential reads of each work-item. Only static row
+    lengths count, so that calls with other lengths use the same kernel.
     """
     assert isinstance(node.op, Normalization)
     x = node.arg(0)
@@ -190,12 +201,12 @@ def _times(node: Node) -> int:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormalizedRows.of(node)
-    if of.none:
+    view = _NormalizedRows.of(node)
+    if view.none:
         return []
-    defines = of.defines | _types(node)
+    defines = view.defines | _types(node)
     kernel = KernelSpec.of(_SOURCE, "layer_normalization_any", VW=1, **defines)
-    return [launch(kernel, (of.rows,), None, of.flops, **of.args, rows=of.rows, n=of.n)]
+    return [launch(kernel, (view.rows,), None, view.flops, **view.args, rows=view.rows, n=view.n)]
 
 
 def _types(node: Node) -> dict[str, Define]:
@@ -211,7 +222,7 @@ VARIANTS = (
 
 
 def check_stash_type(node: OnnxNode) -> None:
-    """Refuses statistics in another dtype than float32.
+    """Checks that a node keeps its statistics in float32.
 
     Raises:
         UnsupportedError: stash_type is not float32.
@@ -229,10 +240,10 @@ class LayerNormalization(Normalization):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on.
 
     Attributes:
-        stats: The node has the outputs Mean and InvStdDev, too.
+        stats: The node also has the outputs Mean and InvStdDev.
 
-    Numerics: two passes (the variance is of the deviations) in float32. The mean is right for all
-    finite numbers; where the variance overflows, what is normalised is 0, as ONNX defines it.
+    Numerics: two passes in float32 (mean, then mean of squared deviations). The mean is accurate
+    for all finite numbers; if the variance overflows, the normalized elements are 0, as in ONNX.
     Source: ONNX LayerNormalization, opset 17, with stash_type float32.
     """
 
@@ -260,8 +271,8 @@ class LayerNormalization(Normalization):
         for affine in (scale, *inputs[2:]):
             if affine is not None:
                 check_affine(self, x, affine, axis)
-        kept = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
-        stats = [TensorType(DType.FLOAT32, kept)] * 2
+        stats_shape = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
+        stats = [TensorType(DType.FLOAT32, stats_shape)] * 2
         return [TensorType(x.dtype, x.shape), *(stats if self.stats else [])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -282,17 +293,17 @@ class LayerNormalization(Normalization):
 
 
 def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
-    """Refuses a scale or bias that cannot belong to the normalised axes.
+    """Checks that a scale or bias broadcasts to x.
 
     Raises:
-        ShapeError: The last dims are different numbers, or there are more.
+        ShapeError: A dim differs from that of x and from 1, or the rank is larger.
     """
     assert x.shape is not None
     if scale.shape is None:
         return
     pairs = zip(reversed(x.shape), reversed(scale.shape), strict=False)
     wrong = any(
-        provably_different(given, own) and provably_different(given, 1) for own, given in pairs
+        provably_different(dim, x_dim) and provably_different(dim, 1) for x_dim, dim in pairs
     )
     if wrong or len(scale.shape) > len(x.shape):
         size = product(x.shape[axis:])

@@ -1,4 +1,4 @@
-"""LpNormalization: an axis to a norm of 1."""
+"""LpNormalization: division by the 1- or 2-norm along an axis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class LpNormalization(Op):
-    """x / ‖x‖ along an axis, with the 1- or 2-norm; 0 where the norm is 0.
+    """x / ‖x‖ along an axis, with the 1- or 2-norm; 0 if the norm is 0.
 
     Source: ONNX LpNormalization, opset 1 to 22.
     """

@@ -1,4 +1,4 @@
-"""RMSNormalization: rows to a root mean square of 1, scaled by element."""
+"""RMSNormalization: division of rows by their root mean square, with a scale per element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax along one axis."""
+"""Softmax and LogSoftmax along an axis."""
 
 from __future__ import annotations
 
@@ -32,18 +32,21 @@ _SOURCE = "norm/softmax.cl"
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """How many elements there are before an axis, along it, and after it."""
+    """Returns the number of elements before an axis, along it, and behind it."""
     along = dims[axis] if dims else 1
     return prod(dims[:axis]), along, prod(dims[axis + 1 :])
 
 
 def _is_last(op: SoftmaxBase, x: Value) -> bool:
-    """Whether the elements along the axis lie side by side, at every shape."""
+    """Returns whether elements along the axis are contiguous for every shape."""
     return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
 
 
 def split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
-    """Elements before the axis, along it, and after it."""
+    """Returns the number of elements before the axis, along it, and behind it.
+
+    With `flatten`, the axes from `axis` on count as the axis.
+    """
     axis = normalize_axis(op.axis, len(x.dims), op)
     outer, n, step = around_axis(x.dims, axis)
     return (outer, n * step, 1) if op.flatten else (outer, n, step)
@@ -88,7 +91,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _defines(node: Node) -> dict[str, Define]:
-    """Of the kernels for all floats."""
+    """Returns the macros of the kernels for any float dtype."""
     dtype = node.arg(0).dtype
     assert isinstance(node.op, SoftmaxBase)
     return {
@@ -102,10 +105,14 @@ def _defines(node: Node) -> dict[str, Define]:
 
 @dataclass(frozen=True)
 class SoftmaxBase(Op):
-    """Base of Softmax and LogSoftmax.
+    """Base class of Softmax, LogSoftmax and Hardmax.
 
     Attributes:
-        flatten: The axes from `axis` on count as one, as before opset 13.
+        axis: Axis of the softmax.
+        flatten: The axes from `axis` on are flattened to one, as before opset 13.
+
+    Class attributes:
+        log: Whether the logarithm of the softmax is computed.
     """
 
     axis: int = -1

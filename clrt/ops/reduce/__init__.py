@@ -1,1 +1,1 @@
-"""Reductions, cumulative sums and selection along an axis."""
+"""Reductions, cumulative sums, ArgMax and TopK along axes."""

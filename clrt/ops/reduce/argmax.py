@@ -1,4 +1,4 @@
-"""ArgMax and ArgMin: where the largest or smallest element along an axis is."""
+"""ArgMax and ArgMin: the index of the largest or smallest element along an axis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from clrt.util.math import ceil_div
 ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
 COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
 _SOURCE = "reduce/argmax.cl"
-_ROWS = 64  # of a work-group, at most
+# Maximum rows per work-group.
+_ROWS = 64
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -36,10 +37,10 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Elements before the axis, along it, and after it.
+    """Returns the number of elements before the axis, along it, and behind it.
 
     Raises:
-        ShapeError: There are none along it.
+        ShapeError: The axis has no elements.
     """
     x, op = node.arg(0), node.op
     assert isinstance(op, ArgExtremum)
@@ -95,10 +96,15 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class ArgExtremum(Op):
-    """Base of ArgMax and ArgMin; NaN counts as the best element, the first one of equals wins.
+    """Base class of ArgMax and ArgMin; NaN counts as the best element.
+
+    Attributes:
+        axis: Axis of the search.
+        keepdims: The axis stays, with size 1.
+        select_last_index: Of equal elements the last one counts, else the first.
 
     Class attributes:
-        better: The comparison.
+        better: OpenCL C operator that tells whether an element is better than another.
     """
 
     axis: int = 0
@@ -117,10 +123,10 @@ class ArgExtremum(Op):
         if x.shape is None:
             return [TensorType(DType.INT64, None)]
         axis = normalize_axis(self.axis, len(x.shape), self)
-        kept = (1,) if self.keepdims else ()
+        one = (1,) if self.keepdims else ()
         if not x.shape:
             return [TensorType(DType.INT64, ())]
-        return [TensorType(DType.INT64, (*x.shape[:axis], *kept, *x.shape[axis + 1 :]))]
+        return [TensorType(DType.INT64, (*x.shape[:axis], *one, *x.shape[axis + 1 :]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
@@ -130,11 +136,11 @@ class ArgExtremum(Op):
         axis = normalize_axis(self.axis, x.ndim, self)
         find = np.argmax if self.better == ">" else np.argmin
         if self.select_last_index:
-            found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
+            indices = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
         else:
-            found = find(x, axis=axis)
-        found = np.asarray(found, np.int64)
-        return (np.expand_dims(found, axis) if self.keepdims else found,)
+            indices = find(x, axis=axis)
+        indices = np.asarray(indices, np.int64)
+        return (np.expand_dims(indices, axis) if self.keepdims else indices,)
 
 
 @register

@@ -27,9 +27,12 @@ from clrt.ops.registry import register
 from clrt.util.math import ceil_div, round_up
 
 CPU = tuned("cum_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-_COLUMNS = 1024  # of a work-group, at most: the row before stays in the cache
-_LINE = 16  # elements of a cache line, or more
-_LEAST_ELEMS = 4096  # of a work-group, where there are several blocks
+# Maximum columns per work-group, so that the previous row stays in the cache.
+_COLUMNS = 1024
+# Columns per work-group are a multiple of this, at least a cache line of elements.
+_LINE = 16
+# Elements up to which a work-group takes further outer blocks.
+_GROUP_ELEMS = 4096
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -45,7 +48,7 @@ def _axis(node: Node) -> int:
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
-    """Elements before the axis, along it, and after it."""
+    """Returns the number of elements before the axis, along it, and behind it."""
     return around_axis(node.output.dims, _axis(node))
 
 
@@ -66,7 +69,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     shared = ceil_div(step, ctx.caps.compute_units)
     columns = clamp(round_up(shared, _LINE), 1, _COLUMNS)
-    blocks = chunks_per_group(outer, ceil_div(_LEAST_ELEMS, n * min(columns, step)), ctx.caps)
+    blocks = chunks_per_group(outer, ceil_div(_GROUP_ELEMS, n * min(columns, step)), ctx.caps)
     defines = {**_defines(node.op), **ctx.tunables(CPU)}
     types = {"DATA_T": x.dtype.cl, "ACC_T": x.dtype.cl}
     spec = KernelSpec.of("reduce/cum_sum.cl", "cum_cpu", **defines, **types)
@@ -85,10 +88,15 @@ def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
 
 @dataclass(frozen=True)
 class Cumulative(Op):
-    """Base of CumSum and CumProd: up to (exclusive: before) each place, or (reverse) from it on.
+    """Base class of CumSum and CumProd: running results along the axis in input 1.
+
+    Attributes:
+        exclusive: 1: the result of a position excludes its own element.
+        reverse: 1: accumulation starts from the end of the axis.
 
     Class attributes:
-        start, join: The value of no elements, and how a further one enters.
+        start: Result of no elements.
+        join: OpenCL C expression of the result `a` and a further element `b`.
 
     Numerics: one accumulator of the dtype (float32 for narrower ones), in order; integers wrap.
     """
@@ -117,7 +125,7 @@ class Cumulative(Op):
         return [TensorType(x.dtype, x.shape)]
 
     def accumulate(self, x: Array, axis: int) -> Array:
-        """NumPy's running results; x is float64, of integers or of dims."""
+        """Computes running results by NumPy; x is float64, integer or an object array of dims."""
         raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -142,7 +150,7 @@ class Cumulative(Op):
 
 @register
 class CumSum(Cumulative):
-    """Sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
+    """Running sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
 
     def accumulate(self, x: Array, axis: int) -> Array:
         return np.cumsum(x, axis, x.dtype)
@@ -150,7 +158,7 @@ class CumSum(Cumulative):
 
 @register
 class CumProd(Cumulative):
-    """Products along an axis. Source: ONNX CumProd, opset 26."""
+    """Running products along an axis. Source: ONNX CumProd, opset 26."""
 
     start = 1
     join = Code("((a) * (b))")

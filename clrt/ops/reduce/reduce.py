@@ -1,4 +1,4 @@
-"""The reductions: an expression and a NumPy function each."""
+"""The Reduce* ops, each with OpenCL C expressions and a NumPy function."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ReduceSum(Reduce):
 
 @register
 class ReduceMean(Reduce):
-    """Σ x / n; integers are truncated, and 0 of none. Source: ONNX ReduceMean, opset 1 to 18."""
+    """Σ x / n; integers are truncated, and 0 if n is 0. Source: ONNX ReduceMean, opset 1 to 18."""
 
     finish = Code("((a) / (n))")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        if x.size == 0:  # NumPy would warn of it
+        if x.size == 0:  # np.mean would warn
             return np.full(np.sum(x, axis=axes).shape, np.nan if x.dtype.kind == "f" else 0)
         return np.mean(x, axis=axes)
 
@@ -51,7 +51,10 @@ class ReduceProd(Reduce):
 
 
 def integer_bound(dtype: DType, low: bool) -> Code:
-    """The lowest or highest integer as a literal C takes (its lowest one has none)."""
+    """Returns the lowest or highest value of an integer dtype as an OpenCL C expression.
+
+    The lowest one is written as a sum, since C has no literal for it.
+    """
     if dtype is DType.BOOL:
         return render_define(not low)
     limits = np.iinfo(dtype.value)
@@ -62,10 +65,10 @@ def integer_bound(dtype: DType, low: bool) -> Code:
 
 
 class Extremum(Reduce):
-    """The base of ReduceMax and ReduceMin.
+    """Base class of ReduceMax and ReduceMin.
 
     Class attributes:
-        from_lowest: The reduction starts from the lowest element there is, not the highest.
+        from_lowest: Whether the accumulator starts from the dtype's lowest value, else the highest.
     """
 
     from_lowest: ClassVar[bool]
@@ -155,7 +158,7 @@ class ReduceLogSum(Reduce):
 
 @register
 class ReduceLogSumExp(Reduce):
-    """log Σ exp(x), with the maximum taken off. Source: ONNX ReduceLogSumExp, opset 1 to 18."""
+    """log Σ exp(x - max(x)) + max(x). Source: ONNX ReduceLogSumExp, opset 1 to 18."""
 
     step = Code("(a + c_exp(x))")
     finish = Code("c_log(a)")

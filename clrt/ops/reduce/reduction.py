@@ -1,4 +1,4 @@
-"""The base of the reductions: axes, shapes, and one kernel by expressions."""
+"""Base class of the reductions: axes, shapes, and kernels parametrized by expressions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ GROUP = of_groups("reduce_group")
 PARTS = of_groups("reduce_parts")
 JOINED = of_groups("reduce_joined")
 _SOURCE = "reduce/reduce.cl"
-# What a work-item has of an output at least where its elements are parted among work-groups.
-_PART_ELEMENTS = 16
-_GROUPS = 4  # of a compute unit, then
-_PLACES = 3
-# Elements of an output up to which vectors of outputs are read faster than each for itself.
-_PIECE = 16
-_PIECES = 2048  # to a work-item
-_OF_INTEGERS = (
+# Minimum elements per work-item if the elements of an output are split among work-groups.
+_SPLIT_ELEMS = 16
+# Work-groups per core in that case.
+_GROUPS = 4
+# Maximum number of merged axes of the kernels, for the kept and for the reduced ones.
+_MAX_AXES = 3
+# Maximum elements per output for which the kernel of vectors of outputs is faster.
+_MAX_PIECE = 16
+# Outputs per work-item of that kernel.
+_PIECES = 2048
+# Substitutions that turn expressions of floats into those of integers.
+_INTEGER_CODE = (
     (Code("c_max"), Code("i_max")),
     (Code("c_min"), Code("i_min")),
     (Code("c_abs(x)"), Code("(x < 0 ? -x : x)")),
@@ -49,16 +53,23 @@ _OF_INTEGERS = (
 )
 
 
-def _of_integers(expression: Code) -> Code:
-    """The expression for integers."""
-    for old, new in _OF_INTEGERS:
+def _integer_code(expression: Code) -> Code:
+    """Returns the expression of integers for one of floats."""
+    for old, new in _INTEGER_CODE:
         expression = expression.renamed(old, new)
     return expression
 
 
 @dataclass(frozen=True)
 class ReducedAxes:
-    """Sizes and steps of the kept and of the reduced axes, merged where they can be."""
+    """Kept and reduced axes of the input of a reduction, merged where strides allow.
+
+    Attributes:
+        kept: Sizes of the kept axes.
+        kept_steps: Strides of the kept axes, in elements.
+        reduced: Sizes of the reduced axes.
+        reduced_steps: Strides of the reduced axes, in elements.
+    """
 
     kept: tuple[int, ...]
     kept_steps: tuple[int, ...]
@@ -67,25 +78,31 @@ class ReducedAxes:
 
     @property
     def fits(self) -> bool:
-        return max(len(self.kept), len(self.reduced)) <= _PLACES
+        """Whether the kernels support the number of axes."""
+        return max(len(self.kept), len(self.reduced)) <= _MAX_AXES
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The sizes of the kept axes."""
-        return pad_rank(self.kept, 1, _PLACES)
+        """Sizes of the kept axes, padded with leading 1s to three."""
+        return pad_rank(self.kept, 1, _MAX_AXES)
 
     def args(self) -> dict[str, int]:
-        """What SIZES declares."""
+        """Returns the kernel arguments that the macro SIZES declares."""
         return {
-            **axes("d", self.kept, 1, _PLACES),
-            **axes("r", self.reduced, 1, _PLACES),
-            **axes("s", self.kept_steps, 0, _PLACES),
-            **axes("t", self.reduced_steps, 0, _PLACES),
+            **axes("d", self.kept, 1, _MAX_AXES),
+            **axes("r", self.reduced, 1, _MAX_AXES),
+            **axes("s", self.kept_steps, 0, _MAX_AXES),
+            **axes("t", self.reduced_steps, 0, _MAX_AXES),
         }
 
 
 def reduced_axes(node: Node, kind: str) -> ReducedAxes:
-    """The view of a node; "columns" and "rows" end in an axis of step 1."""
+    """Returns the merged axes of a reduction for a kind of kernel.
+
+    Args:
+        kind: "columns": the last kept axis gets stride 1; "rows": the last reduced axis does;
+            "any": neither. An axis of size 1 is appended if necessary.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
     axes = op.axes_of(node.input_types, len(x.dims))
@@ -101,7 +118,7 @@ def reduced_axes(node: Node, kind: str) -> ReducedAxes:
 
 
 def _kind(node: Node) -> str:
-    """The CPU kernel: by whether the last axis is reduced, whatever its size."""
+    """Returns the kind of CPU kernel: "rows" if the last axis is reduced, else "columns"."""
     assert isinstance(node.op, Reduce)
     rank = len(node.arg(0).dims)
     return "rows" if rank - 1 in node.op.axes_of(node.input_types, rank) else "columns"
@@ -140,9 +157,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _piece(node: Node) -> int:
-    """How many elements make an output where they are few, lie side by side, and are as many at all
-    sizes; else 0.
-    """
+    """Returns the elements per output if they are few, contiguous and of fixed number, else 0."""
     x, op = node.arg(0), node.op
     assert isinstance(op, Reduce)
     rank = len(x.dims)
@@ -151,7 +166,7 @@ def _piece(node: Node) -> int:
     numbers = [d for d in sizes if isinstance(d, int) and not is_traced(d)]
     if op.shift or axes != tuple(range(rank - len(axes), rank)) or len(numbers) < len(sizes):
         return 0
-    return prod(numbers) if prod(numbers) <= _PIECE else 0
+    return prod(numbers) if prod(numbers) <= _MAX_PIECE else 0
 
 
 def _emit_pieces(node: Node, ctx: Lowering, piece: int) -> list[Launch]:
@@ -174,7 +189,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
-    """Why no group shares an output: lanes read what lies side by side."""
+    """Returns why no work-group shares an output: its work-items need contiguous elements."""
     if _kind(node) != "rows":
         return "the last axis stays"
     if not reduced_axes(node, "rows").fits:
@@ -191,16 +206,17 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
     defines = reduction_types(x.dtype) | reduction_expressions(node.op, x.dtype)
     args = {"x": x, **view.args()}
     items = ctx.tunables(PARTS)["T_ITEMS"]
-    # Few outputs of many elements would leave most of a device idle.
+    # Few outputs with many elements would leave most of a device idle: split their elements.
     wanted = ceil_div(ctx.caps.cores * _GROUPS, outputs)
-    parts = 1 if node.op.shift else clamp(n // (items * _PART_ELEMENTS), 1, wanted)
+    parts = 1 if node.op.shift else clamp(n // (items * _SPLIT_ELEMS), 1, wanted)
     whole, split = (outputs, 0) if parts == 1 else (0, outputs)
     launches = launch_rows(GROUP, _SOURCE, whole, n, elements, ctx, {"y": y, **args}, **defines)
     axes = node.op.axes_of(node.input_types, len(x.dims))
     fixed = all(isinstance(x.symbolic_shape[a], int) for a in axes) if x.symbolic_shape else True
-    if node.op.shift or (fixed and n < 2 * items * _PART_ELEMENTS):
-        return launches  # never in parts
-    # What is not taken is launched without work-groups: other sizes take it, and compile nothing.
+    if node.op.shift or (fixed and n < 2 * items * _SPLIT_ELEMS):
+        return launches  # never split
+    # The path that is not used is launched with no work-groups, so that other sizes can use it
+    # without compiling.
     sums = ctx.scratch(split * parts, _accumulator(x.dtype))
     args |= {"sums": sums, "parts": parts}
     last = {"y": y, "sums": sums, "count": n}
@@ -210,8 +226,10 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _accumulator(dtype: DType) -> DType:
-    """What partial results are: narrow integers wrap only when they are stored, since a mean may
-    have more elements than they hold.
+    """Returns the dtype of partial results.
+
+    Integers narrower than 64 bits wrap only when the result is stored, since the sum and count of
+    a mean may exceed them.
     """
     if dtype.is_float:
         return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
@@ -219,7 +237,7 @@ def _accumulator(dtype: DType) -> DType:
 
 
 def reduction_types(dtype: DType) -> dict[str, Define]:
-    """Of the kernels for any dtype."""
+    """Returns the macros of the kernels for any dtype."""
     accumulator = _accumulator(dtype).cl
     types: dict[str, Define] = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
     return types | {"ACC_T": accumulator, "DATA_N": accumulator}
@@ -242,10 +260,11 @@ def _launch(
 
 
 def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
+    """Returns the macros of an op's expressions for elements of a dtype."""
     init = op.init if dtype.is_float else op.int_init(dtype)
     step, join, finish = op.step, op.join, op.finish
     if not dtype.is_float:
-        step, join, finish = (_of_integers(e) for e in (step, join, finish))
+        step, join, finish = (_integer_code(e) for e in (step, join, finish))
     elif dtype is DType.FLOAT64:
         step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
     return {
@@ -259,14 +278,20 @@ def reduction_expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
 
 @dataclass(frozen=True)
 class Reduce(Op):
-    """Base of the reductions over the axes of input 1 (all by default).
+    """Base class of the reductions over the axes in input 1 (default: all axes).
+
+    Attributes:
+        keepdims: Reduced axes stay, with size 1.
+        noop_with_empty_axes: Without axes, no axis is reduced instead of all.
 
     Class attributes:
-        init, step, join, finish: The kernel: what to start from, how an element x and how a
-            partial result b enter a, and the result from a over n elements.
+        init: OpenCL C expression of the initial accumulator `a`.
+        step: Expression of the accumulator after an element `x`.
+        join: Expression of two partial results `a` and `b` combined.
+        finish: Expression of the result from `a` and the number of elements `n`.
         shift: The kernel reduces x - max(x), and adds the maximum to the result.
-        integers: Integers have a kernel, too.
-        selects: The result is one of the elements (bool has it, too).
+        integers: Whether kernels support integers.
+        selects: Whether the result is one of the elements; then kernels support bool, too.
 
     Numerics: float32 accumulators (float64 for float64), one per vector lane and run of the
     innermost reduced axis; integers wrap.
@@ -292,19 +317,23 @@ class Reduce(Op):
     )
 
     def reduces(self, dtype: DType) -> bool:
-        """Whether the expressions hold for a dtype."""
+        """Returns whether kernels support a dtype."""
         return dtype.is_float or (self.integers and (self.selects or dtype is not DType.BOOL))
 
     def int_init(self, dtype: DType) -> Code:
-        """`init` for integers."""
+        """Returns the initial accumulator for an integer dtype."""
         return self.init
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        """NumPy's reduction, axes kept; x is float64, int64, uint64, bool or dims."""
+        """Reduces x by NumPy; the caller reshapes the result.
+
+        Args:
+            x: float64, int64, uint64, bool, or an object array of dims.
+        """
         raise NotImplementedError(self.name)
 
     def axes_of(self, inputs: Types, rank: int) -> tuple[int, ...]:
-        """The reduced axes, sorted, where they are known."""
+        """Returns the reduced axes in order; the elements of input 1 must be known."""
         data = data_of(inputs, 1)
         return self._axes(None if data is None else np.asarray(data), rank)
 

@@ -23,18 +23,19 @@ from clrt.ops.norm.softmax import around_axis
 from clrt.ops.registry import register
 from clrt.util.math import ceil_div
 
-# Elements that one work-item sorts by insertion: more where it keeps only a few of them, since most
-# are then passed over.
+# Elements that a work-item sorts by insertion.
 _BLOCK = 16
+# Maximum k for longer runs: only k elements of a run are kept, so that most are skipped.
 _FEW = 64
 
 
 def _first_run(k: int) -> int:
+    """Returns the elements of the runs that work-items sort before merging."""
     return max(256, 16 * k) if k <= _FEW else _BLOCK
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
-    """Lines, their elements and how far apart these are, and how many of a line are wanted."""
+    """Returns the number of axis lines, elements per line, their stride, and k."""
     x = node.arg(0)
     assert isinstance(node.op, TopK)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
@@ -55,14 +56,14 @@ def _defines(node: Node) -> dict[str, Define]:
 
 
 def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
-    """Where the values and the places go."""
-    values, *indices = node.outputs
-    places = indices[0] if indices else ctx.scratch(count(values.dims), DType.INT64)
-    return {"values": values, "indices": places}
+    """Returns the output buffers; scratch memory for the indices if the node omits them."""
+    values, *outputs = node.outputs
+    indices = outputs[0] if outputs else ctx.scratch(count(values.dims), DType.INT64)
+    return {"values": values, "indices": indices}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    """A work-item per line."""
+    """Emits one work-item per axis line, with a heap of the best k elements."""
     lines, n, inner, k = _sizes(node)
     if not lines * k:
         return []
@@ -73,7 +74,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    """Runs are sorted, then merged in pairs."""
+    """Emits a merge sort that keeps the best k elements of each run."""
     x, defines = node.arg(0), _defines(node)
     lines, n, inner, k = _sizes(node)
     if not lines * k:
@@ -117,7 +118,7 @@ class TopK(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        if "k" in node.attrs:  # a number, where the input has one element
+        if "k" in node.attrs:  # a number in old opsets; the input is a vector of one element
             node.set_input(1, np.array([node.attrs["k"]], np.int64))
         return super().from_onnx(node)
 
@@ -127,10 +128,10 @@ class TopK(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None), TensorType(DType.INT64, None)]
         axis = normalize_axis(self.axis, len(x.shape), self)
-        found = elements(inputs, 1)
-        if found is not None and len(found) != 1:
-            raise ShapeError(f"TopK: k has {counted(len(found), 'element')}; expected one.")
-        k: Dim = found[0] if found else fresh_dim()
+        ks = elements(inputs, 1)
+        if ks is not None and len(ks) != 1:
+            raise ShapeError(f"TopK: k has {counted(len(ks), 'element')}; expected one.")
+        k: Dim = ks[0] if ks else fresh_dim()
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :]) if x.shape else ()
         n = x.shape[axis] if x.shape else 1
         if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
@@ -144,7 +145,7 @@ class TopK(Op):
             return x, np.zeros((), np.int64)
         axis = normalize_axis(self.axis, x.ndim, self)
         keys = x if x.dtype.kind in "iuf" else x.astype(np.float32)
-        if self.largest:  # backwards, so that the order of equals turns round twice
+        if self.largest:  # flipped twice, so that equal elements stay in ascending order
             order = np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
             order = x.shape[axis] - 1 - order
         else:
