@@ -181,7 +181,7 @@ def read_compiled(source: Path | SafetensorsHeader) -> CompiledModel:
     except ClrtError as error:
         raise damaged(path, str(error).rstrip(".")) from error
     except Exception as error:
-        # Whatever parsing and inference raise is the file's fault; the traceback keeps the cause.
+        # Any error of parsing and inference is the file's fault; the traceback keeps the cause.
         raise damaged(path, f"its graph cannot be read, {error!r}") from error
     if unread:
         raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")

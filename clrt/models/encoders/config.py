@@ -90,6 +90,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
 
 
 def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
+    """Reads the values of config.json; sizes are not yet checked against each other."""
     hidden = reader.integer("hidden_size")
     wants_embedding = family.projection is not None
     return HuggingFaceConfig(

@@ -43,11 +43,12 @@ _ASCII_SYMBOL = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
 
 
 def _llama(digits: str) -> str:
+    """Returns the pattern of Llama 3 and its relatives, with another pattern of digits."""
     return "|".join((_CONTRACTIONS, _WORD, digits, _SYMBOLS, _SPACES))
 
 
 def _cased(digits: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Returns the pattern of words whose end is before a capital that follows a small letter."""
+    """Returns a pattern of words that are split before a capital after a lowercase letter."""
     start = r"[^\r\n\p{L}\p{N}]?"
     words = (f"{start}{upper}*{lower}+{suffix}", f"{start}{upper}+{lower}*{suffix}")
     return "|".join((*words, digits, _SYMBOLS_AND_SLASHES, _SPACES))

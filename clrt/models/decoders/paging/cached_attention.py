@@ -114,6 +114,7 @@ def find_attention(
 
 
 def _check_heads(node: Node) -> None:
+    """Raises UnsupportedError for heads that a paged cache cannot hold."""
     op = node.op
     assert isinstance(op, FusedAttention)
     if op.head_size != op.v_head_size:
@@ -152,6 +153,7 @@ class _Appended:
 
 
 def _appended(value: Value) -> _Appended | None:
+    """Returns the past and new rows of keys or values; None if they have another form."""
     value = _unrounded(value)
     node, extra = value.producer, False
     if node is not None and isinstance(node.op, Pad):
