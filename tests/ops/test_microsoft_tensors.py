@@ -248,7 +248,10 @@ def test_what_does_not_fit_when_it_runs_is_refused() -> None:
     source, tokens = np.array([1, 2, 3]), np.array([0])
     crop = np.array([[0, 0, 1, 1]], np.float32), np.array([2], np.int32), np.array([2, 2], np.int32)
     cases = [
-        (_case("BifurcationDetector", source, tokens, np.array(5), source, outputs=2), "position 5"),
+        (
+            _case("BifurcationDetector", source, tokens, np.array(5), source, outputs=2),
+            "position 5",
+        ),
         (_case("CropAndResize", _x(2, 1, 3, 3), *crop), "an index .* is 2; allowed"),
         (_case("NGramRepeatBlock", _ints(1, 1, 3) + 7, _x(1, 4), ngram_size=1), "an index .* is"),
     ]
