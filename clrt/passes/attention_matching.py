@@ -273,12 +273,12 @@ def part_of(value: Value) -> tuple[Value, int] | None:
         numbers = [v.numbers if v is not None and v.is_constant else None for v in node.inputs[1:]]
         starts, axes = numbers[0], numbers[2]
         steps = numbers[3] if len(numbers) > 3 else None
-        wide = node.arg(0).shape
-        if starts is None or axes is None or starts.size != 1 or wide is None:
+        source_shape = node.arg(0).shape
+        if starts is None or axes is None or starts.size != 1 or source_shape is None:
             return None
         if (len(numbers) > 3 and steps is None) or (steps is not None and int(steps[0]) != 1):
             return None
-        width, start = wide[-1], int(starts[0])
+        width, start = source_shape[-1], int(starts[0])
         if int(axes[0]) % rank == rank - 1 and isinstance(width, int):
             return node.arg(0), max(start + width, 0) if start < 0 else min(start, width)
     return None

@@ -36,9 +36,9 @@ class Rounded:
 
     def restored(self) -> Floats:
         """Dequantizes the weights to float32 `[N, K]`."""
-        at = np.arange(self.levels.shape[1]) // self.block
+        block_of = np.arange(self.levels.shape[1]) // self.block
         levels = self.levels.astype(np.float32)
-        return np.asarray((levels - self.zeros[:, at]) * self.scales[:, at], np.float32)
+        return np.asarray((levels - self.zeros[:, block_of]) * self.scales[:, block_of], np.float32)
 
 
 def round_blocks(

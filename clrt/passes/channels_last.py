@@ -228,8 +228,12 @@ class SinkChannels(Pass):
         rule = next((r for c, r in _RULES if isinstance(node.op, c)), None)
         if rule is None or x is None or _channels_last(x) is None:
             return None
-        made = rule(node, _order(x))
-        return Miss(made, node) if isinstance(made, str) else Match(view, node, payload=made)
+        reordered = rule(node, _order(x))
+        return (
+            Miss(reordered, node)
+            if isinstance(reordered, str)
+            else Match(view, node, payload=reordered)
+        )
 
     def rewrite(self, match: Match) -> Patch:
         build, node = match.builder(self.name), match.root
@@ -322,9 +326,9 @@ class _Reordered:
             assert source is not None
             rest = (build.ints(*v) if isinstance(v, tuple) else v for v in self.inputs)
             inputs = [source, *rest]
-        made = build.add_all(self.op, *inputs)
+        values = build.add_all(self.op, *inputs)
         back = Transpose(order_to_first(rank))
-        results = made if self.bare else [build.add(back, v) for v in made]
+        results = values if self.bare else [build.add(back, v) for v in values]
         return build.patch(dict(zip(node.outputs, results, strict=True)))
 
 

@@ -46,11 +46,11 @@ class NarrowWeights(Pass):
     def rewrite(self, match: Match) -> Patch:
         build, node, memo = match.builder(self.name), match.root, match.view.memo
         weight = node.arg(1)
-        if (narrow := memo.get((self.name, weight))) is None:
-            narrow = build.constant(memo[weight])
-            memo[self.name, weight] = narrow
-        assert isinstance(narrow, Value)
-        value = build.add(node.op, node.arg(0), narrow, *node.inputs[2:])
+        if (constant := memo.get((self.name, weight))) is None:
+            constant = build.constant(memo[weight])
+            memo[self.name, weight] = constant
+        assert isinstance(constant, Value)
+        value = build.add(node.op, node.arg(0), constant, *node.inputs[2:])
         return build.patch({node.output: value})
 
 
@@ -63,8 +63,8 @@ def _narrowest(weight: ConcatenatedRows) -> Array | ConcatenatedRows | None:
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
         starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]
         if all(_holds(dtype, part) for part in (*starts, *weight.parts)):
-            narrow = ConcatenatedRows(weight.parts, dtype.numpy)
-            return narrow if all(map(is_mapped, weight.parts)) else narrow.elements
+            converted = ConcatenatedRows(weight.parts, dtype.numpy)
+            return converted if all(map(is_mapped, weight.parts)) else converted.elements
     return None
 
 

@@ -53,10 +53,12 @@ def _joined(node: Node) -> list[Value | None]:
     return inputs
 
 
-def _reads_in_order(node: Node, at: int, values: Sequence[Value]) -> bool:
-    """Whether inputs of a node from index `at` on are the given values, in order."""
-    remaining = len(node.inputs) - at
-    return len(values) <= remaining and all(node.inputs[at + i] is v for i, v in enumerate(values))
+def _reads_in_order(node: Node, first: int, values: Sequence[Value]) -> bool:
+    """Whether inputs of a node from index `first` on are the given values, in order."""
+    remaining = len(node.inputs) - first
+    return len(values) <= remaining and all(
+        node.inputs[first + i] is v for i, v in enumerate(values)
+    )
 
 
 def _is_along(split: Node, concat: Node) -> bool:

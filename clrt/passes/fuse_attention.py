@@ -257,9 +257,9 @@ def _mask(build: Builder, attention: _AttentionMatch) -> Value | None:
     number_type = attention.scores.product.output.dtype.numpy
     for mask in attention.scores.masks:
         if isinstance(mask, Choice):
-            kept = build.constant(np.zeros((), number_type)) if total is None else total
+            visible = build.constant(np.zeros((), number_type)) if total is None else total
             level = build.constant(np.asarray(uniform(mask.number), number_type))
-            pair = (kept, level) if mask.keep else (level, kept)
+            pair = (visible, level) if mask.keep else (level, visible)
             total = build.add(Where(), _unexpanded(mask.condition), *pair)
         else:
             added = _unexpanded(mask)

@@ -35,8 +35,8 @@ class FuseRounding(Pass):
         return issubclass(op, DequantizeLinear)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        made = node.arg(0).producer
-        if made is None or not isinstance(made.op, QuantizeLinear):
+        quantize = node.arg(0).producer
+        if quantize is None or not isinstance(quantize.op, QuantizeLinear):
             return None
         x = _unquantized(node)
         return Miss(x, node) if isinstance(x, str) else Match(view, node, payload=x)
@@ -64,16 +64,18 @@ class FuseRoundedMatmul(Pass):
         return issubclass(op, (MatMul, Gemm))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        found = rounded_product(node)
-        if found is None:
+        product = rounded_product(node)
+        if product is None:
             return None
-        return Miss(found, node) if isinstance(found, str) else Match(view, node, payload=found)
+        return (
+            Miss(product, node) if isinstance(product, str) else Match(view, node, payload=product)
+        )
 
     def rewrite(self, match: Match) -> Patch:
-        build, found, node = match.builder(self.name), match.payload, match.root
-        assert isinstance(found, RoundedProduct)
-        constants = [build.constant(a) for a in (found.scales, found.zeros)]
-        y = build.add(found.op, found.a, found.b, *constants)
+        build, product, node = match.builder(self.name), match.payload, match.root
+        assert isinstance(product, RoundedProduct)
+        constants = [build.constant(a) for a in (product.scales, product.zeros)]
+        y = build.add(product.op, product.a, product.b, *constants)
         bias = node.input(2)
         if bias is not None:
             y = build.add(Add(), y, bias)

@@ -56,12 +56,12 @@ class UseFourierMatrices(Pass):
     def rewrite(self, match: Match) -> Patch:
         build, node, transform = match.builder(self.name), match.root, match.payload
         x, memo, key = node.arg(0), match.view.memo, _key(node, transform)
-        wide = x if x.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), x)
+        signal = x if x.dtype is DType.FLOAT32 else build.add(Cast(DType.FLOAT32), x)
         if key not in memo:
             match.view.budget.take(transform.nbytes, transform.nbytes)
             memo[key] = build.numbers(_numbers(node, transform), DType.FLOAT32)
         make = _dft if isinstance(node.op, DFT) else _stft
-        value = make(build, node, wide, transform, memo[key])
+        value = make(build, node, signal, transform, memo[key])
         if x.dtype is not DType.FLOAT32:
             value = build.add(Cast(x.dtype), value)
         return build.patch({node.output: value})

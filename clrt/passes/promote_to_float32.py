@@ -93,11 +93,11 @@ def _direct_inputs(node: Node, op: Op) -> set[Value | None]:
     """Returns the 16-bit inputs that kernels read directly, which are not promoted."""
     if not op.half_storage_inputs or node.arg(0).dtype is not DType.FLOAT32:
         return set()
-    given = range(len(node.inputs))
+    indices = range(len(node.inputs))
     return {
         v
         for i in op.half_storage_inputs
-        if i in given and (v := node.inputs[i]) and v.dtype in HALVES
+        if i in indices and (v := node.inputs[i]) and v.dtype in HALVES
     }
 
 
@@ -124,12 +124,12 @@ def _fits(node: Node, op: Op) -> bool:
         for v in node.inputs
     ]
     try:
-        found: Sequence[TensorType] = op.infer_with_data(types)
+        inferred: Sequence[TensorType] = op.infer_with_data(types)
     except ClrtError:
         return False
-    return len(found) >= len(node.outputs) and all(
+    return len(inferred) >= len(node.outputs) and all(
         new.dtype is old.dtype or (_is_narrow(old, op) and new.dtype is DType.FLOAT32)
-        for old, new in zip(node.outputs, found, strict=False)
+        for old, new in zip(node.outputs, inferred, strict=False)
     )
 
 

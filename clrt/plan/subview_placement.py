@@ -188,17 +188,23 @@ class _PartSearch:
         if len(inner) + len(parents) > _MAX_NESTED:
             return f"%{value.name} would be nested with more than {_MAX_NESTED} others"
         # The step of the node no longer accesses an aliased subview, unless it occurs twice there.
-        own = index if alone else None
+        skipped = index if alone else None
         is_large = parents[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
         if is_large:
-            copied_bytes = self._moved_bytes([value, *inner], own) + self._copied_bytes(node, part)
+            copied_bytes = self._moved_bytes([value, *inner], skipped) + self._copied_bytes(
+                node, part
+            )
             copied_bytes += value.nbytes if alone else 0
         step, outdated = self.steps[index], index in self._outdated
         self._placed.setdefault(node, set()).add(number)
         self._outdated.add(index)
         self.inside[value] = part
-        reason = next(self._misfits([value, *inner], own), None)
-        if reason is None and is_large and self._moved_bytes([value, *inner], own) > copied_bytes:
+        reason = next(self._misfits([value, *inner], skipped), None)
+        if (
+            reason is None
+            and is_large
+            and self._moved_bytes([value, *inner], skipped) > copied_bytes
+        ):
             reason = f"%{value.name} as strided rows would move more than a copy"
         if reason is None:
             self._held.setdefault(whole, []).append(value)
@@ -229,16 +235,16 @@ class _PartSearch:
         size = part.value.nbytes
         return size * part.pitch // part.width if part.value.producer is node else size
 
-    def _moved_bytes(self, values: Sequence[Value], own: int | None) -> int:
+    def _moved_bytes(self, values: Sequence[Value], skipped: int | None) -> int:
         """Sums the bytes that launches move for values, including gaps between strided rows.
 
         Args:
-            own: Index of a step to leave out; None for none.
+            skipped: Index of a step to leave out; None for none.
         """
         moved = 0
         for value in values:
             place = self._place_of(value) if value in self.inside else None
-            for _, _, arg in self._launches(value, own):
+            for _, _, arg in self._launches(value, skipped):
                 fit = None if place is None else _fit(arg, place, value)
                 strided = place if isinstance(fit, _Fit) and fit.is_apart else None
                 moved += (
@@ -259,18 +265,18 @@ class _PartSearch:
                 yield inner
                 stack.append(iter(self._held.get(inner, ())))
 
-    def _misfits(self, values: Sequence[Value], own: int | None) -> Iterator[str]:
+    def _misfits(self, values: Sequence[Value], skipped: int | None) -> Iterator[str]:
         """Yields why launches do not support the locations of values, all inside the first one.
 
         Args:
-            own: Index of a step to leave out; None for none.
+            skipped: Index of a step to leave out; None for none.
         """
         for inner in values:
             place = self._place_of(inner)
             if place is None:
                 yield f"%{inner.name} would not be evenly spaced rows of %{values[0].name}"
                 continue
-            for step, launch, arg in self._launches(inner, own):
+            for step, launch, arg in self._launches(inner, skipped):
                 fitted = _fit(arg, place, inner)
                 if isinstance(fitted, str):
                     yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{inner.name}"
@@ -295,15 +301,15 @@ class _PartSearch:
         return place
 
     def _launches(
-        self, value: Value, own: int | None
+        self, value: Value, skipped: int | None
     ) -> Iterator[tuple[DeviceStep, Launch, BufferArg]]:
         """Yields the launch arguments that access a value or a view of it.
 
         Args:
-            own: Index of a step to leave out; None for none.
+            skipped: Index of a step to leave out; None for none.
         """
         for index in self._uses.get(value, ()):
-            if index == own:
+            if index == skipped:
                 continue
             step = self._step(index)
             assert isinstance(step, DeviceStep)
