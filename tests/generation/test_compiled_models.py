@@ -77,7 +77,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_large_file_is_checked_beside_its_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digest, "_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(digest, "_MAX_SYNCHRONOUS_BYTES", 0)
     file = compiled(write_texts(tmp_path / "model"), tmp_path / "model.clrt")
     with make_generator(file) as whole:
         assert whole.generate([5, 6], max_new_tokens=2).tokens
