@@ -1,4 +1,4 @@
-"""For tools that freeze applications. PyInstaller finds this folder by an entry point."""
+"""Support for PyInstaller, which finds this folder by an entry point, and for Nuitka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the options by which Nuitka includes what clrt needs; `--intel`: and Intel's runtime."""
+"""Prints Nuitka's options that include clrt's files; `--intel` adds Intel's runtime."""
 
 import argparse
 import shlex

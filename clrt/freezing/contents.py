@@ -1,4 +1,4 @@
-"""What an application that is frozen carries besides what imports lead to."""
+"""Files and modules that a frozen application needs besides those that imports lead to."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ import clrt
 from clrt.errors import InputError
 from clrt.runtime.opencl.icd_loader import INTEL_FOLDER, intel_library
 
-# Packages whose modules are found by the names in a folder.
+# Packages whose modules are discovered by listing their folder.
 SEARCHED = ("clrt.ops",)
-# Modules that are imported when a name of clrt is first used.
+# Modules that are imported lazily, when a name of clrt is first used.
 LATER = tuple(sorted(set(clrt._HOMES.values())))
-# Packages with files beside their modules.
+# Packages with data files.
 DATA = ("clrt", "kernels_cl")
-# pyopencl's files, less its .icd files: the ICD loader would load what one names, wherever that is
-# on the machine of the user. PoCL's own comes with PoCL.
+# pyopencl's data files except its .icd files: the ICD loader would load whatever file is at the
+# named path on the user's machine. PoCL has its own.
 PYOPENCL_DATA = ("pyopencl:*.cl", "pyopencl:*.h")
-# Where `clrt.runtime.opencl.linker` looks for `ld`.
+# Folder in which `clrt.runtime.opencl.linker` looks for `ld`.
 LINKER_FOLDER = "clrt/shipped/linker"
 POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util)\.so")
-# PoCL's own functions, compiled for one kind of CPU.
-# Files that Intel's runtime opens on any CPU: libraries, configuration, bitcode. On Linux these and
+# Files that Intel's runtime opens on any CPU: libraries, configuration, bitcode. On Linux they and
 # those for all kinds of CPUs are 422 of the 807 MB that pip installs.
 _INTEL = re.compile(
     r"libintelocl\.so|libcommon_clang\.so\.\d[\d.]*|libtbb(malloc)?\.so\.\d+"
@@ -38,48 +37,53 @@ _INTEL = re.compile(
     r"|(libmmd|svml_dispmd|libirngmd|libircmd)\.dll"
     r"|cl\.cfg|clbltfnshared\.rtl|cllibrary\.rtl"
 )
-# And its functions, compiled for one kind of CPU, with the names that `cpus` has for these.
+# Intel's built-in functions, compiled for one kind of CPU; then the names that `cpus` has for the
+# kinds.
 _INTEL_BUILTINS = re.compile(r"(?:clbltfn|cllibrary|libocl_svml_)(\w\d)\.(?:rtl|o|so|dll)")
 _INTEL_CPUS = {"h8": {"sse41"}, "e9": {"avx", "avx_f16c", "avx_fma4"}, "l9": {"avx2"}}
 _INTEL_CPUS |= {"z0": {"avx512"}, "z1": {"avx512"}}
 _INTEL_LICENCES = "share/doc/opencl/licensing"
+# PoCL's built-in functions, compiled for one kind of CPU.
 _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
 
 
 def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
-    """PoCL as pip installed it: each file, and its folder in the bundle; none where it is absent.
+    """Returns the files of PoCL that pip installed, each with its folder in the bundle.
+
+    The list is empty if PoCL is not installed.
 
     Args:
-        cpus: The kinds of CPUs for which PoCL can compile, of those that it has: "sse2", "ssse3",
-            "sse41", "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None takes all. On others a
-            process ends when it compiles.
+        cpus: Kinds of CPUs to include PoCL's built-in functions for: "sse2", "ssse3", "sse41",
+            "avx", "avx_f16c", "avx_fma4", "avx2", "avx512"; None for all. On other CPUs the process
+            ends when it compiles a kernel.
     """
     wanted = None if cpus is None else set(cpus)
     return [
-        (path, str(place.parent))
-        for path, place in _installed()
-        if wanted is None or (kind := _BUILTINS.fullmatch(place.name)) is None or kind[1] in wanted
+        (path, str(target.parent))
+        for path, target in _installed()
+        if wanted is None or (kind := _BUILTINS.fullmatch(target.name)) is None or kind[1] in wanted
     ]
 
 
 def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
+    """Yields each of PoCL's files, and its path relative to the folder of packages."""
     try:
-        found = files(POCL) or ()
+        paths = files(POCL) or ()
     except PackageNotFoundError:
         return
-    for place in found:
-        if _LIBRARIES in place.parts:
-            yield Path(str(place.locate())), place
+    for path in paths:
+        if _LIBRARIES in path.parts:
+            yield Path(str(path.locate())), path
 
 
 def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
-    """Returns the files of Intel's CPU runtime that it loads, each with its folder in the bundle.
+    """Returns the files that Intel's CPU runtime loads, each with its folder in the bundle.
 
-    They are copied unchanged, as Intel's licence wants it, beside clrt, where a frozen application
-    looks for them.
+    They must be copied unchanged, as Intel's licence requires, next to clrt, where a frozen
+    application looks for them.
 
     Args:
-        cpus: As `pocl_files` takes them; on other CPUs the runtime fails when it compiles.
+        cpus: As in `pocl_files`; on other CPUs the runtime fails when it compiles.
 
     Raises:
         InputError: The runtime is not installed.
@@ -91,7 +95,7 @@ def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
             "pip install intel-opencl-rt intel-cmplr-lib-rt."
         )
     wanted = None if cpus is None else set(cpus)
-    found = []
+    entries = []
     for path in sorted(library.parent.iterdir()):
         kind = _INTEL_BUILTINS.fullmatch(path.name)
         if kind is not None:
@@ -99,44 +103,45 @@ def intel_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
         else:
             is_wanted = _INTEL.fullmatch(path.name) is not None
         if is_wanted:
-            found.append((path, INTEL_FOLDER))
+            entries.append((path, INTEL_FOLDER))
     root = library.parents[2 if sys.platform == "win32" else 1]
     texts = sorted((root / _INTEL_LICENCES).glob("*.txt"))
-    return found + [(path, "clrt/shipped/licences/intel") for path in texts]
+    return entries + [(path, "clrt/shipped/licences/intel") for path in texts]
 
 
 def linker() -> Path | None:
-    """The linker of this machine, which PoCL needs on the other one, too; None where there is none.
+    """Returns the path of this machine's linker, which PoCL needs at run time; None if absent.
 
-    It is a program of its own: GNU's is under the GPL, which asks who passes it on for its source.
+    Its licence is not clrt's: GNU's linker is under the GPL, which obliges distributors to offer
+    its source.
     """
-    found = shutil.which("ld") if sys.platform == "linux" else None
-    return None if found is None else Path(found).resolve()
+    path = shutil.which("ld") if sys.platform == "linux" else None
+    return None if path is None else Path(path).resolve()
 
 
 def linker_libraries(path: Path) -> list[Path]:
-    """The libraries that a linker loads besides libc, which every system has."""
-    done = subprocess.run(["ldd", str(path)], capture_output=True, text=True)
-    found = re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.MULTILINE)
-    return [Path(place) for name, place in found if not _LIBC.match(name)]
+    """Returns the shared libraries that a linker loads, except libc, which every system has."""
+    result = subprocess.run(["ldd", str(path)], capture_output=True, text=True)
+    libraries = re.findall(r"^\s*(\S+) => (/\S+)", result.stdout, re.MULTILINE)
+    return [Path(location) for name, location in libraries if not _LIBC.match(name)]
 
 
 def nuitka_options(intel: bool = False) -> list[str]:
-    """Returns the options by which Nuitka includes all that clrt needs.
+    """Returns Nuitka's options that include the modules and files that clrt needs.
 
     Args:
-        intel: Includes Intel's CPU runtime.
+        intel: Whether to include Intel's CPU runtime.
 
     Raises:
-        InputError: Intel's runtime is asked for, and not installed.
+        InputError: `intel` is set, and Intel's runtime is not installed.
     """
     packages = (f"--include-package={name}" for name in SEARCHED)
     modules = (f"--include-module={name}" for name in LATER)
     data = (f"--include-package-data={name}" for name in DATA + PYOPENCL_DATA)
     files = pocl_files() + (intel_files() if intel else [])
-    places = [(path, f"{to}/{path.name}".removeprefix("./")) for path, to in files]
+    pairs = [(path, f"{to}/{path.name}".removeprefix("./")) for path, to in files]
     if (ld := linker()) is not None:
-        places += [(ld, f"{LINKER_FOLDER}/ld")]
-        places += [(path, f"{LINKER_FOLDER}/{path.name}") for path in linker_libraries(ld)]
-    included = (f"--include-data-files={path}={place}" for path, place in places)
+        pairs += [(ld, f"{LINKER_FOLDER}/ld")]
+        pairs += [(path, f"{LINKER_FOLDER}/{path.name}") for path in linker_libraries(ld)]
+    included = (f"--include-data-files={path}={target}" for path, target in pairs)
     return [*packages, *modules, *data, *included]

@@ -1,4 +1,4 @@
-"""PyInstaller's hook for clrt; docs/guides/frozen-apps.md tells its settings."""
+"""PyInstaller's hook for clrt; its settings are in docs/guides/frozen-apps.md."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ datas = [entry for package in contents.DATA for entry in collect_data_files(pack
 
 
 def hook(hook_api: Any) -> None:
-    """Adds PoCL, without its symbols, and a linker for it; Intel's CPU runtime if asked to.
+    """Adds PoCL without symbols, a linker for it, and Intel's CPU runtime if the settings say so.
 
-    Settings: `cpus`, as `contents.pocl_files` takes them; `linker`, a path, or False for an
-    application that brings none; `intel`, True for one that brings Intel's runtime.
+    Settings: `cpus`, as in `contents.pocl_files`; `linker`, a path, or False to include none;
+    `intel`, True to include Intel's runtime.
     """
     cpus = get_hook_config(hook_api, "clrt", "cpus")
     if get_hook_config(hook_api, "clrt", "intel"):
@@ -53,7 +53,7 @@ def _is_library(path: Path) -> bool:
 
 
 def _copy(data: bytes, name: str) -> str:
-    """A file that PyInstaller takes, under the name that it will have."""
+    """Writes a file to PyInstaller's work folder under its final name, and returns its path."""
     target = Path(CONF["workpath"]) / "clrt" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(data)

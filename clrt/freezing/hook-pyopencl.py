@@ -1,7 +1,7 @@
-"""PyInstaller's hook for pyopencl, in place of that of pyinstaller-hooks-contrib.
+"""PyInstaller's hook for pyopencl, in place of the one in pyinstaller-hooks-contrib.
 
-That one takes every .icd file, also those with a path of the machine that builds: the ICD loader
-would load whatever lies there on the machine of the user.
+That hook includes every .icd file, also those with paths of the build machine: the ICD loader would
+load whatever file is at such a path on the user's machine.
 """
 
 from PyInstaller.utils.hooks import collect_data_files, copy_metadata

@@ -1,10 +1,10 @@
-"""Every op as a function: arrays in, arrays out; tensors on a device in, tensors there out.
+"""Every op as a function on arrays, or on device tensors, whose results stay on their device.
 
 import clrt.functional as F
 
 F.softmax([1.0, 2.0, 3.0])
-F.Softmax(x, axis=-1)         # each op of ONNX under its name
-F.microsoft.BiasGelu(x, b)    # of com.microsoft; F.ml has those of ai.onnx.ml
+F.Softmax(x, axis=-1)         # each ONNX op under its name
+F.microsoft.BiasGelu(x, b)    # op of com.microsoft; F.ml has those of ai.onnx.ml
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ fused = OpDomain("fused")
 __all__ = [*common.__all__, "clear_cache", "fused", "microsoft", "ml", "training"]
 
 
-if not TYPE_CHECKING:  # which know every name
+if not TYPE_CHECKING:  # type checkers read the names from typed.pyi
 
     def __getattr__(name: str) -> Callable[..., Any]:
         if name.startswith("__"):

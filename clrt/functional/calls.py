@@ -1,7 +1,8 @@
-"""Runs functions on arrays: each is a small model, kept for calls that are alike.
+"""Runs functions on arrays: each call is a small model, cached for similar calls.
 
-A model serves every shape of a pattern: sizes are symbols, equal ones the same, so that a new shape
-costs planning and no compile. What the importer or planning must know is part of the model.
+A model serves all shapes of a pattern: sizes are symbols, the same symbol for equal sizes, so that
+a new shape costs planning but no compile. Inputs that the importer or planning must know are
+constants of the model.
 """
 
 from __future__ import annotations
@@ -28,55 +29,56 @@ from clrt.runtime.opencl.devices import DeviceInfo, choose_device
 from clrt.runtime.opencl.tensors import DeviceTensor
 from clrt.util import env_vars
 
-# Models that are kept; each has an arena for its largest call.
-MOST_MODELS = 256
-# An input of at most so many integers is probably an axis, a shape or a count.
+# Maximum number of cached models; each has an arena for its largest call.
+MAX_MODELS = 256
+# An integer input of at most this many elements is probably an axis, a shape or a count, which
+# planning may have to know.
 _FEW_ELEMS = 64
 _T = TypeVar("_T")
 
 
 class RecentlyUsed(Generic[_T]):
-    """Values by key, of which those used longest ago go first. Threads may share it."""
+    """Thread-safe least-recently-used cache."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[Hashable, _T] = OrderedDict()
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: OrderedDict[Hashable, _T] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
     def get(self, key: Hashable) -> _T | None:
-        """The value of a key, which is now the one used last."""
+        """Returns the value of a key and marks it as used; None if there is none."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
 
     def add(self, key: Hashable, value: _T) -> None:
-        """Keeps a value, in the place of one that another thread has made."""
+        """Adds or replaces a value, and evicts the least recently used ones above the capacity."""
         with self._lock:
-            self._kept[key] = value
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._values[key] = value
+            while len(self._values) > self._capacity:
+                self._values.popitem(last=False)
 
     def clear(self) -> None:
-        """Keeps none."""
+        """Removes all values."""
         with self._lock:
-            self._kept.clear()
+            self._values.clear()
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a call computes.
+    """The computation of a call.
 
     Attributes:
-        key: The same for calls that compute the same.
-        graph: Makes its graph, with inputs x0, x1, … of given types; those with elements are
-            constants.
-        known: Inputs that planning must know.
-        sized: Whether the graph depends on sizes, so that it is another one for other sizes.
+        key: Equal for calls with the same computation.
+        graph: Builds its graph with inputs x0, x1, … of the given types; inputs whose type has
+            known elements are constants. A type is None for an input that is left out.
+        known: Indices of the inputs that planning must know.
+        sized: Whether the graph depends on sizes, so that other sizes need another graph.
     """
 
     key: Hashable
@@ -87,23 +89,23 @@ class Operation:
 
 @dataclass(frozen=True)
 class Need:
-    """What a graph must know of its inputs.
+    """Inputs and sizes that a graph is specialised for.
 
     Attributes:
-        sizes: Whether all dims are numbers.
-        elements: The inputs that are constants.
+        sizes: Whether all dims are numbers instead of symbols.
+        elements: Indices of the inputs that are constants.
     """
 
     sizes: bool
     elements: frozenset[int]
 
 
-_MODELS: RecentlyUsed[Model] = RecentlyUsed(MOST_MODELS)
-_NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MOST_MODELS)
+_MODELS: RecentlyUsed[Model] = RecentlyUsed(MAX_MODELS)
+_NEEDS: RecentlyUsed[Need] = RecentlyUsed(16 * MAX_MODELS)
 
 
 def clear_cache() -> None:
-    """Forgets the models of all functions; their memory is free once no call uses it."""
+    """Drops the cached models of all functions; running calls keep theirs until they end."""
     _MODELS.clear()
     _NEEDS.clear()
 
@@ -111,12 +113,15 @@ def clear_cache() -> None:
 def results_of(
     operation: Operation, inputs: Sequence[RuntimeValue], device: str | int | None = None
 ) -> list[Any]:
-    """The outputs of a call: on the device where an input is, else arrays.
+    """Computes the outputs of a call: device tensors if an input is one, else arrays.
+
+    Args:
+        device: As in `clrt.load`; None for the device of the inputs, or the default.
 
     Raises:
-        InputError, ShapeError: The inputs do not fit.
-        UnsupportedError: clrt does not run the op in this form.
-        DeviceError: Inputs lie on several devices, or the driver fails.
+        InputError, ShapeError: The inputs do not match the operation.
+        UnsupportedError: clrt does not support the op with these inputs or attributes.
+        DeviceError: Inputs are on several devices, or the driver fails.
     """
     tensors = list(tensors_in(inputs))
     model, constants = _model_for(operation, inputs, _device_for(tensors, device))
@@ -145,13 +150,13 @@ def _chosen(request: str | int | None, default: str) -> DeviceInfo:
 def _model_for(
     operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo
 ) -> tuple[Model, frozenset[int]]:
-    """The model of a call, and the inputs that are constants in it."""
-    family = operation.key, device.index, tuple(map(_kind, inputs))
+    """Returns a model for a call, and the indices of the inputs that are constants in it."""
+    family = operation.key, device.index, tuple(map(_category, inputs))
     last = _NEEDS.get(family)
     refused: UnsupportedError | None = None
     for need in chain([] if last is None else [last], _needs(operation, inputs)):
         try:
-            model = _made(operation, inputs, device, need)
+            model = _cached_model(operation, inputs, device, need)
         except UnsupportedError as error:
             refused = refused or error
             continue
@@ -163,15 +168,15 @@ def _model_for(
 
 
 def _needs(operation: Operation, inputs: Sequence[RuntimeValue]) -> Iterator[Need]:
-    """What a graph may have to know, the least first."""
-    given = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
-    known = frozenset(operation.known & given)
-    few = known | {k for k in given if _is_few(inputs[k])}
-    one_more = ((few | {k}) for k in sorted(given - few))
+    """Yields specialisations to try, the most general first."""
+    tensors = {k for k, x in enumerate(inputs) if isinstance(x, np.ndarray | DeviceTensor)}
+    known = frozenset(operation.known & tensors)
+    few = known | {k for k in tensors if _is_few(inputs[k])}
+    one_more = ((few | {k}) for k in sorted(tensors - few))
     if not operation.sized:
         yield Need(False, known)
     tried = set()
-    for elements in chain([known, few], one_more, [frozenset(given)]):
+    for elements in chain([known, few], one_more, [frozenset(tensors)]):
         if elements not in tried:
             tried.add(elements)
             yield Need(True, frozenset(elements))
@@ -181,7 +186,7 @@ def _is_few(value: Any) -> bool:
     return bool(value.size <= _FEW_ELEMS and not dtype_of(value).is_float)
 
 
-def _made(
+def _cached_model(
     operation: Operation, inputs: Sequence[RuntimeValue], device: DeviceInfo, need: Need
 ) -> Model:
     constants = {k: _elements(inputs[k]) for k in need.elements}
@@ -208,16 +213,21 @@ def _elements(value: Any) -> Array:
     return value.numpy() if isinstance(value, DeviceTensor) else np.asarray(value)
 
 
-def _kind(value: RuntimeValue) -> Hashable:
-    """What all calls share that need to know the same."""
+def _category(value: RuntimeValue) -> Hashable:
+    """Returns the properties of an input by which calls probably need the same `Need`."""
     if isinstance(value, np.ndarray | DeviceTensor):
         return dtype_of(value), len(value.shape), _is_few(value)
     return None if value is None else str(_type(value, None))
 
 
 def _form(value: RuntimeValue, sizes: bool, names: dict[int, str]) -> Any:
-    """Dtype and dims of an input: a symbol for each size, but for those that broadcasting tells
-    apart.
+    """Returns the dtype and dims of an input, for the key of its model.
+
+    Dims of 2 and more are names of symbols unless `sizes`; 0 and 1 stay numbers, since they
+    broadcast differently.
+
+    Args:
+        names: Symbol of each size so far, which is extended.
     """
     if not isinstance(value, np.ndarray | DeviceTensor):
         return None if value is None else str(_type(value, None))

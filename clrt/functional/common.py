@@ -1,7 +1,7 @@
-"""The usual functions of neural networks, under their usual names.
+"""Common neural-network functions under PyTorch's names.
 
-Each takes arrays of NumPy, tensors on a device, or numbers and lists; where an input lies on a
-device the result does, too.
+Inputs are NumPy arrays, device tensors, numbers or lists. If an input is a device tensor the result
+is one too, else it is an array.
 """
 
 from __future__ import annotations
@@ -65,86 +65,92 @@ __all__ = [
 
 
 def relu(x: Any, *, device: Device = None) -> Any:
-    """max(x, 0)."""
+    """Returns max(x, 0)."""
     return call("Relu", x, device=device)
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01, *, device: Device = None) -> Any:
-    """x where it is above 0, else `negative_slope` times x."""
+    """Returns x if x > 0, else `negative_slope` * x, per element."""
     return call("LeakyRelu", x, alpha=negative_slope, device=device)
 
 
 def gelu(x: Any, approximate: Literal["none", "tanh"] = "none", *, device: Device = None) -> Any:
-    """x times the normal distribution's cumulative function, or its approximation by tanh."""
+    """Returns x * Phi(x), with the normal distribution's cumulative function Phi.
+
+    Args:
+        x: Input of any shape.
+        approximate: "none" for the exact function, "tanh" for its approximation.
+        device: As in `clrt.load`, if no input is on a device.
+    """
     return call("Gelu", x, approximate=approximate, device=device)
 
 
 def silu(x: Any, *, device: Device = None) -> Any:
-    """x sigmoid(x), which is also called swish."""
+    """Returns x * sigmoid(x), also called swish."""
     return call("Swish", x, device=device)
 
 
 def sigmoid(x: Any, *, device: Device = None) -> Any:
-    """1 / (1 + exp(-x))."""
+    """Returns 1 / (1 + exp(-x))."""
     return call("Sigmoid", x, device=device)
 
 
 def tanh(x: Any, *, device: Device = None) -> Any:
-    """The hyperbolic tangent."""
+    """Returns the hyperbolic tangent."""
     return call("Tanh", x, device=device)
 
 
 def softplus(x: Any, *, device: Device = None) -> Any:
-    """log(1 + exp(x))."""
+    """Returns log(1 + exp(x))."""
     return call("Softplus", x, device=device)
 
 
 def softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """exp(x - max) over its sum along an axis."""
+    """Returns exp(x - max) divided by its sum along an axis."""
     return call("Softmax", x, axis=axis, device=device)
 
 
 def log_softmax(x: Any, axis: int = -1, *, device: Device = None) -> Any:
-    """The logarithm of `softmax`."""
+    """Returns the logarithm of `softmax`."""
     return call("LogSoftmax", x, axis=axis, device=device)
 
 
 def matmul(a: Any, b: Any, *, device: Device = None) -> Any:
-    """The product of matrices in the last two axes; those before broadcast."""
+    """Multiplies matrices in the last two axes; leading axes broadcast."""
     return call("MatMul", a, b, device=device)
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, device: Device = None) -> Any:
-    """x times the transposed weight, plus a bias.
+    """Returns x times the transposed weight, plus a bias.
 
     Args:
         x: [..., inputs].
-        weight: [outputs, inputs], as PyTorch keeps it.
-        bias: [outputs].
-        device: As in `clrt.load`, if no input lies on a device.
+        weight: [outputs, inputs], as in PyTorch.
+        bias: [outputs]; None for zeros.
+        device: As in `clrt.load`, if no input is on a device.
 
     Returns:
         [..., outputs].
     """
-    # MatMul's inputs have one dtype, as those of Sum, which takes any number of them.
+    # All inputs must have one dtype. The schema of Sum says so for any number of inputs.
     inputs = coerce_inputs(form_of("Sum"), [x, weight, *([] if bias is None else [bias])])
     return results_of(Operation("linear", _linear_graph), inputs, device)[0]
 
 
 def _linear_graph(types: Sequence[TensorType | None]) -> Graph:
     values = [Value(f"x{k}", t) for k, t in enumerate(types) if t is not None]
-    make = Builder()
+    build = Builder()
     if values[1].type.rank != 2:
         raise InputError(f"linear: its weight is {values[1].type}; it has two axes.")
-    turned = make.add(Transpose((1, 0)), values[1])
-    result = make.add(MatMul(), values[0], turned)
+    transposed = build.add(Transpose((1, 0)), values[1])
+    result = build.add(MatMul(), values[0], transposed)
     if len(values) == 3:
-        result = make.add(Add(), result, values[2])
-    return make.graph("linear", values, [result])
+        result = build.add(Add(), result, values[2])
+    return build.graph("linear", values, [result])
 
 
 def embedding(ids: Any, weight: Any, *, device: Device = None) -> Any:
-    """The rows of a table: [..., width] for indices [...] and a weight [rows, width]."""
+    """Looks up rows of a table: returns [..., width] for indices [...] and weight [rows, width]."""
     return call("Gather", weight, ids, axis=0, device=device)
 
 
@@ -157,15 +163,15 @@ def layer_norm(
     *,
     device: Device = None,
 ) -> Any:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, over the axes from `axis` on.
+    """Returns (x - mean) / sqrt(variance + eps) * weight + bias, over the axes from `axis` on.
 
     Args:
         x: [...].
-        weight: Of the shape of x from `axis` on; None for ones.
-        bias: Of the same shape; None for zeros.
-        eps: Is added to the variance.
-        axis: The first axis that is normalised.
-        device: As in `clrt.load`, if no input lies on a device.
+        weight: Array with the shape of x from `axis` on; None for ones.
+        bias: Array of the same shape as the weight; None for zeros.
+        eps: Term added to the variance.
+        axis: First normalised axis.
+        device: As in `clrt.load`, if no input is on a device.
     """
     (x,) = coerce_inputs(form_of("LayerNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -175,14 +181,14 @@ def layer_norm(
 def rms_norm(
     x: Any, weight: Any = None, eps: float = 1e-5, axis: int = -1, *, device: Device = None
 ) -> Any:
-    """x / sqrt(mean of squares + eps) * weight, over the axes from `axis` on.
+    """Returns x / sqrt(mean of squares + eps) * weight, over the axes from `axis` on.
 
     Args:
         x: [...].
-        weight: Of the shape of x from `axis` on; None for ones.
-        eps: Is added to the mean.
-        axis: The first axis that is normalised.
-        device: As in `clrt.load`, if no input lies on a device.
+        weight: Array with the shape of x from `axis` on; None for ones.
+        eps: Term added to the mean of squares.
+        axis: First normalised axis.
+        device: As in `clrt.load`, if no input is on a device.
     """
     (x,) = coerce_inputs(form_of("RMSNormalization"), [x])
     scale = _ones(x, axis) if weight is None else weight
@@ -207,7 +213,7 @@ def batch_norm(
     *,
     device: Device = None,
 ) -> Any:
-    """(x - mean) / sqrt(variance + eps) * weight + bias of x [batch, channels, ...].
+    """Returns (x - mean) / sqrt(variance + eps) * weight + bias, per channel.
 
     Args:
         x: [batch, channels, ...].
@@ -215,15 +221,22 @@ def batch_norm(
         running_var: [channels].
         weight: [channels].
         bias: [channels].
-        eps: Is added to the variance.
-        device: As in `clrt.load`, if no input lies on a device.
+        eps: Term added to the variance.
+        device: As in `clrt.load`, if no input is on a device.
     """
     inputs = x, weight, bias, running_mean, running_var
     return call("BatchNormalization", *inputs, epsilon=eps, device=device)
 
 
 def normalize(x: Any, axis: int = -1, p: int = 2, *, device: Device = None) -> Any:
-    """x over its norm along an axis: unit length for p = 2. What is all zeros stays so."""
+    """Divides x by its p-norm along an axis; vectors of zeros stay zeros.
+
+    Args:
+        x: [...].
+        axis: Axis of the vectors.
+        p: 1 or 2.
+        device: As in `clrt.load`, if no input is on a device.
+    """
     return call("LpNormalization", x, axis=axis, p=p, device=device)
 
 
@@ -240,23 +253,24 @@ def attention(
     kv_num_heads: int | None = None,
     device: Device = None,
 ) -> Any:
-    """softmax(query key^T scale + mask) value, in one kernel.
+    """Computes attention in one kernel: softmax(query key^T scale + mask) value.
 
     Args:
         query: [batch, heads, queries, size], or [batch, queries, heads * size] with `num_heads`.
-        key: As the query, with a length of its own; fewer heads are shared by those of the query.
-        value: As the key, perhaps with another size.
-        mask: Added to the scores, or bools where False hides; broadcasts to [batch, heads, queries,
-            keys].
-        causal: Whether a query sees no key behind its own position.
-        scale: None for 1 / sqrt(size).
-        softcap: Bounds the scores, by a tanh; 0 does not.
-        num_heads: Of a query with three axes.
-        kv_num_heads: Of keys and values with three axes; None for as many as the query has.
-        device: As in `clrt.load`, if no input lies on a device.
+        key: Layout of the query, with its own sequence length; it may have fewer heads, each shared
+            by several heads of the query.
+        value: Layout of the key, possibly with another size per head.
+        mask: Numbers added to the scores, or bools that are False for hidden keys; broadcasts to
+            [batch, heads, queries, keys].
+        causal: Whether keys after a query's position are hidden.
+        scale: Factor of the scores; None for 1 / sqrt(size).
+        softcap: Bound of the scores, applied by a tanh; 0 for none.
+        num_heads: Number of heads of a query with three axes.
+        kv_num_heads: Number of heads of keys and values with three axes; None for the query's.
+        device: As in `clrt.load`, if no input is on a device.
 
     Returns:
-        As the query, with the size of the values.
+        Array in the layout of the query, with the values' size per head.
     """
     heads = {
         "q_num_heads": num_heads,
@@ -279,17 +293,17 @@ def conv(
     *,
     device: Device = None,
 ) -> Any:
-    """The convolution of x [batch, in, ...] over the axes from the third on: `conv2d` of images.
+    """Convolves x over the axes from the third on; `conv2d` is the same function, for images.
 
     Args:
         x: [batch, in, ...].
         weight: [out, in / groups, ...].
-        bias: [out].
-        stride: One number, or one for each axis.
-        padding: One number, or one for each axis.
-        dilation: One number, or one for each axis.
-        groups: Of channels, each of which gives its part of the result.
-        device: As in `clrt.load`, if no input lies on a device.
+        bias: [out]; None for zeros.
+        stride: One number, or one for each spatial axis.
+        padding: One number, or one for each spatial axis.
+        dilation: One number, or one for each spatial axis.
+        groups: Number of channel groups, which are convolved separately.
+        device: As in `clrt.load`, if no input is on a device.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation)
@@ -309,18 +323,19 @@ def conv_transpose(
     *,
     device: Device = None,
 ) -> Any:
-    """The transposed convolution of x [batch, in, ...] over the axes from the third on.
+    """Computes a transposed convolution of x over the axes from the third on.
 
     Args:
         x: [batch, in, ...].
         weight: [in, out / groups, ...].
-        bias: [out].
-        stride: One number, or one for each axis.
-        padding: One number, or one for each axis.
-        output_padding: One number, or one for each axis: what the end of the result has more.
-        groups: Of channels, each of which gives its part of the result.
-        dilation: One number, or one for each axis.
-        device: As in `clrt.load`, if no input lies on a device.
+        bias: [out]; None for zeros.
+        stride: One number, or one for each spatial axis.
+        padding: One number, or one for each spatial axis.
+        output_padding: Elements added at the end of the result: one number, or one for each
+            spatial axis.
+        groups: Number of channel groups, which are convolved separately.
+        dilation: One number, or one for each spatial axis.
+        device: As in `clrt.load`, if no input is on a device.
     """
     rank = _window_rank(weight)
     window = _window(rank, strides=stride, dilations=dilation, output_padding=output_padding)
@@ -337,7 +352,16 @@ def max_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """The largest element of each window of x [batch, channels, ...]."""
+    """Returns the maximum of each window of x [batch, channels, ...].
+
+    Args:
+        x: [batch, channels, ...].
+        kernel_size: Size of the window: one number, or one for each spatial axis.
+        stride: Like `kernel_size`; None for `kernel_size`.
+        padding: Like `kernel_size`.
+        dilation: Like `kernel_size`.
+        device: As in `clrt.load`, if no input is on a device.
+    """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides, dilations=dilation)
     return call("MaxPool", x, pads=_pads(rank, padding), device=device, **window)
@@ -351,14 +375,22 @@ def avg_pool(
     *,
     device: Device = None,
 ) -> Any:
-    """The mean of each window of x [batch, channels, ...], padding included."""
+    """Returns the mean of each window of x [batch, channels, ...]; padding counts as zeros.
+
+    Args:
+        x: [batch, channels, ...].
+        kernel_size: Size of the window: one number, or one for each spatial axis.
+        stride: Like `kernel_size`; None for `kernel_size`.
+        padding: Like `kernel_size`.
+        device: As in `clrt.load`, if no input is on a device.
+    """
     rank, strides = _window_rank(x), kernel_size if stride is None else stride
     window = _window(rank, kernel_shape=kernel_size, strides=strides)
     pads = _pads(rank, padding)
     return call("AveragePool", x, pads=pads, count_include_pad=True, device=device, **window)
 
 
-# The same at each rank, which the inputs tell.
+# One function for all ranks, since the inputs determine the rank.
 conv1d = conv2d = conv3d = conv
 conv_transpose1d = conv_transpose2d = conv_transpose3d = conv_transpose
 max_pool1d = max_pool2d = max_pool3d = max_pool
@@ -366,12 +398,12 @@ avg_pool1d = avg_pool2d = avg_pool3d = avg_pool
 
 
 def concat(tensors: Sequence[Any], axis: int = 0, *, device: Device = None) -> Any:
-    """Tensors behind each other along an axis."""
+    """Concatenates tensors along an axis."""
     return call("Concat", *tensors, axis=axis, device=device)
 
 
 def _ones(x: Any, axis: int) -> Any:
-    """A scale that changes nothing.
+    """Returns ones with the dtype of x and its shape from `axis` on.
 
     Raises:
         InputError: The axis is outside the rank.
@@ -383,7 +415,7 @@ def _ones(x: Any, axis: int) -> Any:
 
 
 def _window_rank(x: Any) -> int:
-    """How many axes there are behind the first two.
+    """Returns the number of spatial axes: those after the first two.
 
     Raises:
         InputError: There are none.
@@ -395,14 +427,14 @@ def _window_rank(x: Any) -> int:
 
 
 def _window(rank: int, **sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Sizes of a window, each for every axis."""
-    return {name: _each(rank, size) for name, size in sizes.items()}
+    """Expands each size of a window to one number per spatial axis."""
+    return {name: _per_axis(rank, size) for name, size in sizes.items()}
 
 
 def _pads(rank: int, padding: Sizes) -> tuple[int, ...]:
-    """Padding at the start of every axis, and at the end."""
-    return 2 * _each(rank, padding)
+    """Returns ONNX's pads: padding at the start of every axis, then at the end of every axis."""
+    return 2 * _per_axis(rank, padding)
 
 
-def _each(rank: int, size: Sizes) -> tuple[int, ...]:
+def _per_axis(rank: int, size: Sizes) -> tuple[int, ...]:
     return (size,) * rank if isinstance(size, int) else tuple(size)

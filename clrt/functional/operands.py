@@ -1,4 +1,4 @@
-"""What calls of functions take: arrays, tensors on a device, and numbers and lists of Python."""
+"""Converts inputs of functions: arrays, device tensors, and Python's numbers and lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from clrt.models.onnx.single_op import with_texts
 from clrt.ops.base import RuntimeValue
 from clrt.runtime.opencl.tensors import DeviceTensor
 
-# Of a number of Python that no array beside it gives a dtype, best first: ONNX's names.
+# ONNX names of dtypes, preferred first, for Python numbers of each NumPy kind whose dtype does not
+# follow from an array among the inputs.
 _DEFAULTS: Mapping[str, Sequence[str]] = {
     "b": ("bool",),
     "i": ("int64", "int32", "float", "uint8"),
@@ -24,50 +25,62 @@ _DEFAULTS: Mapping[str, Sequence[str]] = {
     "U": ("string",),
 }
 _ONNX_NAMES = {"float": "float32", "double": "float64"}
-# Numbers, and lists of them, take the dtype of the arrays beside them, as in NumPy.
+# Values without a dtype: numbers, and lists of them, get the dtype of array inputs, as in NumPy.
 Loose: TypeAlias = "bool | int | float | str | list[Any] | tuple[Any, ...]"
 
 
 def coerce_inputs(form: OpSchemaInfo, given: Sequence[Any]) -> list[RuntimeValue]:
-    """The inputs of a call as arrays, tensors on a device, lists of these, dicts, or None.
+    """Converts the inputs of a call to arrays, device tensors, lists of these, dicts, or None.
+
+    Args:
+        form: Schema of the op.
+        given: Inputs in order; None for one that is left out.
 
     Raises:
-        InputError: One is no array, or has numbers that its dtype does not have.
+        InputError: There are too many inputs, one cannot be converted, or its dtype cannot
+            represent its numbers.
     """
     formals = _formals(form, len(given))
-    found: list[Any] = [_settled(f, x, form) for f, x in zip(formals, given, strict=True)]
+    values: list[Any] = [_convert(f, x, form) for f, x in zip(formals, given, strict=True)]
     dtypes: dict[str, DType] = {}
-    for formal, value in zip(formals, found, strict=True):
+    for formal, value in zip(formals, values, strict=True):
         if formal is not None and isinstance(value, np.ndarray | DeviceTensor):
             dtypes.setdefault(formal.type_name, dtype_of(value))
-    for index, (formal, value) in enumerate(zip(formals, found, strict=True)):
+    for index, (formal, value) in enumerate(zip(formals, values, strict=True)):
         if isinstance(value, _Untyped):
-            found[index] = _array(value.value, formal, dtypes, form)
-    return found
+            values[index] = _array(value.value, formal, dtypes, form)
+    return values
 
 
 class _Untyped:
-    """A number, or a list of numbers, whose dtype comes from the inputs beside it."""
+    """A number, or a list of numbers, whose dtype follows from the other inputs."""
 
     def __init__(self, value: Loose) -> None:
         self.value = value
 
 
 def _formals(form: OpSchemaInfo, count: int) -> list[FormalParameter | None]:
-    """The formal of each input; the last one may stand for many."""
+    """Returns the formal parameter of each input; None if the op's schema is unknown.
+
+    A variadic parameter repeats.
+
+    Raises:
+        InputError: There are more inputs than parameters.
+    """
     if form.inputs is None:
         return [None] * count
-    most = math.inf if any(f.option == "variadic" for f in form.inputs) else len(form.inputs)
-    if count > most:
+    is_variadic = any(f.option == "variadic" for f in form.inputs)
+    limit = math.inf if is_variadic else len(form.inputs)
+    if count > limit:
         names = ", ".join(form.attributes) or "none"
-        takes = counted(int(most), "input")
+        takes = counted(int(limit), "input")
         raise InputError(
             f"{form.title} takes {takes}, and {count} are given; attributes are keywords: {names}."
         )
     return [form.inputs[min(i, len(form.inputs) - 1)] for i in range(count)]
 
 
-def _settled(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> Any:
+def _convert(formal: FormalParameter | None, value: Any, form: OpSchemaInfo) -> Any:
     if value is None or isinstance(value, DeviceTensor | dict):
         return value
     if isinstance(value, list | tuple) and formal is not None and formal.takes_lists:
@@ -89,7 +102,14 @@ def _is_tensor(value: Any) -> bool:
 def _array(
     value: Any, formal: FormalParameter | None, dtypes: Mapping[str, DType], form: OpSchemaInfo
 ) -> Array | DeviceTensor:
-    """The array of a value; numbers of Python get a dtype that the input may have."""
+    """Converts a value to an array; Python numbers get a dtype that the parameter allows.
+
+    Args:
+        dtypes: Dtype of each type variable of the schema, as far as other inputs determine it.
+
+    Raises:
+        InputError: The value is not an array, or the dtype cannot represent its numbers.
+    """
     if isinstance(value, DeviceTensor):
         return value
     name = "an input" if formal is None else f"input '{formal.name}'"
@@ -107,7 +127,7 @@ def _array(
 
 
 def _typed(value: Any) -> bool:
-    """Whether a list has arrays in it, or is empty of anything with a dtype of its own."""
+    """Returns whether a list contains, at any depth, an element that has a dtype."""
     return isinstance(value, list | tuple) and any(hasattr(x, "dtype") or _typed(x) for x in value)
 
 
@@ -115,26 +135,26 @@ def _loose(array: Array, formal: FormalParameter | None, dtypes: Mapping[str, DT
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)  # an empty list, of axes say
     kind = array.dtype.kind
-    beside = None if formal is None else dtypes.get(formal.type_name)
-    if beside is None:
+    dtype = None if formal is None else dtypes.get(formal.type_name)
+    if dtype is None:
         options = _DEFAULTS.get(kind, ())
         types = None if formal is None else formal.types
         allowed = (o for o in options if types is None or f"tensor({o})" in types)
         name = next(allowed, options[0] if options else "")
-        beside = DType(_ONNX_NAMES.get(name, name))
-    cast = array.astype(beside.numpy)
-    if (kind == "f" and not beside.is_float) or (kind in "iu" and not np.array_equal(cast, array)):
-        raise ValueError(f"{beside}, the dtype there, does not have these numbers")
+        dtype = DType(_ONNX_NAMES.get(name, name))
+    cast = array.astype(dtype.numpy)
+    if (kind == "f" and not dtype.is_float) or (kind in "iu" and not np.array_equal(cast, array)):
+        raise ValueError(f"{dtype}, the dtype there, does not have these numbers")
     return cast
 
 
 def dtype_of(value: Array | DeviceTensor) -> DType:
-    """The dtype of an array or tensor."""
+    """Returns the dtype of an array or device tensor."""
     return value.dtype if isinstance(value, DeviceTensor) else DType.of(value.dtype)
 
 
 def tensors_in(values: Iterable[RuntimeValue]) -> Iterator[DeviceTensor]:
-    """The tensors on a device among values, and inside lists."""
+    """Yields the device tensors among values, and in lists at any depth."""
     for value in values:
         if isinstance(value, DeviceTensor):
             yield value

@@ -1,4 +1,4 @@
-"""Functions for the ops of ONNX, and of its other domains, under their names."""
+"""Creates functions for the ops of ONNX and its other domains, from their schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clrt.models.onnx.op_schemas import (
 from clrt.models.onnx.single_op import settled_attributes, single_graph
 from clrt.ops import REGISTRY
 
-# Domains of ONNX by the names that they have here.
+# ONNX domains by the names of their attributes in `clrt.functional`.
 DOMAINS = {
     "ml": "ai.onnx.ml",
     "microsoft": "com.microsoft",
@@ -35,18 +35,19 @@ _KEYWORD, _POSITIONAL = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITI
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 _NOTHING = inspect.Parameter.empty
 _EXTRA = {
-    "outputs": "How many outputs come back, as a tuple where there are several; None for those "
-    "that the op always has.",
-    "device": "Where it runs if no input lies on a device, as in `clrt.load`.",
+    "outputs": "Number of outputs to return, as a tuple if there are several; None for those that "
+    "the op always has.",
+    "device": "Device to run on if no input is on a device, as in `clrt.load`.",
 }
+# Width of the text of generated docstrings.
 _COLUMNS = 96
 
 
 def function_of(domain: str, name: str) -> Callable[..., Any]:
-    """The function of an op.
+    """Returns the function of an op.
 
     Raises:
-        AttributeError: There is none.
+        AttributeError: There is no such op, or it is control flow.
     """
     form = op_forms().get((domain, name))
     if form is None:
@@ -57,7 +58,7 @@ def function_of(domain: str, name: str) -> Callable[..., Any]:
 
 
 def names_in(domain: str) -> list[str]:
-    """The names of a domain's functions."""
+    """Returns the names of a domain's functions."""
     return [n for (d, n), form in op_forms().items() if d == domain and not form.has_graphs]
 
 
@@ -80,12 +81,12 @@ class OpDomain:
 
 
 def form_of(name: str) -> OpSchemaInfo:
-    """The form of an op of ONNX."""
+    """Returns the newest schema of an op of the domain ai.onnx."""
     return op_forms()["", name]
 
 
 def call(name: str, *inputs: Any, device: str | int | None = None, **attributes: Any) -> Any:
-    """The first output of an op of ONNX."""
+    """Runs an op of the domain ai.onnx; returns its output, or a tuple if it has several."""
     return function_of("", name)(*inputs, device=device, **attributes)
 
 
@@ -94,12 +95,12 @@ def _function(form: OpSchemaInfo) -> Callable[..., Any]:
     def function(
         *inputs: Any, outputs: int | None = None, device: str | int | None = None, **named: Any
     ) -> Any:
-        given, attributes = _sorted(form, inputs, named)
-        values = coerce_inputs(form, given)
-        settled = settled_attributes(form, attributes)
-        count = _output_count(form, values, settled, outputs)
-        found = results_of(_operation(form, settled, count), values, device)
-        return found[0] if len(found) == 1 else tuple(found)
+        arguments, attributes = _split_arguments(form, inputs, named)
+        values = coerce_inputs(form, arguments)
+        coerced = settled_attributes(form, attributes)
+        count = _output_count(form, values, coerced, outputs)
+        results = results_of(_operation(form, coerced, count), values, device)
+        return results[0] if len(results) == 1 else tuple(results)
 
     function.__name__ = function.__qualname__ = form.name
     function.__module__ = "clrt.functional"
@@ -113,7 +114,7 @@ def _operation(form: OpSchemaInfo, attributes: Mapping[str, Any], outputs: int) 
     cls = REGISTRY.find(form.domain, form.name)
     known = frozenset(() if cls is None else cls.plan_time_inputs)
     parts = tuple((n, _hashable(v)) for n, v in sorted(attributes.items()))
-    # Decompositions may choose by sizes.
+    # Decompositions may depend on sizes.
     key = form.domain, form.name, parts, outputs
     return Operation(key, graph, known, sized=cls is None)
 
@@ -122,71 +123,79 @@ def _hashable(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, float):
-        return value.hex()  # 0 and -0 are two, and NaN is one
+        return value.hex()  # distinguishes 0 and -0, and makes NaN equal to itself
     if isinstance(value, tuple):
         return tuple(map(_hashable, value))
     return value if isinstance(value, Hashable) else repr(value)
 
 
-def _sorted(
+def _split_arguments(
     form: OpSchemaInfo, inputs: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Inputs in their order, and attributes.
+    """Splits the arguments of a call into inputs, in order, and attributes by name.
+
+    Args:
+        inputs: Positional arguments.
+        named: Keyword arguments: inputs and attributes.
 
     Raises:
-        InputError: A keyword is neither, an input is given twice or missing.
+        InputError: A keyword is unknown, or an input is missing or passed twice.
     """
-    places = {f.name: k for k, f in enumerate(form.inputs or ()) if f.option != "variadic"}
-    given, attributes = list(inputs), {}
+    indices = {f.name: k for k, f in enumerate(form.inputs or ()) if f.option != "variadic"}
+    ordered, attributes = list(inputs), {}
     for name, value in named.items():
         if name in form.attributes:
             attributes[name] = value
-        elif name in places:
-            given += [None] * (places[name] + 1 - len(given))
-            if given[places[name]] is not None:
+        elif name in indices:
+            index = indices[name]
+            ordered += [None] * (index + 1 - len(ordered))
+            if ordered[index] is not None:
                 raise InputError(f"{form.title} is given its input '{name}' twice.")
-            given[places[name]] = value
+            ordered[index] = value
         else:
-            known = [*form.attributes, *places, *_EXTRA]
+            known = [*form.attributes, *indices, *_EXTRA]
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             takes = ", ".join(form.attributes) or "none"
             raise InputError(f"{form.title} has no attribute '{name}'.{hint} It has: {takes}.")
     for index, formal in enumerate(form.inputs or ()):
-        if formal.option == "single" and (index >= len(given) or given[index] is None):
+        if formal.option == "single" and (index >= len(ordered) or ordered[index] is None):
             raise InputError(f"{form.title} lacks its input '{formal.name}'.")
-    return given, attributes
+    return ordered, attributes
 
 
 def _output_count(
     form: OpSchemaInfo, inputs: Sequence[Any], attributes: Mapping[str, Any], wanted: int | None
 ) -> int:
-    """How many outputs a call has.
+    """Returns the number of outputs of a call.
+
+    Args:
+        wanted: Number that the caller asks for; None for the outputs that the op always has.
 
     Raises:
-        InputError: So many there are not, or the call does not tell.
+        InputError: The op does not have `wanted` outputs, or their number cannot be determined.
     """
     formals = form.outputs
     is_open = formals is None or any(f.option == "variadic" for f in formals)
     if wanted is not None:
-        most = None if formals is None or is_open else len(formals)
-        if not isinstance(wanted, int) or wanted < 1 or (most is not None and wanted > most):
-            raise InputError(f"{form.title}: outputs is {wanted!r}; it has {most or 'some'}.")
+        limit = None if formals is None or is_open else len(formals)
+        if not isinstance(wanted, int) or wanted < 1 or (limit is not None and wanted > limit):
+            raise InputError(f"{form.title}: outputs is {wanted!r}; it has {limit or 'some'}.")
         return wanted
     if formals is None:
         return 1
     if is_open:
-        # Only Split has as many as it is told to.
+        # Of Split, an attribute or the second input determines the number.
         sizes = inputs[1] if len(inputs) > 1 else None
-        told = attributes.get("num_outputs") or (None if sizes is None else sizes.shape[0])
-        if told is None:
+        count = attributes.get("num_outputs") or (None if sizes is None else sizes.shape[0])
+        if count is None:
             raise InputError(f"{form.title} does not know how many outputs it has; pass outputs=….")
-        return int(told)
+        return int(count)
     return sum(f.option == "single" for f in formals) or len(formals)
 
 
 def _unknown(domain: str, name: str) -> str:
-    """What to say of a name that no op has: the op that it may be."""
+    """Returns the message for an unknown op, with the op that may be meant."""
     shown = {d: f"{n}." for n, d in DOMAINS.items()} | {"": ""}
     known = {f"{shown[d]}{n}" for d, n in op_forms() if d in shown}
     same = sorted(k for k in known if k.rpartition(".")[2].lower() == name.lower())
@@ -209,7 +218,7 @@ def _signature(form: OpSchemaInfo) -> inspect.Signature:
 
 
 def _in_order(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """With defaults for all inputs behind the first that has one, as Python wants them."""
+    """Gives defaults to all inputs after the first one with a default, as Python requires."""
     fixed, optional = [], False
     for each in parameters:
         optional = optional or (each.kind == _POSITIONAL and each.default is None)

@@ -1,1 +1,1 @@
-"""What commands do, callable from Python: convert, compare, tune, choose a device."""
+"""Functions behind the commands: convert, compare, tune, report on and choose a device."""

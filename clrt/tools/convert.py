@@ -1,4 +1,4 @@
-"""Compiled models from ONNX files and Hugging Face folders: what `clrt-convert` does."""
+"""Converts ONNX files and Hugging Face folders to compiled models, for `clrt-convert`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ Calibration: TypeAlias = "Callable[[Sequence[TensorSpec]], Iterable[Mapping[str,
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert.
+    """Options of a conversion.
 
     Attributes:
-        dims: Numbers for symbolic dims of the inputs, by name, or by place as `input_ids:0`.
-        outputs: The outputs to keep; all where empty.
+        dims: Sizes for symbolic dims of the inputs, by symbol, or by input and axis as
+            `input_ids:0`.
+        outputs: Names of the outputs to keep; all if empty.
         optimize_level: As in `clrt.load`.
-        weights: What weights are stored in; None leaves them as they are.
-        calibration: Gives feeds for the inputs; integer weights of 4 bits are rounded such that
-            results on them change least. None rounds each weight for itself.
-        device: What runs the model for that.
-        keep_overflowing: Leave weights that `weights` cannot hold as they are, instead of raising.
+        weights: Dtype to store weights in; None leaves them unchanged.
+        calibration: Yields feeds for the given inputs, on which 4-bit integer weights are rounded
+            with the least change of results. None rounds each weight independently.
+        device: Device that runs the model for the calibration.
+        keep_overflowing: Whether to keep weights outside the range of `weights` unchanged, instead
+            of raising.
         keep_quantized: As in `clrt.passes.pipeline.optimize`.
     """
 
@@ -71,12 +73,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Converted:
-    """An optimised graph, and what was done to get it.
+    """An optimised graph, and statistics of the conversion.
 
     Attributes:
-        nodes_before: Nodes of the graph as imported.
-        parameters: Elements of its constants, once optimised.
-        kept: Names of weights that stayed as they were since they would overflow.
+        nodes_before: Number of nodes of the imported graph.
+        parameters: Number of elements of the optimised graph's constants.
+        report: Matches and misses of the graph passes.
+        shrunk: Weights that were stored in another dtype.
+        kept: Names of weights left unchanged since they would overflow.
     """
 
     graph: Graph
@@ -88,16 +92,16 @@ class Converted:
 
 
 def convert(source: Source, options: Options) -> Converted:
-    """The optimised graph of a model.
+    """Imports and optimises a model, and compresses its weights if asked to.
 
     Raises:
-        InputError: An option does not fit the model.
+        InputError: An option does not match the model, or weights overflow.
         ModelError, UnsupportedError: As `clrt.load`.
     """
     graph = read_graph(source)
     graph = _fix_dims(graph, options.dims)
     _keep_outputs(graph, options.outputs)
-    before = len(graph.nodes)
+    nodes_before = len(graph.nodes)
     level = 0 if is_compiled(source) else options.optimize_level
     narrow = options.weights is None and not options.keep_quantized
     report = optimize(graph, level, options.keep_quantized)
@@ -108,8 +112,8 @@ def convert(source: Source, options: Options) -> Converted:
     shrink = None
     if options.weights is not None:
         moments = calibrate(graph, options)
-        few = options.weights is DType.INT4
-        wider = most_changed(graph, moments) if few else frozenset[Value]()
+        is_int4 = options.weights is DType.INT4
+        wider = most_changed(graph, moments) if is_int4 else frozenset[Value]()
         shrink = CompressWeights(options.weights, wider, moments)
         session = PassRunner(graph)
         session.run(shrink)
@@ -122,7 +126,7 @@ def convert(source: Source, options: Options) -> Converted:
             session.run(FuseElementwise())
     return Converted(
         graph,
-        before,
+        nodes_before,
         parameters,
         report,
         list(shrink.shrunk.values()) if shrink else [],
@@ -139,12 +143,15 @@ def write(
     progress: Callable[[int, int], None] = lambda done, total: None,
     companions: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a converted model as a compiled one, its weights packed as the device wants them.
+    """Writes a compiled model, with its weights packed for a device.
 
     Args:
-        shapes: Input shapes to plan for.
-        encoder: What a text model needs beside the graph.
-        companions: What a model of images needs, as `companions_for_compiled` gives it.
+        path: File to write.
+        shapes: Input shapes to plan for, which decide the packed layouts.
+        encoder: Tokenizer and settings of a text model, from `read_encoder`.
+        device: Device to pack for.
+        progress: Called with (done, total).
+        companions: Settings of an image model, from `companions_for_compiled`.
 
     Raises:
         InputError: The file cannot be written.
@@ -157,9 +164,11 @@ def write(
 
 
 def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """What a text model needs beside its graph, or why a folder makes none.
+    """Reads the tokenizer and settings that a text encoder needs beside its graph.
 
-    Both are None for a model without a tokenizer. A model runs without an encoder.
+    Returns:
+        The settings, and None; or None, and why a folder makes no text encoder. Both are None for a
+        model without a tokenizer, which still runs.
     """
     try:
         config = read_any_config(source)
@@ -173,7 +182,12 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
-    """For each weight to be quantised, the sum of x xT over the rows x that multiply it."""
+    """Runs calibration inputs, and sums x xᵀ over the rows x that each weight multiplies.
+
+    Returns:
+        A [K, K] matrix for each weight [K, N] to be quantised to 4 bits; empty if there is no
+        calibration.
+    """
     if options.weights is not DType.INT4 or options.calibration is None:
         return {}
     products = quantisable_products(graph)
@@ -186,11 +200,11 @@ def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
             for name, array in model.run(feeds).items():
                 rows = array.reshape(-1, array.shape[-1])
                 moments[name] = moments.get(name, 0) + rows.T @ rows
-    found: dict[Value, Array] = {}
+    by_weight: dict[Value, Array] = {}
     for a, weight in ((n.arg(0), n.arg(1)) for n in products):
         if a.name in moments:
-            found[weight] = found.get(weight, 0) + moments[a.name]
-    return found
+            by_weight[weight] = by_weight.get(weight, 0) + moments[a.name]
+    return by_weight
 
 
 def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
@@ -211,20 +225,20 @@ def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
 
 
 def _symbol_at(graph: Graph, text: str) -> str:
-    """The symbol of an axis of an input, given as `input_ids:0`.
+    """Returns the symbol at an input's axis, which `text` names as `input_ids:0`.
 
     Raises:
-        InputError: There is none; the message lists the symbols and where they stand.
+        InputError: There is no such symbol; the message lists the symbols and their axes.
     """
     name, colon, axis = text.rpartition(":")
     value = next((v for v in graph.inputs if colon and v.name == name), None)
-    at = whole_number(axis)
-    if value is None or at is None:
+    index = whole_number(axis)
+    if value is None or index is None:
         listing = listed_symbols(symbol_places(graph)) or "none"
         raise InputError(f"The model has no symbolic dim '{text}'; it has {listing}.")
-    if value.shape is None or at >= len(value.shape):
+    if value.shape is None or index >= len(value.shape):
         raise InputError(f"Input '{name}' {value.type} has no axis {axis}.")
-    dim = value.shape[at]
+    dim = value.shape[index]
     if not is_symbol(dim):
         raise InputError(
             f"Axis {axis} of input '{name}' {value.type} is {dim}, which is no dim of its own."
@@ -249,11 +263,13 @@ def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two results for one output are apart.
+    """Difference of two results for one output.
 
     Attributes:
-        relative: The largest difference over the largest element of the original's.
-        cosine: Of the two as vectors.
+        shape: Shape of the output.
+        largest: Largest absolute difference; infinite if the results cannot be compared.
+        relative: `largest` over the largest absolute element of the original's result.
+        cosine: Cosine similarity of the results as vectors.
     """
 
     name: str
@@ -266,34 +282,37 @@ class Difference:
 def compare(
     source: Path, target: Path, feeds: Mapping[str, Array], device: str | int | None = None
 ) -> tuple[list[Difference], str]:
-    """How far the outputs of a converted model are from its source's, on the same inputs.
+    """Compares the outputs of a converted model with its source's, on the same inputs.
 
-    The source runs on ONNX Runtime or the references, not on clrt's kernels; an ONNX target too.
+    The source, and an ONNX target, run on ONNX Runtime or the references, not on clrt's kernels.
 
     Args:
         feeds: An array for each input of the source.
-        device: What runs a compiled target.
+        device: Device for a compiled target.
 
     Returns:
-        A difference per output, and a text that says what computed the two sides.
+        A difference per output, and a text that names what computed both sides.
     """
     with load(source, device=device, optimize_level=0) as original:
-        exact = original.feeds(feeds)  # as the source takes them: what users give may be narrower
+        exact = original.feeds(feeds)  # in the source's dtypes: the user's may be narrower
     with load(target, device=device, optimize_level=0) as result:
         names = [s.name for s in result.outputs]
-        wanted = {s.name for s in result.inputs}
+        target_inputs = {s.name for s in result.inputs}
         expected, by = independent_outputs(source, exact, names)
-        theirs = {n: x for n, x in exact.items() if n in wanted}
+        target_feeds = {n: x for n, x in exact.items() if n in target_inputs}
         if is_compiled(target):
-            found, on = result.run(theirs), f"clrt on {result.device.name}"
+            actual, on = result.run(target_feeds), f"clrt on {result.device.name}"
         else:
-            found, on = independent_outputs(target, theirs, names)
-    differences = [apart(name, found[name], expected[name]) for name in names]
+            actual, on = independent_outputs(target, target_feeds, names)
+    differences = [apart(name, actual[name], expected[name]) for name in names]
     return differences, f"original by {by}, result by {on}"
 
 
 def apart(name: str, result: Any, expected: Any) -> Difference:
-    """The difference of two results for one output: tensors, lists or dicts."""
+    """Returns the difference of two results for one output: tensors, lists or dicts.
+
+    Of lists it is that of the items that differ most.
+    """
     if isinstance(expected, list):
         same = isinstance(result, list) and len(result) == len(expected)
         items = [apart(name, a, b) for a, b in zip(result, expected, strict=True)] if same else []
@@ -312,7 +331,7 @@ def apart(name: str, result: Any, expected: Any) -> Difference:
 
 
 def _equality(name: str, shape: tuple[int, ...], same: bool) -> Difference:
-    """The difference of values that are not numbers: none, or infinite."""
+    """Returns a difference of 0 or infinity, for values that are only equal or not."""
     return Difference(name, shape, *((0.0, 0.0, 1.0) if same else (np.inf, np.inf, 0.0)))
 
 

@@ -1,4 +1,4 @@
-"""The device that runs a model fastest: measured once, and remembered."""
+"""Chooses the device that runs a model fastest, by measurements that are cached on disk."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from clrt.runtime.opencl.devices import DeviceInfo, devices, no_device_text
 from clrt.util import env_vars
 from clrt.util.files import atomic_write, expanded, make_cache_folder, parse_json, read_regular
 
-# A run is measured so often, or for so long.
-_LEAST_RUNS, _MEASURED_S = 3, 0.3
-_MOST_BYTES = 1 << 20
+# Minimum number of measured runs, and minimum seconds that they take together.
+_MIN_RUNS, _MIN_MEASURED_S = 3, 0.3
+# Maximum size of a cached file that is read.
+_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """What a model took on a device.
+    """Measured time of a model on a device.
 
     Attributes:
-        device: As it prints.
-        milliseconds: Median of a run from arrays to arrays; None where it did not run.
-        note: Why it did not.
+        device: Text of the device, as `DeviceInfo` prints.
+        milliseconds: Median duration of a run, copies from and to host arrays included; None if
+            the model does not run there.
+        note: Why the model does not run; "" if it does.
     """
 
     device: str
@@ -44,12 +46,13 @@ class DeviceTime:
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """The fastest device for a model: print it for the table that it was chosen by.
+    """The fastest device for a model; prints as a table of the measured times.
 
     Attributes:
-        device: What `device=` of `load` takes, by its `index`.
-        times: Every candidate, the fastest first.
-        remembered: Whether it was measured before, by this program or another.
+        device: The fastest device; pass it, or its `index`, to `load`.
+        times: Time on each candidate, fastest first.
+        remembered: Whether the times come from the cache, measured earlier by this or another
+            program.
     """
 
     device: DeviceInfo
@@ -73,19 +76,19 @@ def pick_device(
     *,
     cache_dir: str | Path | None = None,
 ) -> DeviceChoice:
-    """Runs a model on each usable device that is no simulator, and names the fastest.
+    """Runs a model on each usable device except simulators, and returns the fastest.
 
-    The answer is kept in the cache folder, for models of the same graph, shapes up to the same
-    powers of two, and the same devices and drivers. Weights make no difference.
+    The times are cached on disk by graph (without weights), shapes rounded up to powers of two,
+    devices and drivers.
 
     Args:
         source: As for `load`.
-        shapes: Input shapes; inputs are zeros.
+        shapes: Input shapes to measure at, with zeros as inputs.
         cache_dir: As for `load`.
 
     Raises:
-        DeviceError: The model runs on none of them; the reasons are in the message.
-        ModelError, UnsupportedError, InputError: As `load`, or a shape does not fit.
+        DeviceError: The model runs on no device; the message has the reasons.
+        ModelError, UnsupportedError, InputError: As `load`, or a shape does not match the model.
     """
     if not isinstance(shapes, Mapping):
         raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
@@ -94,7 +97,7 @@ def pick_device(
         raise DeviceError(no_device_text(devices()))
     folder = (env_vars.cache_dir() if cache_dir is None else expanded(cache_dir)) / "devices"
     path = folder / f"{_key(source, shapes, candidates)}.json"
-    times = _remembered(path, candidates)
+    times = _read_times(path, candidates)
     remembered = times is not None
     if times is None:
         measured = [_measure(source, shapes, d, cache_dir) for d in candidates]
@@ -103,7 +106,7 @@ def pick_device(
         reasons = "; ".join(f"{t.device}: {t.note}" for t in times)
         raise DeviceError(f"The model runs on no device, see `clrt devices`: {reasons}")
     if not remembered:
-        _remember(folder, path, times)
+        _write_times(folder, path, times)
     best = next(d for d in candidates if str(d) == times[0].device)
     return DeviceChoice(best, times, remembered)
 
@@ -111,7 +114,7 @@ def pick_device(
 def _key(
     source: Source, shapes: Mapping[str, Sequence[int]], candidates: Sequence[DeviceInfo]
 ) -> str:
-    """A name for what the answer depends on."""
+    """Returns a digest of graph, rounded shapes and devices, which names the cached file."""
     if isinstance(source, (str, Path)) and is_compiled(expanded(source)):
         from clrt.models.compiled import read_compiled
 
@@ -135,7 +138,7 @@ def _measure(
             feeds = model.zeros(shapes)
             model.run(feeds)  # compiles, uploads and plans
             seconds: list[float] = []
-            while len(seconds) < _LEAST_RUNS or sum(seconds) < _MEASURED_S:
+            while len(seconds) < _MIN_RUNS or sum(seconds) < _MIN_MEASURED_S:
                 start = time.perf_counter()
                 model.run(feeds)
                 seconds.append(time.perf_counter() - start)
@@ -146,10 +149,13 @@ def _measure(
     return DeviceTime(str(device), 1e3 * statistics.median(seconds))
 
 
-def _remembered(path: Path, candidates: Sequence[DeviceInfo]) -> tuple[DeviceTime, ...] | None:
-    """What was measured before; a file that is damaged, or that others can write, is none."""
+def _read_times(path: Path, candidates: Sequence[DeviceInfo]) -> tuple[DeviceTime, ...] | None:
+    """Reads cached times.
+
+    None if the file is absent, damaged, writable by other users, or of other devices.
+    """
     try:
-        rows: Any = parse_json(read_regular(path, _MOST_BYTES, private=True))
+        rows: Any = parse_json(read_regular(path, _MAX_FILE_BYTES, private=True))
         times = tuple(
             DeviceTime(str(r["device"]), _milliseconds(r["milliseconds"]), str(r["note"]))
             for r in rows
@@ -167,8 +173,8 @@ def _milliseconds(number: Any) -> float | None:
     return number
 
 
-def _remember(folder: Path, path: Path, times: Sequence[DeviceTime]) -> None:
-    """Keeps what was measured, where the folder can be written: it can be measured again."""
+def _write_times(folder: Path, path: Path, times: Sequence[DeviceTime]) -> None:
+    """Caches times; does nothing if the folder cannot be written."""
     with suppress(OSError, InputError):
         make_cache_folder(folder)
         with atomic_write(path) as stream:

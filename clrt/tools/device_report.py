@@ -1,4 +1,4 @@
-"""All that the project wants to know of a device that it has not: `clrt report-device`."""
+"""Reports what a device supports, computes and reaches, for `clrt report-device`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from clrt.runtime.opencl.session import DeviceSession
 from clrt.runtime.selftest.runner import Outcome, check_device
 
 Record: TypeAlias = "dict[str, Any]"
-# Of the form of the report.
+# Version of the report's format.
 _FORMAT = 1
-# What looks like a path, of Windows, too.
+# Matches anything that looks like a path, of Windows too.
 _PATH = re.compile(r"(?:\b[A-Za-z]:)?[\\/][^\s'\",;:()]*")
 _HIDDEN = "…"
 
@@ -34,16 +34,17 @@ _HIDDEN = "…"
 def report_device(
     session: DeviceSession, progress: Callable[[str], None] = lambda what: None
 ) -> dict[str, Any]:
-    """The report on a device, as JSON takes it; some ten seconds.
-
-    Nothing in it names the user, the machine or its files.
+    """Tests and measures a device in about ten seconds.
 
     Args:
-        progress: Called with what is done next.
+        progress: Called with the name of each stage as it begins.
+
+    Returns:
+        Data for JSON; none of it names the user, the machine or its files.
     """
     caps = session.device.caps
     progress("what it takes")
-    takes = compiled_probes(session)
+    compiles = compiled_probes(session)
     progress("what it computes")
     outcomes = check_device(session)
     progress("how fast it is")
@@ -58,9 +59,9 @@ def report_device(
         },
         "device": json.loads(caps.to_json()),
         "driver": driver_facts(session),
-        "takes": takes,
+        "takes": compiles,
         "quirks": sorted(caps.quirks),
-        "deviations": list(_deviations(caps, takes, outcomes)),
+        "deviations": list(_deviations(caps, compiles, outcomes)),
         "self_test": [{**asdict(o), "note": shown_to_others(o.note)} for o in outcomes],
         "measured": _measured(session),
         "tuned": list(_tuned(caps)),
@@ -68,19 +69,21 @@ def report_device(
 
 
 def _deviations(
-    caps: DeviceCaps, takes: dict[str, bool], outcomes: tuple[Outcome, ...]
+    caps: DeviceCaps, compiles: dict[str, bool], outcomes: tuple[Outcome, ...]
 ) -> Iterator[str]:
-    """What a device does in another way than it says."""
+    """Yields texts on how a device deviates from its reported features and correct results."""
     for name, probe in PROBES.items():
-        if takes[name] != probe.reported(caps):
-            what = "compiles, and is not reported" if takes[name] else "is reported, and does not"
-            yield f"{name}: {what}{'' if takes[name] else ' compile'}"
+        if compiles[name] != probe.reported(caps):
+            if compiles[name]:
+                yield f"{name}: compiles, and is not reported"
+            else:
+                yield f"{name}: is reported, and does not compile"
     yield from (f"wrong results: {o}" for o in outcomes if o.is_wrong)
     yield from (f"does not run: {o.family}" for o in outcomes if o.note and not o.is_wrong)
 
 
 def _measured(session: DeviceSession) -> Record:
-    """Ceilings of the device: FLOP/s, bytes a second, and what launches take."""
+    """Measures peak FLOP/s, bandwidths and launch times; returns the error if that fails."""
     try:
         peaks, launches = peaks_of(session), launch_times(session)
     except ClrtError as error:
@@ -95,18 +98,18 @@ def _measured(session: DeviceSession) -> Record:
 
 
 def _tuned(caps: DeviceCaps) -> Iterator[Record]:
-    """The records of the user for this device."""
+    """Yields the user's own tuning records for this device."""
     for entry in sorted(TUNED):
-        found = find_record(entry, caps)
-        if found.source not in ("", "clrt"):
-            yield {"kernel": entry, **found.facts, "tunables": dict(found.tunables)}
+        record = find_record(entry, caps)
+        if record.source not in ("", "clrt"):
+            yield {"kernel": entry, **record.facts, "tunables": dict(record.tunables)}
 
 
 def shown_to_others(text: str) -> str:
-    """What a driver or compiler says, without paths and the names of user and machine."""
+    """Returns a message with paths and the names of user and machine replaced by "…"."""
     text = _PATH.sub(_HIDDEN, text)
     names = [socket.gethostname()]
-    with contextlib.suppress(OSError, KeyError, ImportError):  # who has no name
+    with contextlib.suppress(OSError, KeyError, ImportError):  # the user has no name
         names.append(getpass.getuser())
     for name in filter(None, names):
         text = re.sub(rf"\b{re.escape(name)}\b", _HIDDEN, text)

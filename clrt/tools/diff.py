@@ -1,7 +1,7 @@
 """Finds the node at which clrt departs from another runtime, or from the NumPy references.
 
-A value keeps its name of the ONNX file; a value that a pass puts in its place has that name as an
-alias (`Value.aliases`). So both sides can be asked for the same values.
+Values keep their names in the ONNX file; a value by which a pass replaces another has that name as
+an alias (`Value.aliases`). Thus values of both sides correspond by name.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ Feeds: TypeAlias = "Mapping[str, RuntimeValue]"
 
 @dataclass(frozen=True)
 class Probe:
-    """A float value of the optimised graph that the other side has, too.
+    """A float value of the optimised graph that the other side also has.
 
     Attributes:
-        output: Its name in the probed model.
-        name: Its name on the other side.
+        node: Node that computes the value.
+        value: Value of the optimised graph.
+        output: Name of the value among the probed model's outputs.
+        name: Name of the value on the other side.
     """
 
     node: Node
@@ -49,13 +51,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Deviation:
-    """The difference between a value and that of the other side.
+    """Difference between a value and the other side's.
 
     Attributes:
-        error: The largest absolute difference; inf where only one of two elements is finite.
-        relative: `error` over the largest element of the other side.
-        departs: Whether `relative` is over the tolerance.
-        largest: The largest absolute element of the other side.
+        error: Largest absolute difference; inf if of two elements only one is finite.
+        relative: `error` over `largest`.
+        departs: Whether `relative` exceeds the tolerance.
+        largest: Largest absolute element of the other side's value.
     """
 
     probe: Probe
@@ -66,20 +68,24 @@ class Deviation:
 
 
 class Other:
-    """The side that clrt is compared with."""
+    """Implementation that clrt is compared with.
+
+    Attributes:
+        title: Name for messages.
+    """
 
     title: str
 
     def names(self) -> set[str]:
-        """The names of the values it can give."""
+        """Returns the names of all values that `values` can compute."""
         raise NotImplementedError
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Values by name."""
+        """Computes values of the model, intermediate ones included, by name."""
         raise NotImplementedError
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """Outputs of the model by name."""
+        """Computes outputs of the model by name."""
         return self.values(feeds, names)
 
 
@@ -92,26 +98,26 @@ class Reference(Other):
         self._graph = read_graph(source)
 
     def draws(self) -> bool:
-        """Whether the model has random numbers."""
+        """Returns whether the model draws random numbers."""
         return any(_draws(n) for g in all_graphs(self._graph) for n in g.nodes)
 
     def names(self) -> set[str]:
         return {v.name for n in self._graph.nodes for v in n.outputs}
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        found = {v.name: v for n in self._graph.nodes for v in n.outputs}
-        return evaluate(_with_outputs(self._graph, [(n, found[n]) for n in names]), feeds)
+        values = {v.name: v for n in self._graph.nodes for v in n.outputs}
+        return evaluate(_with_outputs(self._graph, [(n, values[n]) for n in names]), feeds)
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        found = dict(zip(self._graph.output_names, self._graph.outputs, strict=True))
-        return evaluate(_with_outputs(self._graph, [(n, found[n]) for n in names]), feeds)
+        values = dict(zip(self._graph.output_names, self._graph.outputs, strict=True))
+        return evaluate(_with_outputs(self._graph, [(n, values[n]) for n in names]), feeds)
 
 
 class OnnxRuntime(Other):
-    """ONNX Runtime on the CPU, with its optimiser switched off.
+    """ONNX Runtime on the CPU, without graph optimisations.
 
     Raises:
-        InputError: It is not installed.
+        InputError: onnxruntime is not installed.
     """
 
     title = "ONNX Runtime"
@@ -132,7 +138,7 @@ class OnnxRuntime(Other):
         return self._run(with_outputs(self._model, names), feeds, names)
 
     def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
-        """The file as it is: to add outputs would hold its weights three times more."""
+        """Runs the file unchanged: adding outputs would hold its weights in memory thrice more."""
         content = self._model if isinstance(self._model, bytes) else str(self._model)
         return self._run(content, feeds, names)
 
@@ -140,7 +146,7 @@ class OnnxRuntime(Other):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it would log as an error is raised
+        options.log_severity_level = 4  # errors are raised as well, so they need no log
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if self._folder is not None and isinstance(content, bytes):
             key = "session.model_external_initializers_file_folder_path"
@@ -166,13 +172,16 @@ OTHERS: dict[str, Callable[[Path], Other]] = {"onnxruntime": OnnxRuntime, "refer
 def independent_outputs(
     source: Path, feeds: Feeds, names: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-    """The outputs of a model without clrt's kernels, and the name of what computed them.
+    """Computes outputs of a model without clrt's kernels.
 
-    That is ONNX Runtime, if it is installed and runs the model, else the references. A model with
-    random numbers takes the references: only they draw the same numbers as the kernels.
+    Uses ONNX Runtime if it is installed and runs the model, else the references. A model with
+    random numbers uses the references: only they draw the same numbers as the kernels.
+
+    Returns:
+        The outputs by name, and the name of the implementation that computed them.
 
     Raises:
-        InputError, ModelError, UnsupportedError: The model cannot be read, or not run.
+        InputError, ModelError, UnsupportedError: The model cannot be read, or cannot be run.
     """
     reference = Reference(source)
     if is_compiled(source):
@@ -183,8 +192,8 @@ def independent_outputs(
         why = "since onnxruntime is not installed"
     else:
         try:
-            found = OnnxRuntime(source).outputs(feeds, names)
-            return found, OnnxRuntime.title
+            outputs = OnnxRuntime(source).outputs(feeds, names)
+            return outputs, OnnxRuntime.title
         except UnsupportedError:
             why = "since ONNX Runtime does not run this model"
     try:
@@ -194,16 +203,19 @@ def independent_outputs(
 
 
 class Diff:
-    """A model whose float values can each be compared with another side.
+    """Compares the float values of a model with another implementation's.
 
     Attributes:
-        model: Runs the optimised graph; its outputs are the values to compare.
-        probes: Those values, in topological order.
+        model: Model of the optimised graph, whose outputs are the values to compare.
+        probes: Values to compare, in topological order.
         alone: Number of float values that the other side does not have.
-        overflows: Names of weights that the dtype `weights` cannot hold; they stay as they are.
+        overflows: Names of weights outside the range of `weights`, which stay unchanged.
 
     Args:
-        weights: The dtype to store the model's weights in, as `clrt-convert` does.
+        source: File of the model.
+        other: Implementation to compare with.
+        device: Device that runs the model.
+        weights: Dtype to store the model's weights in, as `clrt-convert` does; None for their own.
 
     Raises:
         InputError: The model is compiled, or the other side knows none of its values.
@@ -236,21 +248,21 @@ class Diff:
         self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
 
     def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Deviation]:
-        """The values in order with their errors.
+        """Runs both sides, and yields the difference of each value in order.
 
         Args:
             feeds: An array per input.
-            tolerance: How far a value may be, relative to its largest element.
-            every: Go on after the first that departs.
+            tolerance: Maximum difference of a value, relative to its largest element.
+            every: Whether to continue after the first value that departs.
         """
-        ours = self.model.run(feeds)
+        actual = self.model.run(feeds)
         names = list(dict.fromkeys(p.name for p in self.probes))
-        theirs = self._other.values(feeds, names)
+        expected = self._other.values(feeds, names)
         for probe in self.probes:
-            array = np.asarray(theirs[probe.name]).astype(np.float64)
-            error, relative = max_difference(ours[probe.output], array)
+            array = np.asarray(expected[probe.name]).astype(np.float64)
+            error, relative = max_difference(actual[probe.output], array)
             largest = float(np.abs(array).max(initial=0, where=np.isfinite(array)))
-            # A comparison with NaN is false: what is no number departs.
+            # Negated, so that NaN departs: every comparison with NaN is false.
             step = Deviation(probe, error, relative, not relative <= tolerance, largest)
             yield step
             if step.departs and not every:
@@ -258,17 +270,21 @@ class Diff:
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
-    """The values that both sides have, and the number of float values that only clrt has."""
-    called: dict[Value, list[str]] = {}
+    """Returns the float values that both sides have, and the number of those only clrt has.
+
+    Args:
+        known: Names of the values on the other side.
+    """
+    output_names: dict[Value, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
-        called.setdefault(value, []).append(name)
+        output_names.setdefault(value, []).append(name)
     probes: list[Probe] = []
     alone = 0
     for node in graph.nodes:
         for value in node.outputs:
             if isinstance(value.type, ContainerType) or not value.dtype.is_float:
                 continue
-            names: Iterable[str] = (value.name, *called.get(value, ()), *value.aliases)
+            names: Iterable[str] = (value.name, *output_names.get(value, ()), *value.aliases)
             shared = [n for n in names if n in known]
             if not shared:
                 alone += 1
@@ -278,7 +294,7 @@ def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
 
 
 def _with_outputs(graph: Graph, pairs: Sequence[tuple[str, Value]]) -> Graph:
-    """The graph with other outputs."""
+    """Returns a copy of a graph with other outputs: pairs of name and value."""
     nodes = list(graph.nodes)
     result = Graph(graph.name, graph.inputs, [v for _, v in pairs], nodes, [n for n, _ in pairs])
     result.remove_dead()

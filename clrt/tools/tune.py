@@ -1,4 +1,4 @@
-"""Finds the tunables of kernels that are fastest on a device; `clrt tune` is its command."""
+"""Finds the fastest tunables of kernels on a device, for `clrt tune`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ from clrt.runtime.execution.execution import Execution
 from clrt.runtime.model.model import Model
 
 Shapes = Mapping[str, tuple[int, ...]]
-# A gain below this is noise.
+# Maximum ratio of a candidate's time to the best's for it to count as faster; above is noise.
 _GAIN = 0.98
+# Timed rounds per comparison, after one that is not timed.
 _TURNS = 5
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result for one kernel.
+    """Result of tuning one kernel.
 
     Attributes:
-        before, after: Its tunables; equal where nothing was faster.
-        ratio: Time after over time before: the geometric mean over the shapes.
+        kernel: Entry point.
+        before, after: Tunables before and after; equal if no candidate was faster.
+        ratio: Time after over time before: geometric mean over the shapes.
     """
 
     kernel: str
@@ -53,16 +55,17 @@ class Tuned:
 
 @dataclass
 class Tuner:
-    """Coordinate descent over each kernel's choices, the costliest kernel first.
+    """Tunes the kernels of a model by coordinate descent, the costliest kernel first.
 
-    Candidate and best take turns, so that a changing clock frequency is fair to both.
+    Measurements of candidate and best alternate, so that a changing clock frequency affects both.
 
     Attributes:
-        shapes: Sets of input shapes; all have the same weight.
-        budget_s: Seconds after which no further candidate is tried. A KeyboardInterrupt ends
-            them early.
+        model: Model whose kernels are tuned.
+        shapes: Sets of input shapes, all with the same weight.
+        budget_s: Seconds after which no further candidate is tried; a KeyboardInterrupt ends the
+            search too.
         progress: Called with the seconds spent and the candidate being tried.
-        kept: Kernels, by entry point, that stay as they are.
+        kept: Entry points of kernels that are not tuned.
     """
 
     model: Model
@@ -73,10 +76,10 @@ class Tuner:
     _start: float = field(default_factory=time.perf_counter)
 
     def run(self) -> list[Tuned]:
-        """The best tunables of each kernel that the model uses and that has choices."""
+        """Tunes each kernel that the model uses and that has choices."""
         bound = self._bind({})
-        wanted = [e for e, kernel in TUNED.items() if kernel.choices and e not in self.kept]
-        used = [e for e in wanted if _uses(bound, e)]
+        tunable = [e for e, kernel in TUNED.items() if kernel.choices and e not in self.kept]
+        used = [e for e in tunable if _uses(bound, e)]
         used.sort(key=lambda entry: -sum(b.seconds(entry) for b in bound))
         return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
 
@@ -105,7 +108,7 @@ class Tuner:
         return Tuned(kernel.entry, before, best, ratio)
 
     def _bind(self, tunables: Mapping[str, Mapping[str, int]]) -> list[BoundPlan]:
-        """A plan for each set of shapes, with weights packed for these tunables; run once."""
+        """Binds a plan for each set of shapes, with weights packed for tunables; runs it once."""
         plans = [self.model.bind(shapes, tunables) for shapes in self.shapes]
         for plan, shapes in zip(plans, self.shapes, strict=True):
             self._fill(plan, shapes)
@@ -114,27 +117,32 @@ class Tuner:
     def _compare(
         self, entry: str, candidate: Mapping[str, int], best: Sequence[BoundPlan]
     ) -> tuple[float, list[BoundPlan]]:
-        """The candidate's time over that of the best, and the candidate's plans.
+        """Measures a candidate against the best tunables so far.
 
-        The time is infinite where the candidate cannot run here.
+        Args:
+            best: Plans bound with the best tunables, one per set of shapes.
+
+        Returns:
+            The candidate's time over the best's, infinite if the candidate cannot run; and the
+            candidate's plans.
         """
         ratios = []
         try:
             plans = self._bind({entry: candidate})
-            for ours, theirs in zip(plans, best, strict=True):
-                entries = {entry, *_moved(ours, theirs)}
+            for plan, best_plan in zip(plans, best, strict=True):
+                entries = {entry, *_changed_kernels(plan, best_plan)}
                 times = [
-                    (sum(map(ours.seconds, entries)), sum(map(theirs.seconds, entries)))
+                    (sum(map(plan.seconds, entries)), sum(map(best_plan.seconds, entries)))
                     for _ in range(_TURNS + 1)
                 ]
-                # The first turn compiled and packed.
+                # The first round compiles and packs.
                 ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))
         except (KernelBuildError, OutOfMemoryError):
             return float("inf"), []
         return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
-        """Fills the arena with ordinary numbers. Leftovers may be subnormal, which is slow."""
+        """Fills the arena with normal numbers by a run: stale data may be subnormal and slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
         Execution(plan, feeds, {}).run()
 
@@ -142,10 +150,10 @@ class Tuner:
         return time.perf_counter() - self._start
 
 
-def _moved(ours: BoundPlan, theirs: BoundPlan) -> list[str]:
-    """Kernels with different work in the two plans: a launch may do the work of other nodes."""
+def _changed_kernels(plan: BoundPlan, other: BoundPlan) -> list[str]:
+    """Returns kernels whose FLOPs differ between plans: launches may absorb other nodes' work."""
     work = []
-    for bound in (ours, theirs):
+    for bound in (plan, other):
         flops: Counter[str] = Counter()
         for step in bound.plan.steps:
             for launch in step.launches if isinstance(step, DeviceStep) else ():
@@ -162,7 +170,7 @@ def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:
 def _neighbours(
     kernel: TunedKernel, best: Mapping[str, int], caps: DeviceCaps
 ) -> Iterator[dict[str, int]]:
-    """Tunables that differ from the best in one macro."""
+    """Yields tunables that differ from the best ones in one macro."""
     for macro, values in kernel.choices.items():
         for value in values:
             if value != best[macro] and (macro != "T_VW" or value <= caps.float_lanes):
@@ -174,7 +182,12 @@ def _text(tunables: Mapping[str, int], before: Mapping[str, int]) -> str:
 
 
 def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
-    """A transformer layer with random weights, tuned where no model is given."""
+    """Builds a transformer layer with random weights, which is tuned if no model is given.
+
+    Args:
+        hidden: Elements of a hidden state.
+        heads: Number of attention heads.
+    """
     rng = np.random.default_rng(0)
     shape = (symbol("batch"), symbol("sequence"), hidden)
     build = Builder()

@@ -41,7 +41,7 @@ class Measured:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    monkeypatch.setattr(picker, "_MEASURED_S", 0.0)
+    monkeypatch.setattr(picker, "_MIN_MEASURED_S", 0.0)
     return Measured(monkeypatch)
 
 
