@@ -1,4 +1,4 @@
-"""LoRA adapters as commands are given them."""
+"""Command-line option for LoRA adapters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LoraOption = Annotated[
 
 
 def given_adapters(lora: Sequence[str] | None) -> list[tuple[Path, float]]:
-    """Adapters as `TextGenerator` takes them.
+    """Parses adapter options into (path, factor) pairs, as in `TextGenerator`.
 
     Args:
-        lora: Each a path, or a name in Hugging Face's cache, and a factor behind a colon.
+        lora: Paths or names in Hugging Face's cache, each with an optional `:FACTOR`, by default 1.
 
     Raises:
-        ModelError: There is no such file.
+        ModelError: An adapter does not exist.
     """
     return [_adapter(text) for text in lora or ()]
 
@@ -39,6 +39,6 @@ def _adapter(text: str) -> tuple[Path, float]:
         factor = float(number)
     except ValueError:
         path, factor = "", 1.0
-    if not path or expanded(text).exists():  # a path may have a colon, and a number behind it
+    if not path or expanded(text).exists():  # The path itself may end in a colon and number.
         path, factor = text, 1.0
     return find_model(path, organisation=""), factor

@@ -28,20 +28,26 @@ from clrt.runtime.model.model import load
 from clrt.tools.convert import apart
 from clrt.util.table_text import PlainText
 
-_TURNS = 5
-# Warm-up runs at the start of a turn, not counted: threads wake up, the other runtime's rest.
+# The runtimes alternate for this many rounds, so that a changing clock frequency is fair to all.
+_NUM_ROUNDS = 5
+# Uncounted warm-up at the start of a turn: threads wake up, and the other runtime's go to sleep.
 _WARM_SECONDS = 0.05
 
 
 class Peer(str, Enum):
-    """The runtime that clrt is measured beside."""
+    """Runtime to compare with."""
 
     onnxruntime = "onnxruntime"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of each run, by turn."""
+    """Run times of one runtime.
+
+    Attributes:
+        name: Runtime and device.
+        turns: Seconds of each run, by round.
+    """
 
     name: str
     turns: tuple[tuple[float, ...], ...]
@@ -55,14 +61,14 @@ class Measured:
         return 1e3 * min(t for turn in self.turns for t in turn)
 
     def over(self, other: Measured) -> float:
-        """Its time over that of another: the median, over the turns, of the ratios of medians."""
+        """Returns this time relative to another's: the median over rounds of ratios of medians."""
         pairs = zip(self.turns, other.turns, strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
 
 
 def bench(
     model: ModelArgument,
-    against: Annotated[Peer, typer.Option(help="The runtime to measure beside.")] = (
+    against: Annotated[Peer, typer.Option(help="The runtime to compare with.")] = (
         Peer.onnxruntime
     ),
     shape: ShapeOption = None,
@@ -70,14 +76,14 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure for.")] = 5.0,
     generate: Annotated[
         bool,
-        typer.Option("--generate", help="Measure a language model alone: prompts and tokens."),
+        typer.Option("--generate", help="Measure prefill and decode of a language model in clrt."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure a model beside another runtime, in turns, on the same random inputs.
+    """Compare the speed of a model with another runtime's, on the same random inputs.
 
-    The peer runs on the CPU with as many threads as the machine has cores. Use the machine for
-    nothing else meanwhile.
+    The runtimes alternate. The peer runs on the CPU with one thread per core. The machine should
+    be otherwise idle.
     """
     if generate:
         if shape is not None:
@@ -92,7 +98,11 @@ def bench(
         with note_sampled():
             ours = loaded.run(feeds)
         theirs = dict(
-            zip([o.name for o in session.get_outputs()], _first(session, feeds), strict=True)
+            zip(
+                [o.name for o in session.get_outputs()],
+                _run_onnxruntime(session, feeds),
+                strict=True,
+            )
         )
         runs: list[tuple[str, Callable[[], object]]] = [
             (f"clrt on {loaded.device.name}", lambda: loaded.run(feeds)),
@@ -115,20 +125,20 @@ def bench(
 
 
 def check_onnxruntime() -> None:
-    """Checks that the peer is installed, before anything is loaded for it.
+    """Checks that ONNX Runtime is installed.
 
     Raises:
         InputError: It is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise InputError(
-            "onnxruntime is not installed, which clrt is to be measured beside; "
+            "onnxruntime, the runtime to compare with, is not installed; "
             "install it with: pip install onnxruntime"
         )
 
 
 def open_onnxruntime(model: Path) -> Any:
-    """An ONNX Runtime session on the CPU with a thread per core.
+    """Opens an ONNX Runtime session on the CPU with one thread per core.
 
     Raises:
         InputError: ONNX Runtime is not installed.
@@ -139,17 +149,17 @@ def open_onnxruntime(model: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads()
-    # Its threads would go on spinning during clrt's turn.
+    # Otherwise its threads spin during clrt's turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    found = onnx_model(model)
-    source = str(found) if isinstance(found, Path) else found
+    onnx = onnx_model(model)
+    source = str(onnx) if isinstance(onnx, Path) else onnx
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UnsupportedError(f"ONNX Runtime cannot load {model}: {error}") from error
 
 
-def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:
+def _run_onnxruntime(session: Any, feeds: dict[str, Array]) -> list[Any]:
     try:
         return list(session.run(None, feeds))
     except Exception as error:
@@ -159,14 +169,15 @@ def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:
 def take_turns(
     runs: Sequence[tuple[str, Callable[[], object]]], seconds: float
 ) -> tuple[Measured, ...]:
-    """Measures each in turn, so that a changing clock frequency is fair to all.
+    """Measures functions in alternation.
 
     Args:
-        seconds: Time for all together; each runs at least once a turn.
+        runs: Name and function of each runtime.
+        seconds: Total measuring time; each function runs at least once per round.
     """
     times: list[list[tuple[float, ...]]] = [[] for _ in runs]
-    each = seconds / _TURNS / len(runs)
-    for _ in range(_TURNS):
+    each = seconds / _NUM_ROUNDS / len(runs)
+    for _ in range(_NUM_ROUNDS):
         for (_, run), turns in zip(runs, times, strict=True):
             _repeat(run, min(_WARM_SECONDS, each / 2))
             turns.append(tuple(_repeat(run, each)))
@@ -174,6 +185,7 @@ def take_turns(
 
 
 def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Runs a function for some seconds, at least once; returns the seconds of each run."""
     times: list[float] = []
     start = time.perf_counter()
     while not times or time.perf_counter() - start < seconds:
@@ -184,17 +196,19 @@ def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
 
 
 def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
-    """The largest difference, over the largest element of that output, and the output's name.
+    """Returns the largest difference relative to its output's largest element, and the output.
 
-    It is infinite where shapes differ, or where one of two elements is not finite.
+    It is infinite if shapes differ, or if just one of two elements is finite.
     """
-    found = [(0.0, "none")]
-    found += [(apart(name, ours[name], wanted).relative, name) for name, wanted in theirs.items()]
-    return max(found, key=lambda item: (item[0], item[1] != "none"))
+    differences = [(0.0, "none")]
+    differences += [
+        (apart(name, ours[name], expected).relative, name) for name, expected in theirs.items()
+    ]
+    return max(differences, key=lambda item: (item[0], item[1] != "none"))
 
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
-    """A row per runtime. The ratio is over the last one: below 1 is faster."""
+    """Returns a table with a row per runtime; ratios are relative to the last one's time."""
     table = Table(title=PlainText(title), title_justify="left")
     table.add_column("runtime", overflow="fold")
     for column in ("median ms", "best ms", "ratio"):
@@ -209,7 +223,7 @@ def result_table(measured: Sequence[Measured], title: str) -> Table:
 def _as_object(
     measured: Sequence[Measured], feeds: dict[str, Array], worst: float
 ) -> dict[str, Any]:
-    """What the table says, for programs. A difference that is not finite is null."""
+    """Returns the results as JSON values; a difference that is not finite is null."""
     rows = [
         {"name": m.name, "median_ms": m.median_ms, "best_ms": m.best_ms, "ratio": m.over(last)}
         for m in measured

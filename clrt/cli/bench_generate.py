@@ -1,4 +1,4 @@
-"""`clrt bench --generate`: how fast a language model reads and writes."""
+"""`clrt bench --generate`: prefill and decode speed of a language model."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from clrt.generation.result import TextTimings
 from clrt.generation.text_generator import TextGenerator
 from clrt.util.table_text import PlainText
 
-_PROMPTS = 128, 512
-_CONTEXTS = 128, 1024
-_WRITTEN = 32
+_PROMPTS = 128, 512  # Prompt lengths of the prefill, in tokens.
+_CONTEXTS = 128, 1024  # Prompt lengths before decoding, in tokens.
+_DECODED_TOKENS = 32
 
 
 @dataclass(frozen=True)
 class TextSpeed:
-    """How fast a model is at one thing; the median of several times.
+    """Speed of prefill or decode: the median of several runs.
 
     Attributes:
-        what: "prefill": a prompt is read. "decode": one token follows another.
-        tokens: Of the prompt.
-        tokens_per_s: That are read, or written.
-        first_token_s: Seconds from the prompt to the first token; None of decoding.
+        what: "prefill" (processing a prompt) or "decode" (generating token by token).
+        tokens: Prompt length in tokens.
+        tokens_per_s: Prompt tokens processed, or tokens generated, per second.
+        first_token_s: Seconds from the prompt to the first token; None for decode.
     """
 
     what: Literal["prefill", "decode"]
@@ -44,7 +44,10 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
     """Measures a language model and prints the result.
 
     Args:
-        seconds: Time for all together; everything is measured at least once.
+        model: Path or name of the language model.
+        device: As in `clrt.load`.
+        seconds: Total measuring time; each case is measured at least once.
+        as_json: Whether to print JSON.
 
     Raises:
         ClrtError: As `TextGenerator`.
@@ -52,38 +55,39 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
     with open_generator(model, device, None) as generator:
         speeds = measure_speeds(generator, seconds)
         name = generator.device.name
-        left = [n for n in {*_PROMPTS, *_CONTEXTS} if not _fits(generator, n)]
+        skipped = [n for n in {*_PROMPTS, *_CONTEXTS} if not _fits(generator, n)]
     if as_json:
         echo_json({"device": name, "speeds": [asdict(s) for s in speeds]})
     else:
         stdout().print(speed_table(speeds, f"One text at a time on {name}"))
-    if left:
-        lengths = " and ".join(map(str, sorted(left)))
+    if skipped:
+        lengths = " and ".join(map(str, sorted(skipped)))
         text = f"A context of {generator.context} tokens has no room for {lengths}."
         stderr().print(PlainText(text, style="yellow"), soft_wrap=True)
 
 
 def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
-    """Measures what fits in the context of a model."""
+    """Measures the cases that fit the model's context."""
     prompts = [n for n in _PROMPTS if _fits(generator, n)]
     contexts = [n for n in _CONTEXTS if _fits(generator, n)]
     each = seconds / max(len(prompts) + len(contexts), 1)
     rng = np.random.default_rng(0)
-    made = []
+    results = []
     for count in prompts:
-        # Of a prompt that was there the cache would have the beginning.
+        # A new prompt each time: the prefix cache would hold a repeated one.
         times = _repeat(lambda n=count: _run(generator, _tokens(generator, rng, n), 1), each)  # type: ignore[misc]
         first = statistics.median(t.prompt_s for t in times)
-        made.append(TextSpeed("prefill", count, count / first, first))
+        results.append(TextSpeed("prefill", count, count / first, first))
     for count in contexts:
         prompt = _tokens(generator, rng, count)
-        times = _repeat(lambda p=prompt: _run(generator, p, _WRITTEN + 1), each)  # type: ignore[misc]
-        made.append(TextSpeed("decode", count, statistics.median(t.tokens_per_s for t in times)))
-    return made
+        times = _repeat(lambda p=prompt: _run(generator, p, _DECODED_TOKENS + 1), each)  # type: ignore[misc]
+        speed = statistics.median(t.tokens_per_s for t in times)
+        results.append(TextSpeed("decode", count, speed))
+    return results
 
 
 def _fits(generator: TextGenerator, tokens: int) -> bool:
-    return tokens + _WRITTEN < generator.context
+    return tokens + _DECODED_TOKENS < generator.context
 
 
 def _tokens(generator: TextGenerator, rng: np.random.Generator, count: int) -> list[int]:
@@ -91,28 +95,28 @@ def _tokens(generator: TextGenerator, rng: np.random.Generator, count: int) -> l
 
 
 def _run(generator: TextGenerator, prompt: Sequence[int], count: int) -> TextTimings:
-    """The times of a text of so many tokens: none that ends it is allowed."""
+    """Generates exactly `count` tokens, with end tokens banned; returns the timings."""
     banned = dict.fromkeys(generator._model.ends, -math.inf)
     with generator.stream(
         prompt, max_new_tokens=count, temperature=0, stop=(), logit_bias=banned
-    ) as pieces:
-        found = pieces.result.timings
-    assert found is not None
-    return found
+    ) as stream:
+        timings = stream.result.timings
+    assert timings is not None
+    return timings
 
 
 def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]:
-    """The times of runs, behind one that compiles and plans."""
+    """Repeats a run for some seconds, after an uncounted one that compiles and plans."""
     run()
-    found: list[TextTimings] = []
+    timings: list[TextTimings] = []
     start = time.perf_counter()
-    while not found or time.perf_counter() - start < seconds:
-        found.append(run())
-    return found
+    while not timings or time.perf_counter() - start < seconds:
+        timings.append(run())
+    return timings
 
 
 def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
-    """A row for each speed."""
+    """Returns a table with a row per measurement."""
     table = Table(title=PlainText(title), title_justify="left")
     table.add_column("", no_wrap=True)
     for column in ("tokens/s", "ms per token", "first token, ms"):

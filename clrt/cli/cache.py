@@ -14,46 +14,46 @@ from clrt.errors import InputError, counted
 from clrt.util.env_vars import cache_dir
 from clrt.util.formatting import format_bytes
 
-# What clrt writes into its folder, which CLRT_CACHE_DIR may have put among other files.
-_MADE = ("*.clbin", "devices/*.json", "self-tests/*.json", "pocl/**/*")
-_RECORDS = "tuning.json"
+# Patterns of files that clrt writes; CLRT_CACHE_DIR may name a folder with other files.
+_CACHE_FILES = ("*.clbin", "devices/*.json", "self-tests/*.json", "pocl/**/*")
+_TUNING_RECORDS = "tuning.json"
 
 
 def cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove compiled programs; they are compiled anew.")
+        bool, typer.Option("--clear", help="Remove compiled programs; they are recompiled on use.")
     ] = False,
     records: Annotated[
-        bool, typer.Option("--records", help="With --clear: remove what `clrt tune` measured, too.")
+        bool, typer.Option("--records", help="With --clear: also remove results of `clrt tune`.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show where clrt keeps compiled programs and records, and how large that is.
+    """Show the folder of compiled programs and tuning records, and its size.
 
     CLRT_CACHE_DIR names another folder.
     """
     if records and not clear:
-        raise InputError("--records says what to --clear; give both.")
+        raise InputError("--records is for --clear; give both.")
     folder = cache_dir()
     removed = 0
     if clear:
-        patterns = (*_MADE, _RECORDS) if records else _MADE
+        patterns = (*_CACHE_FILES, _TUNING_RECORDS) if records else _CACHE_FILES
         for path, _ in list(_files(folder, patterns)):
             path.unlink(missing_ok=True)
             removed += 1
-    left = list(_files(folder, (*_MADE, _RECORDS)))
-    nbytes = sum(size for _, size in left)
+    files = list(_files(folder, (*_CACHE_FILES, _TUNING_RECORDS)))
+    nbytes = sum(size for _, size in files)
     if as_json:
-        values = {"folder": str(folder), "files": len(left), "bytes": nbytes, "removed": removed}
+        values = {"folder": str(folder), "files": len(files), "bytes": nbytes, "removed": removed}
         echo_json(values)
         return
     if clear:
         echo(f"{counted(removed, 'file')} removed.")
-    echo(f"{folder}: {counted(len(left), 'file')}, {format_bytes(nbytes)}")
+    echo(f"{folder}: {counted(len(files), 'file')}, {format_bytes(nbytes)}")
 
 
 def _files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[Path, int]]:
-    """Files of clrt's in a folder with their sizes in bytes; links are none."""
+    """Yields matching regular files, links excluded, with their sizes in bytes."""
     for path in (p for pattern in patterns for p in folder.glob(pattern)):
         try:
             status = path.lstat()

@@ -30,11 +30,11 @@ from clrt.generation.result import GeneratedText
 from clrt.generation.text_generator import TextGenerator
 from clrt.util.table_text import PlainText
 
-# Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
-_MOST_TOKENS = 2048
-# Of a prompt, and of an answer: guesses begin once it is known what steps take.
+# Default maximum tokens per answer; the models' own defaults are for completions, and cut answers.
+_MAX_ANSWER_TOKENS = 2048
+# Prompt and answer tokens of the warm-up; draft tokens start once step times are measured.
 _WARM_TOKENS, _WARM_ANSWER = 24, 8
-_ENDINGS = {"length": "; cut at its most tokens", "cancelled": "; stopped"}
+_ENDINGS = {"length": "; cut at the maximum length", "cancelled": "; stopped"}
 
 
 @with_sampling(*SEVERAL)
@@ -48,37 +48,39 @@ def chat(
     device: DeviceOption = None,
     **sampling: Any,
 ) -> None:
-    """Talk to a language model in a terminal.
+    """Chat with a language model in a terminal.
 
-    /help lists what else can be typed. Ctrl-C stops an answer, Ctrl-D ends. Sampling options that
-    are left out are as the model proposes.
+    /help lists the commands. Ctrl-C stops an answer, Ctrl-D ends the chat. Sampling options default
+    to the model's own.
     """
-    options = {"max_new_tokens": _MOST_TOKENS, **given_options(sampling)}
+    options = {"max_new_tokens": _MAX_ANSWER_TOKENS, **given_options(sampling)}
     with open_generator(model, device, context, cache, lora, draft) as generator:
         talk = ChatSession(generator, system, options)
         if sys.stdin is not None and sys.stdin.isatty():
-            with stderr().status("Getting ready; the first time on a device takes longest."):
+            with stderr().status("Warming up; the first time on a device takes longest."):
                 _warm_up(generator)
-            _note(f"{Path(model).name} on {generator.device.name}; /help lists what can be typed.")
+            _note(f"{Path(model).name} on {generator.device.name}; /help lists the commands.")
         for line in typed_lines():
             if not talk.take(line):
                 break
 
 
 def _warm_up(generator: TextGenerator) -> None:
-    """Compiles and plans what prompts and answers need, before somebody waits for it."""
+    """Compiles the kernels and plans of prompts and answers before the first message."""
     tokens = [0] * max(min(_WARM_TOKENS, generator.context - _WARM_ANSWER), 1)
     generator.generate(tokens, max_new_tokens=_WARM_ANSWER, num_return_sequences=1, num_beams=1)
 
 
 class ChatSession:
-    """A chat that is typed, line by line.
+    """Interactive chat: handles typed messages and commands, line by line.
 
     Args:
-        options: As `TextGenerator.chat`.
+        generator: The language model.
+        system: System message; None for none.
+        options: Sampling options of `TextGenerator.chat`.
 
     Raises:
-        InputError: The model has no chat template, or an option is wrong.
+        InputError: The model has no chat template, or an option is out of range.
     """
 
     def __init__(
@@ -89,10 +91,10 @@ class ChatSession:
         self.chat: Chat = generator.chat(system, **options)
 
     def take(self, line: str) -> bool:
-        """Does what a line asks for. Errors are shown, and the chat goes on.
+        """Handles one line: a message, or a command that begins with "/". Prints errors.
 
         Returns:
-            False where the line ends the chat.
+            False if the line ends the chat.
         """
         text = line.strip()
         if not text:
@@ -127,12 +129,12 @@ class ChatSession:
 
     def _help(self, rest: str) -> None:
         for line in (
-            "/reset        begins anew, with the system's message alone",
+            "/reset        starts over, with the system message only",
             "/retry        answers the last message again",
-            "/system TEXT  changes the system's message; without TEXT there is none",
+            "/system TEXT  changes the system message; without TEXT removes it",
             "/save FILE    writes the messages as JSON",
-            "/load FILE    goes on with messages that were saved",
-            "/quit         ends, as Ctrl-D does",
+            "/load FILE    continues from saved messages",
+            "/quit         ends the chat, as Ctrl-D does",
             "//…           a message that begins with /",
             "Ctrl-C        stops an answer",
         ):
@@ -171,28 +173,28 @@ class ChatSession:
         _note("The system's message is changed." if rest else "There is no system's message now.")
 
     def _answer(self, message: Mapping[str, Any]) -> None:
-        """Prints an answer as it comes, and how fast it came."""
-        with self.chat.stream(message) as pieces, ending_by_interrupt(pieces):
+        """Streams the answer to a message to standard output, and prints its speed."""
+        with self.chat.stream(message) as chunks, ending_by_interrupt(chunks):
             try:
-                for piece in pieces:
-                    echo(piece, end="")
-                found: GeneratedText = pieces.result
+                for chunk in chunks:
+                    echo(chunk, end="")
+                answer: GeneratedText = chunks.result
             finally:
                 echo()
-        if found.timings is not None:
-            used = found.prompt_tokens + len(found.tokens)
-            room = f"; {used} of {self._generator.context} tokens of the context"
-            _note(speeds(found.timings) + room + _ENDINGS.get(found.finish_reason, ""))
+        if answer.timings is not None:
+            used = answer.prompt_tokens + len(answer.tokens)
+            usage = f"; {used} of {self._generator.context} tokens of the context"
+            _note(speeds(answer.timings) + usage + _ENDINGS.get(answer.finish_reason, ""))
 
 
 def typed_lines() -> Iterator[str]:
-    """Lines of standard input until its end. A terminal has a prompt with a history."""
+    """Yields lines of standard input until its end; a terminal gets a prompt with a history."""
     if sys.stdin is None:
         return
     if not sys.stdin.isatty():
         yield from sys.stdin
         return
-    with contextlib.suppress(ImportError):  # Windows has none
+    with contextlib.suppress(ImportError):  # Windows has no readline.
         import readline  # noqa: F401  input() uses it
     while True:
         try:

@@ -23,12 +23,12 @@ from clrt.vision.image_inputs import Picture
 def classify(
     images: ImagesArgument,
     model: ModelOption,
-    top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
+    top: Annotated[int, typer.Option(help="Number of classes to show.")] = 5,
     as_json: JsonOption = False,
     keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
-    """Say what is in images."""
+    """Classify images."""
     table = ResultTable("class", "score")
     with Classifier(model, device=device) as classifier:
 

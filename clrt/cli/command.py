@@ -1,4 +1,4 @@
-"""The class of every command: what its help and its usage errors look like."""
+"""Classes of all commands: format of their help and usage errors."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-# pydantic begins with it what a validator of typer raised.
+# Prefix that pydantic adds to messages of typer's validators.
 _VALUE_ERROR = "Value error, "
 
 
 class _Plain:
-    """Shows no type of flags, which take no value, and usage errors without pydantic's prefix."""
+    """Omits the type of flags from help, and pydantic's prefix from usage errors."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Returns the parameters; the type of a flag is empty text."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in found:
+        """Returns the parameters; flags have an empty metavar."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
-        return found
+        return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses arguments.
+        """Parses arguments; returns those that remain.
 
         Raises:
             BadParameter: A value is not valid.
@@ -37,8 +37,8 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """One command."""
+    """A command."""
 
 
 class CommandGroup(_Plain, TyperGroup):
-    """A command that has commands."""
+    """A command with subcommands."""

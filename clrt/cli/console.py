@@ -1,4 +1,4 @@
-"""Output of the commands, for people and for programs."""
+"""Terminal and machine-readable output of the commands, and their errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from clrt.util.table_text import PlainText, SafeConsole, fitting, output_encodin
 Args = ParamSpec("Args")
 Value = TypeVar("Value")
 
-# A comparison was made, and the difference is too large; 2 means wrong options, by convention.
+# Exit code of a comparison whose difference exceeds the tolerance; 2 is for usage errors.
 EXIT_DIFFERS = 3
-# The file name that means standard output.
+# File name that stands for standard output.
 STDOUT = Path("-")
-# File names of HTML pages.
+# Suffixes of HTML files.
 PAGE_SUFFIXES = (".html", ".htm")
-# Of every command: -h is --help.
+# Context settings of every command: -h is an alias of --help.
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -42,19 +42,19 @@ VersionOption = Annotated[
 
 
 def stdout() -> SafeConsole:
-    """The console for results."""
+    """Returns the console for results."""
     return _console(stderr=False)
 
 
 def stderr() -> SafeConsole:
-    """The console for everything but results."""
+    """Returns the console for messages: progress, warnings and errors."""
     return _console(stderr=True)
 
 
 class _Fitting:
-    """A stream for people, of an encoding that lacks letters, such as a pipe of Windows.
+    """Stream wrapper that replaces characters that the encoding lacks, such as a pipe's on Windows.
 
-    Output for programs goes through `echo` and `echo_json`.
+    Only for text that people read; machine-readable output goes through `echo` and `echo_json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,7 +68,7 @@ class _Fitting:
 
 
 def _console(stderr: bool) -> SafeConsole:
-    """A console as wide as its tables need: a pipe has no width."""
+    """Creates a console with a width for tables, also if the output is a pipe."""
     narrow = not stderr and output_encoding() != "utf-8"
     file = cast("TextIO", _Fitting(sys.stdout)) if narrow else None
     console = SafeConsole(file=file, stderr=stderr, highlight=False)
@@ -77,22 +77,22 @@ def _console(stderr: bool) -> SafeConsole:
 
 
 def echo(text: str = "", end: str = "\n") -> None:
-    """Prints text at once, with its control characters but newlines and tabs made visible.
+    """Prints and flushes text, with control characters except newlines and tabs escaped.
 
-    It may be a part of a stream: each character is escaped for itself, so an escape sequence that
-    is split over parts is found as well.
+    Works on chunks of a stream: characters are escaped one by one, so escape sequences that are
+    split over chunks are escaped too.
     """
     sys.stdout.write(visible(text, lines=True) + end)
     sys.stdout.flush()
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in letters that standard output has, with control characters as `\\u…`.
+    """Serializes a value as JSON in the encoding of standard output.
 
-    Strings read back are exactly those of `value`.
+    Control characters are escaped as `\\u…`; parsed strings equal those of `value`.
     """
     text = json.dumps(value, ensure_ascii=output_encoding() != "utf-8", indent=indent)
-    # json escapes C0 alone; outside strings it has no control characters but these newlines.
+    # json escapes C0 only; outside strings its only control characters are these newlines.
     return CONTROLS.sub(lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
 
 
@@ -102,10 +102,10 @@ def echo_json(value: Any, indent: int | None = None) -> None:
 
 
 def renamed(old: str, old_value: Value | None, new: str, value: Value | None) -> Value | None:
-    """Returns the value of an option that has a new name; the old one is taken with a warning.
+    """Returns the value of a renamed option; the old name still works, with a warning.
 
     Raises:
-        InputError: Both are given.
+        InputError: Both names are given.
     """
     if old_value is None:
         return value
@@ -116,10 +116,10 @@ def renamed(old: str, old_value: Value | None, new: str, value: Value | None) ->
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """Makes one red line and exit code 1 of errors that clrt raises on purpose, of failed writes to
-    standard output, and of missing memory.
+    """Decorates a command to print expected errors as one red line and exit with code 1.
 
-    A warning becomes a yellow line, without the source line that Python prints.
+    Expected are ClrtError, failed reads and writes, and lack of memory. Warnings are printed as a
+    yellow line, without the source line that Python prints.
     """
 
     @functools.wraps(command)
@@ -132,7 +132,7 @@ def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
             say_error(str(error))
         except MemoryError as error:
             say_error(f"The memory of this machine does not suffice ({error}); take less at once.")
-        except BrokenPipeError:  # who reads the output has seen enough
+        except BrokenPipeError:  # The reader of the pipe has closed it; click handles this.
             raise
         except OSError as error:
             say_error(f"{error.strerror or error}: {error.filename or 'the output'}.")
@@ -154,5 +154,5 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def say_error(message: str) -> None:
-    """Prints an error in red; wraps only where the terminal does."""
+    """Prints an error in red, without inserting line breaks."""
     stderr().print(PlainText(f"Error: {message}", style="red", lines=True), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The steps of `clrt-convert`."""
+"""Implementation of `clrt-convert`: arguments, conversion, verification, reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from clrt.vision.companions import companions_for_compiled
 
 
 class Precision(str, Enum):
-    """What weights are stored in; arithmetic is float32 in any case."""
+    """Storage dtype of weights; arithmetic is float32 in any case."""
 
     float32 = "float32"
     float16 = "float16"
@@ -65,20 +65,21 @@ class Precision(str, Enum):
 
 
 class Quantize(str, Enum):
-    """Weight-only integers by block."""
+    """Integer dtype of weights that are quantized by block."""
 
     int8 = "int8"
     int4 = "int4"
 
 
 class Target(str, Enum):
-    """The format of the result."""
+    """File format of the result."""
 
     clrt = "clrt"
     onnx = "onnx"
 
 
-# Relative to the largest element of an output: the error of the storage dtype, with a margin.
+# Default --tolerance by storage dtype of weights: difference relative to an output's largest
+# element; the dtype's error with a margin.
 _TOLERANCES = {None: 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1, "int4": 5e-1}
 _STORAGES = {
     Precision.float32: None,
@@ -90,11 +91,11 @@ _STORAGES = {
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `clrt-convert`.
+    """Arguments of `clrt-convert`.
 
     Attributes:
-        shapes, dims, keep_outputs: As texts.
-        dump_ir: `STDOUT` prints the graph.
+        shapes, dims, keep_outputs: Unparsed strings.
+        dump_ir: File for the graph's text; `STDOUT` prints it.
     """
 
     source: str
@@ -116,38 +117,41 @@ class Request:
     all_devices_here: bool
 
     def check(self) -> None:
-        """Refuses arguments that contradict each other.
+        """Checks that the arguments are compatible.
 
         Raises:
-            InputError: They do.
+            InputError: They are not.
         """
         if self.quantize is not None and self.precision is not Precision.float32:
             raise InputError(
-                "--quantize and --precision both say what weights are; give one of them."
+                "--quantize and --precision both set the storage of weights; give one of them."
             )
         if self.all_devices_here and self.precompile is None:
-            raise InputError("--all-devices-here says for what to --precompile; name its folder.")
+            raise InputError("--all-devices-here is for --precompile; name its folder.")
         folder = self.precompile
         if folder is not None and folder.exists() and not folder.is_dir():
             raise InputError(f"'{folder}' is a file; --precompile writes into a folder.")
 
     @property
     def runs(self) -> bool:
-        """Whether the result is to run."""
+        """Whether the result will be run: verified, profiled or precompiled."""
         return self.verify or self.report is not None or self.precompile is not None
 
     @property
     def storage(self) -> str | None:
-        """What weights become; None if they stay as they are."""
+        """Storage dtype of weights; None keeps them as they are."""
         return _STORAGES[self.precision] if self.quantize is None else self.quantize.value
 
-    def target(self, found: Path) -> Path:
-        """The file to write.
+    def target(self, source_path: Path) -> Path:
+        """Returns the output file.
+
+        Args:
+            source_path: Path of the source model.
 
         Raises:
-            InputError: Its name is that of the other format, or it is a file that is read.
+            InputError: The suffix is the other format's, or the file is one of the inputs.
         """
-        name = found.stem if found.is_file() else Path(self.source).resolve().name
+        name = source_path.stem if source_path.is_file() else Path(self.source).resolve().name
         suffix = SUFFIX if self.to is Target.clrt else "_optimized.onnx"
         target = self.output or Path(name + suffix)
         if target != STDOUT and (target.suffix == SUFFIX) != (self.to is Target.clrt):
@@ -157,7 +161,7 @@ class Request:
             )
         dump = None if self.dump_ir == STDOUT else self.dump_ir
         targets = {"--output": target, "--report": self.report, "--dump-ir": dump}
-        read = [*model_files(found), *([self.inputs] if self.inputs else [])]
+        read = [*model_files(source_path), *([self.inputs] if self.inputs else [])]
         suffixes: dict[str, Sequence[str]] = {"--report": PAGE_SUFFIXES}
         if self.to is Target.onnx:
             suffixes["--output"] = (".onnx",)
@@ -166,15 +170,18 @@ class Request:
 
 
 class Conversion:
-    """Carries out one request.
+    """Performs one conversion.
 
     Attributes:
-        given: The inputs that the user gave.
-        encoder: What a text model needs beside the graph; None for other models.
-        options: Those of the converter.
+        request: The arguments.
+        source: Path of the source model.
+        target: Path of the result.
+        given: Inputs of --inputs by name; None without that option.
+        encoder: Text settings that a text model stores beside the graph; None for other models.
+        options: Options of the converter.
 
     Raises:
-        InputError: The request contradicts itself, or a file cannot be read.
+        InputError: The arguments contradict each other, or a file cannot be read.
     """
 
     def __init__(self, request: Request) -> None:
@@ -187,7 +194,7 @@ class Conversion:
         self.options = self._options()
 
     def _options(self) -> Options:
-        """The options of the converter."""
+        """Returns the options of the converter."""
         request, weights = self.request, self.request.storage
         outputs = request.keep_outputs
         return Options(
@@ -202,7 +209,7 @@ class Conversion:
         )
 
     def run(self) -> None:
-        """Converts, then compiles, profiles and verifies as asked; prints what was done."""
+        """Converts, verifies, precompiles and profiles as requested; prints the results."""
         request, options = self.request, self.options
         with _progress() as bar:
             task = bar.add_task(f"reading and optimising {self.source.name}", total=None)
@@ -212,22 +219,22 @@ class Conversion:
             shapes = self._shapes(converted)
             bar.update(task, description=f"writing {self.target.name}", total=1)
             compared, precompiled = None, list[Precompiled]()
-            with staged(self.target) as place:
+            with staged(self.target) as staged_file:
                 self._write(
                     converted,
                     shapes,
-                    place,
+                    staged_file,
                     lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
                 )
                 if request.verify:
                     bar.update(task, description="verifying", total=None)
-                    compared = self._compared(shapes, place)
+                    compared = self._compared(shapes, staged_file)
             if request.precompile is not None:
                 for which in _real_devices() if request.all_devices_here else [request.device]:
                     where = "auto" if which is None else which
                     bar.update(task, description=f"compiling for device {where}", total=None)
-                    made = _precompile(self.target, shapes, which, request.precompile)
-                    precompiled.append(made)
+                    programs = _precompile(self.target, shapes, which, request.precompile)
+                    precompiled.append(programs)
             if request.report is not None:
                 bar.update(task, description="profiling", total=None)
                 self._profile(shapes[0], request.report)
@@ -239,14 +246,18 @@ class Conversion:
             stdout().print(PlainText(compared[1]))
 
     def _calibration(self) -> Calibration | None:
-        """Feeds to round integer weights by: the inputs given, else text if it has a tokenizer."""
+        """Returns the source of calibration inputs: --inputs, else text if there is a tokenizer."""
         given, source = self.given, self.source
         if given is not None:
             return lambda specs: [given]
         return None if self.encoder is None else lambda specs: calibration_feeds(source, specs)
 
     def _shapes(self, converted: Converted) -> list[Shapes]:
-        """The shapes to plan for: none where only the user can know them and nothing is to run."""
+        """Returns the input shapes to plan for.
+
+        From --shape, else from --inputs, else small default shapes. Empty if an input has no known
+        rank and the result is not run.
+        """
         with load(converted.graph, device=self.request.device, optimize_level=0) as model:
             if self.request.shapes:
                 return [parse_shapes(s, model) for s in self.request.shapes]
@@ -263,23 +274,23 @@ class Conversion:
         self,
         converted: Converted,
         shapes: Sequence[Shapes],
-        place: Path,
+        path: Path,
         progress: Callable[[int, int], None],
     ) -> None:
-        """Writes the result to a place; an ONNX file is read back.
+        """Writes the result to `path`; an ONNX file is read back and checked.
 
         Raises:
-            UnsupportedError: ONNX has no form of it, or other runtimes refuse the file.
-            InputError: It cannot be written.
+            UnsupportedError: ONNX cannot express the graph, or other runtimes reject the file.
+            InputError: The file cannot be written.
         """
         if self.request.to is Target.onnx:
-            save_model(converted.graph, place)
-            if place.is_file():  # no pipe
-                check_written(place, self.target)
+            save_model(converted.graph, path)
+            if path.is_file():  # not a pipe
+                check_written(path, self.target)
         else:
             device = self.request.device
             images = companions_for_compiled(self.source)
-            write(converted, place, shapes, self.encoder, device, progress, images)
+            write(converted, path, shapes, self.encoder, device, progress, images)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
         given = self.given
@@ -303,44 +314,47 @@ class Conversion:
         if request.quantize is Quantize.int4 and self.options.calibration is None:
             warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
 
-    def _compared(self, shapes: Sequence[Shapes], place: Path) -> tuple[Table, str]:
-        """Compares the source with the result at a place: a table, and how they were compared.
+    def _compared(self, shapes: Sequence[Shapes], path: Path) -> tuple[Table, str]:
+        """Compares the outputs of the source with those of the result at `path`.
+
+        Returns:
+            A table of differences, and a sentence about the inputs and the method.
 
         Raises:
-            Exit: They differ by more than the tolerance, which is told.
+            Exit: They differ by more than the tolerance; an error is printed.
         """
         request, feeds, what = self.request, self.given, str(self.request.inputs)
         allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
         if feeds is None:
-            feeds, what = self._feeds(shapes[0], place)
+            feeds, what = self._feeds(shapes[0], path)
         with note_sampled(self.given is None):
-            differences, how = compare(self.source, place, feeds, request.device)
-        table, told = difference_table(differences, allowed), f"Compared on {what}: {how}."
+            differences, how = compare(self.source, path, feeds, request.device)
+        table, summary = difference_table(differences, allowed), f"Compared on {what}: {how}."
         worst = max(differences, key=lambda d: d.relative)
         if not worst.relative <= allowed:
             stdout().print(table)
-            stdout().print(PlainText(told))
+            stdout().print(PlainText(summary))
             say_error(
                 f"'{worst.name}' departs by {worst.relative:.2g} of its largest element, more than "
                 f"the {allowed:.2g} allowed, so '{self.target}' is not written; raise --tolerance, "
                 "or keep more precision."
             )
             raise typer.Exit(EXIT_DIFFERS)
-        return table, told
+        return table, summary
 
-    def _feeds(self, shapes: Shapes, place: Path) -> tuple[dict[str, Array], str]:
-        """Inputs to compare source and result on where none are given, and what they are.
+    def _feeds(self, shapes: Shapes, path: Path) -> tuple[dict[str, Array], str]:
+        """Returns inputs for the comparison without --inputs, and a description of them.
 
-        Where there is a tokenizer they are text, since random ids say little about the error on
-        text. Text keeps to the shapes that the user gave.
+        Text for models with a tokenizer, since random ids say little about the error on text; it
+        has the shapes of --shape. Random inputs otherwise.
 
         Args:
-            shapes: Of the inputs of the result.
-            place: The file of the result.
+            shapes: Input shapes of the result.
+            path: File of the result.
         """
         with (
             load(self.source, optimize_level=0) as original,
-            load(place, optimize_level=0) as result,
+            load(path, optimize_level=0) as result,
         ):
             # The original may have inputs that no kept output depends on.
             is_whole = all(s.name in shapes for s in original.inputs)
@@ -348,22 +362,22 @@ class Conversion:
                 specs = list(result.inputs)
                 if self.request.shapes:
                     specs = [replace(s, shape=shapes[s.name]) for s in specs]
-                with suppress(InputError):  # it takes more than a tokenizer makes
-                    found = unseen_feeds(self.source, specs)
-                    return found, f"text, {format_shapes({n: a.shape for n, a in found.items()})}"
+                with suppress(InputError):  # The model has other inputs than a tokenizer's.
+                    feeds = unseen_feeds(self.source, specs)
+                    return feeds, f"text, {format_shapes({n: a.shape for n, a in feeds.items()})}"
             every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
             return sample_inputs(original, every), f"sample inputs, {format_shapes(every)}"
 
 
 def _real_devices() -> list[int]:
-    """The devices to compile for; simulators only find faults."""
+    """Returns the indices of usable devices that are not simulators."""
     return [d.index for d in devices() if d.usable and not d.caps.simulator]
 
 
 def _precompile(
     target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path
 ) -> Precompiled:
-    """Compiles the programs of a device into a folder."""
+    """Compiles a model's programs for a device into folder `to`."""
     start = time.perf_counter()
     programs = session_for(choose_device(device), expanded(to)).programs
     needed, built = programs.requests, programs.builds
@@ -377,7 +391,7 @@ def _precompile(
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
-    """Those of the inputs of the original that the result still has."""
+    """Returns the arrays of `given` that the model has as inputs."""
     return {s.name: given[s.name] for s in model.inputs if s.name in given}
 
 
@@ -390,8 +404,8 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
             size = MAX_ELEMS + 1
         if not size or not name:
             raise InputError(
-                f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "
-                "place as input_ids:0=8."
+                f"'{text}' is not a dim; write it as batch=8, with a number of 1 or more, or by "
+                "input and axis as input_ids:0=8."
             )
         if size > MAX_ELEMS:
             raise InputError(f"--dim {text} is larger than a tensor may be ({MAX_ELEMS} elements).")

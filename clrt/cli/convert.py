@@ -17,8 +17,8 @@ from clrt.errors import InputError
 from clrt.util.files import expanded
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "
-    "is no such option, or no such choice of one; "
+    "Exit codes: 0 success; 1 error in the model, a file or an option's value; 2 unknown option "
+    "or choice; "
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
 )
 
@@ -37,38 +37,36 @@ PlannedShapesOption = Annotated[
 DimOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Fix a symbolic dim, as batch=8 or by its place, as input_ids:0=8; may be repeated."
+        help="Fix a symbolic dim, as batch=8, or by input and axis, as input_ids:0=8; repeatable."
     ),
 ]
 KeepOutputsOption = Annotated[
-    str | None, typer.Option(help="Outputs to keep, as a,b; the others and their nodes go.")
+    str | None, typer.Option(help="Outputs to keep, as a,b; others and their nodes are removed.")
 ]
 PrecisionOption = Annotated[
     Precision,
-    typer.Option(
-        help="Storage of weights; sums are float32. auto: float16 but where it overflows."
-    ),
+    typer.Option(help="Storage of weights; sums are float32. auto: float16 unless it overflows."),
 ]
 QuantizeOption = Annotated[
     Quantize | None,
-    typer.Option(help="Weights of products and lookups as integers by block."),
+    typer.Option(help="Quantize the weights of matrix products and lookups by block."),
 ]
 OptimizeOption = Annotated[
-    int, typer.Option(min=0, max=2, help="0 no graph pass, 1 clean up, 2 fuse.")
+    int, typer.Option(min=0, max=2, help="Graph passes: 0 none, 1 cleanup, 2 also fusion.")
 ]
 VerifyOption = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Compare the result's outputs with the source's, which ONNX Runtime computes, or "
-        "the NumPy references where it is not installed or does not take the model.",
+        help="Compare the result's outputs with the source's, computed by ONNX Runtime, or by "
+        "the NumPy references if it is not installed or rejects the model.",
     ),
 ]
 InputsOption = Annotated[
     Path | None,
     typer.Option(
         help="An .npz with an array per input, for --verify and for the rounding of int4. "
-        "By default random numbers, or text where the model has a tokenizer."
+        "By default random numbers, or text if the model has a tokenizer."
     ),
 ]
 ToleranceOption = Annotated[
@@ -120,7 +118,7 @@ def convert_model(
     all_devices_here: AllDevicesOption = False,
     version: VersionOption = False,
 ) -> None:
-    """Optimise a model once and write it as one file that loads at once.
+    """Optimise a model ahead of time and write it as one file that loads fast.
 
     Example: clrt-convert all-MiniLM-L6-v2 -o minilm.clrt --precision float16 --verify
     """

@@ -1,4 +1,4 @@
-"""`clrt-convert` of models that make text: language models, and Whisper."""
+"""`clrt-convert` for language models and Whisper."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from clrt.models.huggingface.model_files import read_object
 from clrt.util.files import check_targets, expanded
 from clrt.util.formatting import format_bytes
 
-# Classes of transformers that give the next token.
+# Suffixes of transformers' classes that generate text.
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _CACHE = "float32"
 
 
 def is_language_model(source: Path) -> bool:
-    """Whether a source is a GGUF file, or the folder of a language model or of Whisper.
+    """Returns whether a source is a GGUF file, or the folder of a language model or of Whisper.
 
-    An ONNX file alone is a graph like any other; its folder has the tokenizer that texts take.
+    A single ONNX file is converted as a graph; its folder as a language model with tokenizer.
     """
     if source.suffix == ".gguf":
         return True
@@ -53,7 +53,7 @@ def is_language_model(source: Path) -> bool:
 
 
 def _has_decoder(folder: Path) -> bool:
-    """Whether the ONNX file of a folder is a decoder, with a tokenizer for its texts."""
+    """Returns whether a folder has an ONNX decoder with a tokenizer."""
     file = find_onnx(folder)
     if file is None or not (folder_of(file) / "tokenizer.json").is_file():
         return False
@@ -68,14 +68,16 @@ def convert_language_model(
     others: dict[str, object],
     lora: Sequence[str] | None = None,
 ) -> None:
-    """Writes a language model as one file, and says so.
+    """Writes a language model as one compiled file, and prints a summary.
 
     Args:
-        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
-        others: Options of `clrt-convert` that a language model does not take, if given.
+        source: GGUF file or model folder.
+        output: File to write; None for the source's name with the suffix .clrt.
+        others: Option name -> value, for options that language models do not support.
+        lora: Adapters to merge, as PATH or PATH:FACTOR.
 
     Raises:
-        InputError: One is given, or the file cannot be written.
+        InputError: An option of `others` is set, or the file cannot be written.
         ModelError, UnsupportedError: As `read_language_model`, or `read_whisper_model`.
     """
     given = [name for name, value in others.items() if value]

@@ -1,4 +1,4 @@
-"""What `clrt-convert` prints of its result."""
+"""Output of `clrt-convert`: summary of the result, weights and differences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from clrt.tools.convert import Converted, Difference
 from clrt.util.formatting import format_bytes
 from clrt.util.table_text import PlainText
 
-_SHOWN_WEIGHTS = 8
+_SHOWN_WEIGHTS = 8  # Rows of the table of compressed weights.
 
 
 def report_conversion(target: Path, converted: Converted, encodes: bool) -> None:
-    """Prints sizes, free dims, and what became of the weights.
+    """Prints sizes, free dims and the compression of weights.
 
     Args:
-        encodes: Whether the file holds a tokenizer.
+        target: The written file.
+        converted: The conversion's result.
+        encodes: Whether the file contains a tokenizer.
     """
     stdout().print(_summary(target, converted, encodes))
     if places := symbol_places(converted.graph):
@@ -37,12 +39,13 @@ def report_conversion(target: Path, converted: Converted, encodes: bool) -> None
 
 @dataclass(frozen=True)
 class Precompiled:
-    """Programs of one device that were compiled into a folder.
+    """Result of compiling a model's programs for one device into a folder.
 
     Attributes:
-        programs: Number of programs that the model needs there.
-        built: How many of them were not in the folder before.
-        seconds: Time for all of them, with loading the model.
+        device: Name of the device.
+        programs: Number of programs the model needs.
+        built: Number of programs compiled now; the others were in the folder already.
+        seconds: Total time in seconds, loading the model included.
     """
 
     device: str
@@ -51,15 +54,15 @@ class Precompiled:
     seconds: float
 
 
-def report_programs(found: Sequence[Precompiled], folder: Path) -> None:
-    """Prints the number of programs for each device, and where they are."""
-    for made in found:
-        before = made.programs - made.built
-        there = f", {before} more were there" if before else ""
+def report_programs(results: Sequence[Precompiled], folder: Path) -> None:
+    """Prints the number of compiled programs per device, and their folder."""
+    for result in results:
+        before = result.programs - result.built
+        existing = f", {before} more were there" if before else ""
         stdout().print(
             PlainText(
-                f"{counted(made.built, 'program')} compiled for {made.device} into '{folder}' in "
-                f"{made.seconds:.1f} s{there}"
+                f"{counted(result.built, 'program')} compiled for {result.device} into '{folder}' "
+                f"in {result.seconds:.1f} s{existing}"
             ),
             soft_wrap=True,
         )
@@ -78,7 +81,7 @@ def _summary(target: Path, converted: Converted, encodes: bool) -> PlainText:
 
 
 def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
-    """The weights that changed most when they were stored in fewer bits."""
+    """Returns a table of the weights with the largest compression error."""
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
     kinds = Counter(s.dtype for s in shrunk).most_common()
     listing = ", ".join(f"{counted(count, 'weight')} as {kind}" for kind, count in kinds)
@@ -96,7 +99,7 @@ def weight_table(shrunk: Sequence[WeightCompression]) -> Table:
 
 
 def difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
-    """How far each output is from the original's; those over the tolerance are red."""
+    """Returns a table of each output's difference from the original's; red above the tolerance."""
     table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
     table.add_column("output", overflow="fold")
     for column in ("shape", "largest difference", "of the largest element", "cosine"):

@@ -1,4 +1,4 @@
-"""Ctrl-C while a text comes: it ends the text and not the program."""
+"""Ctrl-C during generation: ends the text, not the program."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any, Protocol
 
 
 class Cancellable(Protocol):
-    """What can be ended from a signal's handler."""
+    """Stream that a signal handler can cancel."""
 
     def cancel(self) -> None:
-        """Asks for its end."""
+        """Requests the end of the stream."""
 
 
 @contextmanager
 def ending_by_interrupt(stream: Cancellable) -> Iterator[None]:
-    """While the block runs, Ctrl-C ends the text; a second one raises KeyboardInterrupt.
+    """Lets Ctrl-C cancel `stream` within the context; a second Ctrl-C raises KeyboardInterrupt.
 
-    An exception in the middle of a step would cost the cache of all texts.
+    An exception in the middle of a step would invalidate the KV cache of all sequences. Does
+    nothing outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

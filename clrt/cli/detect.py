@@ -26,16 +26,16 @@ from clrt.vision.image_inputs import Picture
 def detect(
     images: ImagesArgument,
     model: ModelOption,
-    threshold: Annotated[float, typer.Option(help="The least score, within 0..1.")] = 0.5,
+    threshold: Annotated[float, typer.Option(help="Minimum score, within 0..1.")] = 0.5,
     overlap: Annotated[
-        float, typer.Option(help="Boxes with more in common are one thing, within 0..1.")
+        float, typer.Option(help="Boxes with a larger IoU are one object, within 0..1.")
     ] = 0.7,
     output: OutputOption = None,
     as_json: JsonOption = False,
     keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
-    """Find things in images, and draw boxes around them."""
+    """Detect objects in images, and draw boxes around them."""
     targets = targets_of(output, images)
     table = ResultTable("thing", "score", "left", "top", "right", "bottom", nothing="nothing")
     with Detector(model, device=device) as detector:

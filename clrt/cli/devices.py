@@ -37,9 +37,9 @@ def devices(
 
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:
-    """One row per device; `*` marks the one that device="auto" takes."""
+    """Returns a table with a row per device; `*` marks the one that device="auto" selects."""
     table = Table(
-        caption="* taken by device='auto'; choose another by index, kind or part of a name"
+        caption="* selected by device='auto'; choose another by index, kind or part of a name"
     )
     table.add_column("", style="green", no_wrap=True)
     table.add_column("#", justify="right", no_wrap=True)
@@ -61,7 +61,7 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
 
 
 def _as_object(device: DeviceInfo) -> dict[str, object]:
-    """A device for programs."""
+    """Returns a device as JSON values."""
     return {
         "index": device.index,
         "default": device.is_default,

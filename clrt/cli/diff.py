@@ -20,19 +20,19 @@ from clrt.models.locate import find_model
 from clrt.tools.diff import OTHERS, Deviation, Diff
 from clrt.util.table_text import PlainText
 
-_MAX_ORIGINS = 2
-_MAX_NAMES = 8
+_MAX_ORIGINS = 2  # ONNX nodes listed per row of the table.
+_MAX_NAMES = 8  # Names listed in a message.
 
 
 class Side(str, Enum):
-    """What clrt is compared with."""
+    """Implementation to compare with."""
 
     onnxruntime = "onnxruntime"
     reference = "reference"
 
 
 class Storage(str, Enum):
-    """The dtypes that weights may be stored in."""
+    """Storage dtype of weights."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -45,7 +45,7 @@ def diff(
     ] = Side.onnxruntime,
     feeds: Annotated[
         Path | None,
-        typer.Option("--inputs", help="Inputs by name (.npz of NumPy); random ones else."),
+        typer.Option("--inputs", help="Inputs by name (NumPy .npz); random ones by default."),
     ] = None,
     old_feeds: Annotated[Path | None, typer.Option("--input", hidden=True)] = None,
     shape: ShapeOption = None,
@@ -58,14 +58,16 @@ def diff(
     ] = None,
     precision: Annotated[
         Storage | None,
-        typer.Option(help="Store weights so, and show which weights and values overflow it."),
+        typer.Option(
+            help="Store weights as this dtype, and show weights and values that overflow."
+        ),
     ] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Find the first node at which clrt departs from another runtime.
+    """Find the first node whose result differs from another runtime's.
 
-    Compares every float value that both sides have, in order. Ends with exit code 3 where one
-    departs. With --precision it goes on to the end, to show every value past the range.
+    Compares every float value that both sides have, in topological order. Exits with code 3 at the
+    first difference. With --precision it compares all values, to show every overflow.
     """
     feeds = renamed("--input", old_feeds, "--inputs", feeds)
     if feeds is not None and shape is not None:
@@ -118,10 +120,13 @@ def _overflows(
 
 
 def step_table(steps: Sequence[Deviation], title: str, limit: float | None = None) -> Table:
-    """One row per value, those that depart in red.
+    """Returns a table with a row per value, red if it differs.
 
     Args:
-        limit: The largest number of a dtype; larger elements are marked.
+        steps: Compared values.
+        title: Title of the table.
+        limit: Largest finite number of the storage dtype; larger elements are marked. None marks
+            none.
     """
     table = Table(title=PlainText(title))
     for column in ("value", "op", "dtype"):

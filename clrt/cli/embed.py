@@ -40,9 +40,9 @@ from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 
 FloatArray = NDArray[np.float32]
-_SHOWN_NUMBERS = 4
-_SHOWN_ROWS = 20
-_COMPARED = 8
+_SHOWN_NUMBERS = 4  # Elements shown per vector.
+_SHOWN_ROWS = 20  # Vectors shown.
+_MAX_COMPARED = 8  # Vectors up to which the similarity table is printed.
 
 
 def embed(
@@ -55,7 +55,7 @@ def embed(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the vectors to this .npy file; - pipes it on."),
+        typer.Option("--output", "-o", help="Write the vectors to this .npy file; - for stdout."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per sentence.")
@@ -67,10 +67,10 @@ def embed(
         str | None, typer.Option(help="mean, cls, max, mean_sqrt_len or sum.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences per run.")] = 32,
-    max_length: Annotated[int | None, typer.Option(help="Cut texts after so many tokens.")] = None,
-    truncate_dim: Annotated[int | None, typer.Option(help="Keep so many numbers each.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Maximum tokens per text.")] = None,
+    truncate_dim: Annotated[int | None, typer.Option(help="Elements kept per vector.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Prepended to each sentence.")] = None,
-    normalize: Annotated[bool, typer.Option(help="Give vectors unit length.")] = True,
+    normalize: Annotated[bool, typer.Option(help="L2-normalize vectors.")] = True,
     inputs: InputsOption = None,
     old_inputs: OldInputsOption = None,
     column: ColumnOption = "text",
@@ -82,10 +82,10 @@ def embed(
     image: ImageOption = None,
     keep_going: KeepGoingOption = True,
 ) -> None:
-    """Turn sentences, or images, into vectors."""
+    """Compute the vectors of sentences or images."""
     inputs = renamed("--input", old_inputs or None, "--inputs", inputs or None)
     if inputs:
-        # A shell may have made of a pattern its files; all but the first are arguments then.
+        # If the shell expanded a pattern, all files but the first are arguments.
         folder = check_files_alone(output, {"--file": file, "--json": as_json})
         job = EmbedOptions(
             *(model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize),
@@ -125,7 +125,7 @@ def embed(
 def _show(
     sentences: Sequence[str], vectors: FloatArray, output: Path | None, as_json: bool, device: str
 ) -> None:
-    """Writes vectors where they are wanted: an .npy file or pipe, JSON lines, or a summary."""
+    """Writes vectors to a .npy file or pipe, or prints JSON lines or a summary."""
     if output == STDOUT:
         typer.echo(npy_bytes(vectors), nl=False)
     elif output is not None:
@@ -143,7 +143,7 @@ def _show(
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
-    """One JSON object per sentence; each float32 in its shortest decimal form."""
+    """Returns one JSON object per sentence; float32 elements have their shortest decimal form."""
     return [
         json_text({"text": text, "embedding": [float(str(x)) for x in vector]})
         for text, vector in zip(sentences, vectors, strict=True)
@@ -151,7 +151,7 @@ def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
 
 
 def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
-    """The first numbers of each vector and, for a few sentences, their similarities."""
+    """Returns tables of the first elements of vectors and, for few sentences, similarities."""
     table = Table(
         title=f"{counted(len(vectors), 'vector')} of {counted(vectors.shape[1], 'number')}"
     )
@@ -164,7 +164,7 @@ def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
     parts: list[RenderableType] = [table]
     if len(sentences) > _SHOWN_ROWS:
         parts.append(f"… and {len(sentences) - _SHOWN_ROWS} more; --output or --json gives all.")
-    if 2 <= len(sentences) <= _COMPARED:
+    if 2 <= len(sentences) <= _MAX_COMPARED:
         parts.append(_similarities(vectors))
     return Group(*parts)
 
@@ -192,17 +192,17 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
 
 
 def npy_bytes(vectors: FloatArray) -> bytes:
-    """The content of a .npy file. NumPy itself does not write one to a pipe."""
+    """Returns the contents of a .npy file; NumPy itself cannot write one to a pipe."""
     stream = io.BytesIO()
     np.save(stream, vectors, allow_pickle=False)
     return stream.getvalue()
 
 
 def _check_stdout(as_json: bool) -> None:
-    """Refuses to write vectors to a terminal, or into JSON output.
+    """Checks that vectors can be written to standard output.
 
     Raises:
-        InputError: They would.
+        InputError: It is a terminal, or also receives JSON.
     """
     if as_json:
         raise InputError("--json and --output - both write to standard output; give one of them.")

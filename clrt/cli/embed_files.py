@@ -1,4 +1,4 @@
-"""`clrt embed --inputs`: files of texts to files of vectors, here or on a cluster."""
+"""`clrt embed --inputs`: embedding jobs over files, locally or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ InputsOption = Annotated[
     typer.Option("--inputs", "-i", help="Parquet or JSON lines: files, folders or patterns."),
 ]
 OldInputsOption = Annotated[list[str] | None, typer.Option("--input", hidden=True)]
-ColumnOption = Annotated[str, typer.Option(help="With --inputs: the column of texts.")]
+ColumnOption = Annotated[str, typer.Option(help="With --inputs: the text column.")]
 KeepOption = Annotated[
     list[str] | None,
     typer.Option(help="With --inputs: columns to copy, such as id,lang; else file and row."),
 ]
-RowsOption = Annotated[int, typer.Option(help="With --inputs: the most rows of a part.")]
+RowsOption = Annotated[int, typer.Option(help="With --inputs: maximum rows per part.")]
 RowLimitOption = Annotated[
-    int, typer.Option(min=1, max=1024, help="With --inputs: the longest line or text, in MiB.")
+    int, typer.Option(min=1, max=1024, help="With --inputs: maximum line or text size, in MiB.")
 ]
 FileLimitOption = Annotated[
-    int, typer.Option(min=1, help="With --inputs: the largest file once unpacked, in GiB.")
+    int, typer.Option(min=1, help="With --inputs: maximum decompressed file size, in GiB.")
 ]
 RayOption = Annotated[
     str | None,
@@ -50,15 +50,19 @@ def embed_files(
     rows_per_part: int,
     ray: str | None,
 ) -> None:
-    """Begins a job or takes it up, and works until all parts are there.
+    """Starts or resumes a job, and runs it to the end.
 
     Args:
         inputs: Files, folders or patterns.
-        output: The folder for the parts.
-        ray: The address of a cluster; None works here.
+        output: Output folder.
+        options: Model and encoding options.
+        column: Name of the text column.
+        keep: Columns to copy to the output.
+        rows_per_part: Maximum rows per part file.
+        ray: Address of a Ray cluster; None runs in this process.
 
     Raises:
-        InputError: As `start_job`; or no row has a vector.
+        InputError: As `start_job`; or no row has a valid text.
         ClrtError: As `ShardWriter`.
     """
     from tqdm.auto import tqdm
@@ -82,13 +86,14 @@ def embed_files(
 
 
 def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path:
-    """The folder for the output.
+    """Checks the options of --inputs and returns the output folder.
 
     Args:
-        others: By their names, options that --inputs excludes.
+        output: Value of --output.
+        others: Option name -> value, for options that exclude --inputs.
 
     Raises:
-        InputError: There is none, or an option is given that does not go with --inputs.
+        InputError: `output` is not a folder name, or an option of `others` is set.
     """
     for name, value in others.items():
         if value:
@@ -103,7 +108,7 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
 def _work(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], ray: str | None
 ) -> Iterator[int]:
-    """Makes the parts; gives the rows of each."""
+    """Does the pending units; yields the number of rows of each."""
     if not pending:
         return iter(())
     if ray is None:
@@ -114,7 +119,7 @@ def _work(
 
 
 def _shared_name(model: str) -> str:
-    """A path as other folders and machines have it; a name stays, each finds its own."""
+    """Makes an existing path absolute, for workers in other folders; keeps a model name."""
     path = expanded(model)
     return str(path.absolute()) if path.exists() else model
 

@@ -1,4 +1,4 @@
-"""`clrt embed --image`: vectors of images, and of texts in the same space."""
+"""`clrt embed --image`: vectors of images and texts in a shared space."""
 
 from __future__ import annotations
 
@@ -29,16 +29,26 @@ def embed_images(
     others: Mapping[str, object],
     keep_going: bool,
 ) -> tuple[list[str], NDArray[np.float32], str]:
-    """Returns what was embedded, images first, its vectors, and the device's name.
+    """Computes the vectors of images and texts.
 
     Args:
-        keep_going: Leave out an image that cannot be read, and say so on standard error.
-        others: By the names of their arguments, options that --image excludes.
+        model: Path of the model.
+        images: Image files.
+        texts: Texts to embed in the same space.
+        batch_size: Images per run.
+        normalize: Whether to L2-normalize vectors.
+        device: As in `clrt.load`.
+        others: Argument name -> value, for options that exclude --image.
+        keep_going: Whether to skip unreadable images, with an error on standard error.
+
+    Returns:
+        The embedded image paths and texts, images first; their vectors, float32
+        [images + texts, dimension]; the device's name.
 
     Raises:
-        InputError: Such an option is given, or as `ImageEncoder`.
-        InputError: An image cannot be read, and `keep_going` is false.
-        Exit: None can be read, and there are no texts.
+        InputError: An option of `others` is set, or as `ImageEncoder`.
+        InputError: An image cannot be read, and `keep_going` is False.
+        Exit: No image can be read, and there are no texts.
     """
     from clrt.vision.image_encoder import ImageEncoder
 
@@ -47,8 +57,8 @@ def embed_images(
             option = f"--{name.replace('_', '-')}"
             raise InputError(f"{option} does not go with --image; leave one of them out.")
     with ImageEncoder(model, device=device, batch_size=batch_size) as encoder:
-        words = [encoder.encode_text(texts, normalize)] if texts else []
-        found, read = [], list[str]()
+        text_vectors = [encoder.encode_text(texts, normalize)] if texts else []
+        image_vectors, read = [], list[str]()
         for start in range(0, len(images), batch_size):
             group = []
             for path in images[start : start + batch_size]:
@@ -62,7 +72,8 @@ def embed_images(
                     group.append(picture)
                     read.append(path)
             if group:
-                found.append(encoder.encode_pictures(group, normalize))
-        if not found and not words:
+                image_vectors.append(encoder.encode_pictures(group, normalize))
+        if not image_vectors and not text_vectors:
             raise typer.Exit(1)
-        return [*read, *texts], np.concatenate([*found, *words]), encoder.model.device.name
+        vectors = np.concatenate([*image_vectors, *text_vectors])
+        return [*read, *texts], vectors, encoder.model.device.name

@@ -24,18 +24,18 @@ def explain(
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list, one per shape.")] = False,
 ) -> None:
-    """Explain why a model runs as it does: where each node runs, by which kernel, what it moves.
+    """Explain how a model runs: the device, kernel and memory traffic of each node.
 
-    Without --shape it takes a small one of batch 1. Nothing is run.
+    Without --shape a small shape of batch 1 is used. Nothing is run.
     """
     with load(find_model(model), device=device) as loaded:
         sets = [parse_shapes(s, loaded) for s in shape or ()] or default_shapes(loaded)[:1]
-        found = [loaded.explain(shapes) for shapes in sets]
+        explanations = [loaded.explain(shapes) for shapes in sets]
     if as_json:
-        echo_json([e.to_dict() for e in found], indent=1)
+        echo_json([e.to_dict() for e in explanations], indent=1)
         return
     console = stdout()
-    for explanation in found:
+    for explanation in explanations:
         if console.is_terminal:
             console.print(explanation)
         else:

@@ -38,25 +38,25 @@ EXIT_INTERRUPTED = 130
 def generate(
     model: LanguageModelArgument,
     prompt: Annotated[
-        str | None, typer.Argument(help="The text to go on with; - or none reads stdin.")
+        str | None, typer.Argument(help="The text to continue; - or none reads stdin.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the prompt from a UTF-8 file.")] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a message to the chat template.")
     ] = False,
     system: SystemOption = None,
-    stream: Annotated[bool, typer.Option(help="Print the text as it comes.")] = True,
+    stream: Annotated[bool, typer.Option(help="Print the text while it is generated.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per answer, at the end.")
     ] = False,
     json_schema: Annotated[
-        Path | None, typer.Option(help="A JSON schema that the answer keeps to: its file.")
+        Path | None, typer.Option(help="File with a JSON schema that constrains the answer.")
     ] = None,
     regex: Annotated[
-        str | None, typer.Option(help="A regular expression that the answer keeps to.")
+        str | None, typer.Option(help="Regular expression that constrains the answer.")
     ] = None,
     grammar: Annotated[
-        Path | None, typer.Option(help="A grammar that the answer keeps to: its file.")
+        Path | None, typer.Option(help="File with a grammar that constrains the answer.")
     ] = None,
     lora: LoraOption = None,
     context: ContextOption = None,
@@ -64,14 +64,14 @@ def generate(
     draft: DraftOption = None,
     device: DeviceOption = None,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Say at the end how fast it was, on stderr.")
+        bool, typer.Option("--timings", help="Print the speed at the end, on stderr.")
     ] = False,
     **sampling: Any,
 ) -> None:
-    """Let a language model go on with a text.
+    """Generate text with a language model.
 
-    Ctrl-C ends the text where it is. Control characters are shown as escapes such as \\x1b; --json
-    has the text as it is. Sampling options that are left out are as the model proposes.
+    Ctrl-C ends the text. Control characters are shown as escapes such as \\x1b; --json has the
+    unchanged text. Sampling options default to the model's own.
     """
     options = given_options(sampling)
     options |= {name: read_text_file(f) for name, f in _rules(json_schema, grammar) if f}
@@ -81,18 +81,18 @@ def generate(
     if system is not None and not chat:
         raise InputError("--system goes with --chat: a text has no messages.")
     messages = [{"role": "system", "content": system}] if system is not None else []
-    given = [*messages, {"role": "user", "content": text}] if chat else text
+    request = [*messages, {"role": "user", "content": text}] if chat else text
     with open_generator(model, device, context, cache, lora, draft) as generator:
         if max(options.get("num_return_sequences", 1), options.get("num_beams", 1)) > 1:
-            made = generator.generate(given, **options)
-            found = made if isinstance(made, list) else [made]
+            results = generator.generate(request, **options)
+            answers = results if isinstance(results, list) else [results]
         else:
-            found = [_stream(generator, given, options, shown=stream and not as_json)]
-    _print(found, as_json, came=stream and len(found) == 1)
-    for one in found:
-        if timings and one.timings is not None:
-            stderr().print(PlainText(speeds(one.timings), style="dim"), soft_wrap=True)
-    if any(one.finish_reason == "cancelled" for one in found):
+            answers = [_stream(generator, request, options, shown=stream and not as_json)]
+    _print(answers, as_json, streamed=stream and len(answers) == 1)
+    for answer in answers:
+        if timings and answer.timings is not None:
+            stderr().print(PlainText(speeds(answer.timings), style="dim"), soft_wrap=True)
+    if any(answer.finish_reason == "cancelled" for answer in answers):
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -101,10 +101,10 @@ def _rules(*files: Path | None) -> Sequence[tuple[str, Path | None]]:
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:
-    """The prompt, wherever it is.
+    """Returns the prompt: the argument, the file's contents or standard input.
 
     Raises:
-        InputError: There is none, or two; or it is not UTF-8.
+        InputError: There is no prompt, or two; or it is not UTF-8.
     """
     if file is not None:
         if prompt is not None:
@@ -125,26 +125,26 @@ def _prompt(prompt: str | None, file: Path | None) -> str:
 def _stream(
     generator: TextGenerator, prompt: Any, options: dict[str, Any], shown: bool
 ) -> GeneratedText:
-    """One answer; its text is printed as it comes."""
-    with generator.stream(prompt, **options) as pieces, ending_by_interrupt(pieces):
-        for piece in pieces:
+    """Generates one answer; prints its text while it is generated if `shown`."""
+    with generator.stream(prompt, **options) as chunks, ending_by_interrupt(chunks):
+        for chunk in chunks:
             if shown:
-                echo(piece, end="")
-        return pieces.result
+                echo(chunk, end="")
+        return chunks.result
 
 
-def _print(found: Sequence[GeneratedText], as_json: bool, came: bool) -> None:
-    """What was not yet printed.
+def _print(answers: Sequence[GeneratedText], as_json: bool, streamed: bool) -> None:
+    """Prints the answers as JSON, or the texts that were not streamed.
 
     Args:
-        came: Whether the text was printed as it came.
+        streamed: Whether the text was printed while it was generated.
     """
-    for number, one in enumerate(found, start=1):
+    for number, answer in enumerate(answers, start=1):
         if as_json:
-            echo_json(as_object(one))
+            echo_json(as_object(answer))
             continue
-        if len(found) > 1:
+        if len(answers) > 1:
             echo(f"[{number}]")
-        if not came:
-            echo(one.text, end="")
+        if not streamed:
+            echo(answer.text, end="")
         echo()

@@ -1,4 +1,4 @@
-"""What the commands for images have in common: options, files and tables."""
+"""Options, output files and tables of the image commands."""
 
 from __future__ import annotations
 
@@ -27,25 +27,29 @@ DeviceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")]
 KeepGoingOption = Annotated[
     bool,
-    typer.Option("--keep-going/--stop-at-error", help="Go on after an image that cannot be read."),
+    typer.Option("--keep-going/--stop-at-error", help="Skip images that cannot be read."),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write a PNG: a file, or of several images a folder."),
+    typer.Option("--output", "-o", help="Write a PNG: a file, or a folder for several images."),
 ]
 
 
 def each_picture(paths: Sequence[str]) -> Iterator[tuple[str, Picture]]:
-    """The images one after the other, so that many need no more memory than one."""
+    """Yields path and image one by one, so that only one image is in memory."""
     for path in paths:
         yield path, pictures(path)[0][0]
 
 
 def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
-    """The PNG of each image.
+    """Returns the PNG file to write for each image; None for each without --output.
+
+    Args:
+        output: A file, or a folder for several images.
+        paths: Image files.
 
     Raises:
-        InputError: One cannot be written, or two images would have the same.
+        InputError: A file cannot be written, or two images would have the same one.
     """
     if output is None:
         return [None] * len(paths)
@@ -56,30 +60,31 @@ def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
         targets = [output / f"{Path(path).stem}.png" for path in paths]
     else:
         raise InputError(
-            f"'{output}' is no folder; --output needs one that exists for {len(paths)} images."
+            f"'{output}' is not a folder; --output needs an existing one for {len(paths)} images."
         )
-    taken: dict[Path, str] = {}
+    sources: dict[Path, str] = {}
     for path, target in zip(paths, targets, strict=True):
-        if target in taken:
+        if target in sources:
             raise InputError(
-                f"'{taken[target]}' and '{path}' would both be written to '{target}'; give "
+                f"'{sources[target]}' and '{path}' would both be written to '{target}'; give "
                 "them other names, or one at a time."
             )
-        taken[target] = path
+        sources[target] = path
         check_targets({"--output": target}, map(expanded, paths), {"--output": (".png",)})
     return [*targets]
 
 
 def print_json(path: str, values: Mapping[str, Any]) -> None:
-    """One line for an image."""
+    """Prints an image's results as one JSON object."""
     echo_json({"image": path, **values})
 
 
 class ResultTable:
-    """A table that has the name of an image in its first row alone.
+    """Table of results by image; only an image's first row shows its name.
 
     Args:
-        nothing: What to say of an image that has no rows.
+        columns: Column names after the image's.
+        nothing: Text of the row of an image without results.
     """
 
     def __init__(self, *columns: str, nothing: str = "") -> None:
@@ -91,25 +96,25 @@ class ResultTable:
             self._table.add_column(name, justify="right", no_wrap=True)
 
     def add(self, path: str, rows: Sequence[Sequence[str]]) -> None:
-        """The rows of an image."""
+        """Adds the rows of an image."""
         for number, row in enumerate(rows or [[self._nothing]]):
             last = number == max(len(rows), 1) - 1
             cells = [PlainText(path if number == 0 else ""), *map(PlainText, row)]
             self._table.add_row(*cells, end_section=last)
 
     def print(self) -> None:
-        """Prints it."""
+        """Prints the table."""
         stdout().print(self._table)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a model finds in an image.
+    """Results of one image, in the forms that are printed.
 
     Attributes:
-        values: What --json prints.
-        rows: Of the table.
-        drawn: Makes the image with what was found, as `write_png` takes it.
+        values: JSON values for --json.
+        rows: Rows of the table.
+        drawn: Draws the results into the image, for `write_png`; None if nothing can be drawn.
     """
 
     values: Mapping[str, Any]
@@ -125,17 +130,19 @@ def show_findings(
     targets: Iterable[Path | None] = (),
     keep_going: bool = True,
 ) -> None:
-    """Prints what is in images, one after the other, and draws it.
-
-    An image that cannot be read is an error on stderr and, at the end, exit code 1.
+    """Runs a model on images one by one, prints the results and writes drawings.
 
     Args:
-        targets: The PNG of each image; none at all where nothing is drawn.
-        keep_going: Whether the images after a bad one are looked at.
+        find: Runs the model on one image.
+        images: Image files.
+        table: Table to print, unless `as_json`.
+        as_json: Whether to print one JSON object per image.
+        targets: PNG file of each image; empty if nothing is drawn.
+        keep_going: Whether to skip unreadable images, with an error on stderr.
 
     Raises:
-        InputError: An image is bad, and `keep_going` is false.
-        Exit: One was bad.
+        InputError: An image cannot be read, and `keep_going` is False.
+        Exit: At the end, code 1: an image could not be read.
     """
     from clrt.vision.drawing import write_png
 
@@ -143,9 +150,9 @@ def show_findings(
     for path, target in zip_longest(images, targets):
         try:
             ((_, picture),) = each_picture([path])
-            found = find(picture)
-            if target is not None and found.drawn is not None:
-                write_png(found.drawn(), target)
+            shown = find(picture)
+            if target is not None and shown.drawn is not None:
+                write_png(shown.drawn(), target)
         except InputError as error:
             if not keep_going:
                 raise
@@ -153,9 +160,9 @@ def show_findings(
             failed += 1
             continue
         if as_json:
-            print_json(path, found.values)
+            print_json(path, shown.values)
         else:
-            table.add(path, found.rows)
+            table.add(path, shown.rows)
     if not as_json and failed < len(images):
         table.print()
     if failed:

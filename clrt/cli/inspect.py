@@ -39,11 +39,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class AtShape:
-    """What a run at some input shapes needs.
+    """Requirements of a run at one set of input shapes.
 
     Attributes:
-        explanation: None where these shapes cannot be planned.
-        error: Why not.
+        shapes: Input shapes by name.
+        explanation: Placement, launches and memory; None if planning failed.
+        error: Why planning failed; "" if it did not.
     """
 
     shapes: Shapes
@@ -51,30 +52,36 @@ class AtShape:
     error: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """The figures for JSON."""
-        found = self.explanation
-        if found is None:
+        """Returns the figures as JSON values."""
+        plan = self.explanation
+        if plan is None:
             return {"shapes": dict(self.shapes), "error": self.error}
         return {
             "shapes": dict(self.shapes),
-            "flops": found.flops,
-            "launches": found.launches,
-            "memory": found.memory.to_dict(),
-            "where": dict(Counter(r.where for r in found.rows)),
-            "host": {f"{r.op} '{r.name}'": r.why for r in found.rows if r.where == "host"},
-            "graph_break": None if found.graph_break is None else asdict(found.graph_break),
+            "flops": plan.flops,
+            "launches": plan.launches,
+            "memory": plan.memory.to_dict(),
+            "where": dict(Counter(r.where for r in plan.rows)),
+            "host": {f"{r.op} '{r.name}'": r.why for r in plan.rows if r.where == "host"},
+            "graph_break": None if plan.graph_break is None else asdict(plan.graph_break),
         }
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of a model before it runs.
+    """Properties of a model, collected without running it.
 
     Attributes:
-        file: None where the source is not ONNX.
-        dims: The symbols of the input shapes, and where they stand.
-        ops: Nodes by op, in the file and after optimising (-1 where unknown).
-        unsupported: What clrt lacks for the model; all other figures are then those of the file.
+        model: Path of the model.
+        file: Metadata of the ONNX file; None if the source is not ONNX.
+        inputs, outputs: Names with types, as text.
+        dims: Symbol of the input shapes -> the axes that have it.
+        ops: Op -> number of nodes in the file and after optimization (-1 if unknown).
+        parameters: Sizes of the constants by dtype.
+        device: Name of the device.
+        at: Requirements by input shapes.
+        unsupported: Nodes or features that clrt lacks for the model; if not empty, all other
+            fields describe the file alone.
     """
 
     model: str
@@ -89,7 +96,7 @@ class Inspection:
     unsupported: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        """Everything, for JSON."""
+        """Returns all fields as JSON values."""
         ops = {
             name: {"file": before, "optimised": None if after < 0 else after}
             for name, (before, after) in self.ops.items()
@@ -103,31 +110,33 @@ def inspect(
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show what a model holds, what it needs and where it would run; nothing is run.
+    """Show a model's inputs, ops, memory and placement, without running it.
 
-    Exit code 1 where clrt does not support it; all that it lacks is then listed.
+    Exits with code 1 if clrt does not support the model; the missing features are listed.
     """
-    found = look_into(find_model(model), shape or [], device)
+    inspection = look_into(find_model(model), shape or [], device)
     if as_json:
-        echo_json(found.to_dict(), indent=1)
+        echo_json(inspection.to_dict(), indent=1)
     else:
-        _print(found, stdout())
-    if found.unsupported:
-        things = counted(len(found.unsupported), "thing")
+        _print(inspection, stdout())
+    if inspection.unsupported:
+        things = counted(len(inspection.unsupported), "thing")
         say_error(f"'{model}' needs {things} that clrt does not support.")
         raise typer.Exit(1)
 
 
 def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
-    """Inspects a model.
+    """Inspects a model, without running it.
 
     Args:
-        shapes: Input shapes as on the command line; empty for some usual ones.
+        path: The model.
+        shapes: Input shapes as on the command line; empty for default ones.
+        device: As in `clrt.load`.
 
     Raises:
         ModelError: The file is missing, damaged or not a model.
         InputError: A shape is not valid.
-        DeviceError: The device asked for is absent.
+        DeviceError: The requested device is absent.
     """
     found = Inspection(str(path), None) if is_compiled(path) else _of_file(path)
     before = {name: n for name, (n, _) in found.ops.items()}
@@ -151,7 +160,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
 
 
 def _of_file(path: Path) -> Inspection:
-    """The facts of an ONNX file, or of the graph of a checkpoint."""
+    """Inspects an ONNX file, or the graph of a checkpoint, without a device."""
     source = onnx_file(path)
     if source is None:
         graph = read_graph(path)
@@ -165,23 +174,23 @@ def _of_file(path: Path) -> Inspection:
 
 
 def _op_counts(graph: Graph) -> Counter[str]:
-    """Nodes by op, those of inner graphs too."""
+    """Counts nodes by op, subgraphs included."""
     return Counter(op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes)
 
 
 def _parameters(graph: Graph) -> tuple[Parameters, ...]:
-    """The constants of a graph by dtype."""
-    found: dict[str, Parameters] = {}
+    """Sums the sizes of a graph's constants by dtype, the largest first."""
+    by_dtype: dict[str, Parameters] = {}
     for value in {v: None for g in all_graphs(graph) for v in g.constants() if v.has_numbers}:
         name, count = str(value.dtype), prod(value.dims)
-        old = found.get(name, Parameters(name, 0, 0))
+        old = by_dtype.get(name, Parameters(name, 0, 0))
         nbytes = old.nbytes + count * value.dtype.itemsize
-        found[name] = Parameters(name, old.elements + count, nbytes)
-    return tuple(sorted(found.values(), key=lambda p: -p.nbytes))
+        by_dtype[name] = Parameters(name, old.elements + count, nbytes)
+    return tuple(sorted(by_dtype.values(), key=lambda p: -p.nbytes))
 
 
 def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
-    """The default shapes; empty where only the user can know them."""
+    """Returns the default input shapes; empty if an input has no known rank."""
     try:
         return default_shapes(model)
     except InputError:
@@ -249,7 +258,7 @@ def _op_table(found: Inspection) -> Table:
 
 
 def _is_about(note: str, name: str) -> bool:
-    """Whether a note such as "Foo 'n1' (ai.onnx opset 17): reason" is about an op."""
+    """Returns whether a note such as "Foo 'n1' (ai.onnx opset 17): reason" is about op `name`."""
     domain, _, op = name.rpartition(".")
     return note.startswith(f"{op} '") and f"({domain or 'ai.onnx'} opset " in note
 
@@ -293,7 +302,7 @@ def _shape_table(found: Inspection) -> Table:
 
 
 def _places(found: Explanation) -> Iterator[str]:
-    """Where nodes run, at one set of shapes."""
+    """Yields lines about the placement of nodes at one set of shapes."""
     counts = Counter(r.where for r in found.rows)
     kernels = Counter(k.entry for r in found.rows for k in r.kernels)
     listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())

@@ -1,4 +1,4 @@
-"""The command line: the commands of `clrt`."""
+"""Command-line entry point `clrt` and its list of commands."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ import typer.main
 from clrt.cli.command import Command, CommandGroup
 from clrt.cli.console import HELP_OPTIONS, VersionOption, clear_errors
 
-# The first sentence of each command's help: `clrt --help` shows it without importing the command.
+# Command name -> first sentence of its help, so that `clrt --help` need not import the command.
 COMMANDS = {
     "run": "Run a model on the arrays of an .npz file, and write its outputs to another.",
-    "cache": "Show where clrt keeps compiled programs and records, and how large that is.",
+    "cache": "Show the folder of compiled programs and tuning records, and its size.",
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
-    "report-device": "Write a file about a device for the project: what it can, whether it is "
-    "right, how fast.",
-    "transcribe": "Turn speech into text, by Whisper or a CTC model such as wav2vec2.",
-    "generate": "Let a language model go on with a text.",
-    "chat": "Talk to a language model in a terminal.",
-    "perplexity": "Measure how much a text surprises a language model.",
-    "embed": "Turn sentences, or images, into vectors.",
-    "classify": "Say what is in images.",
-    "detect": "Find things in images, and draw boxes around them.",
-    "segment": "Say what each pixel of images shows, and colour it.",
-    "tune": "Measure which variants of the kernels are fastest on this device, and remember them.",
-    "inspect": "Show what a model holds, what it needs and where it would run; nothing is run.",
-    "explain": "Explain why a model runs as it does: where each node runs, by which kernel, "
-    "what it moves.",
-    "profile": "Show where the time of a run goes, kernel by kernel, on random inputs.",
-    "bench": "Measure a model beside another runtime, in turns, on the same random inputs.",
-    "diff": "Find the first node at which clrt departs from another runtime.",
+    "report-device": "Write a report about a device for the project: capabilities, self-test "
+    "results, speed.",
+    "transcribe": "Transcribe speech, by Whisper or a CTC model such as wav2vec2.",
+    "generate": "Generate text with a language model.",
+    "chat": "Chat with a language model in a terminal.",
+    "perplexity": "Measure the perplexity of a text under a language model.",
+    "embed": "Compute the vectors of sentences or images.",
+    "classify": "Classify images.",
+    "detect": "Detect objects in images, and draw boxes around them.",
+    "segment": "Segment images by class, and draw the classes as colours.",
+    "tune": "Measure the fastest tunables of the kernels on this device, and save them.",
+    "inspect": "Show a model's inputs, ops, memory and placement, without running it.",
+    "explain": "Explain how a model runs: the device, kernel and memory traffic of each node.",
+    "profile": "Show the time per kernel of a run on random inputs.",
+    "bench": "Compare the speed of a model with another runtime's, on the same random inputs.",
+    "diff": "Find the first node whose result differs from another runtime's.",
 }
 
 
 class _Commands(CommandGroup):
-    """Imports each command when it is called."""
+    """Command group that imports a command's module only when the command is called."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

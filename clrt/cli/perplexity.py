@@ -19,7 +19,7 @@ from clrt.cli.sampling import (
 )
 from clrt.cli.shapes import DeviceOption
 
-_LLAMA_CPP_CONTEXT = 512  # tokens, as llama-perplexity has by default
+_LLAMA_CPP_CONTEXT = 512  # Default of llama-perplexity, in tokens.
 
 
 def perplexity(
@@ -27,13 +27,13 @@ def perplexity(
     file: Annotated[Path, typer.Argument(help="UTF-8 text.")],
     stride: Annotated[
         int | None,
-        typer.Option(help="Tokens from one window to the next; by default half of the context."),
+        typer.Option(help="Tokens between window starts; by default half of the context."),
     ] = None,
     compare: Annotated[
         str | None,
         typer.Option(
             metavar="llama.cpp",
-            help="The figure of llama-perplexity: of each window the second half counts. "
+            help="Compute as llama-perplexity does: the second half of each window counts. "
             "--context is its -c, 512 by default.",
         ),
     ] = None,
@@ -43,11 +43,11 @@ def perplexity(
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure how much a text surprises a language model.
+    """Measure the perplexity of a text under a language model.
 
-    It is exp of the mean negative log-likelihood of the tokens. A text longer than the context is
-    read in windows, each with the tokens in front that the tokenizer begins texts with; a smaller
-    stride gives each token more before it, and takes longer.
+    The perplexity is exp of the mean negative log-likelihood of the tokens. A text longer than the
+    context is split into windows that begin with the tokenizer's start tokens. A smaller stride
+    gives each token more preceding context, and takes longer.
     """
     text = read_text_file(file)
     console = stderr()
@@ -59,13 +59,13 @@ def perplexity(
         with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
             task = bar.add_task("", total=None)
 
-            def told(done: int, total: int) -> None:
+            def advance(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
 
-            found = generator.perplexity(text, stride, told, compare=compare)
+            value = generator.perplexity(text, stride, advance, compare=compare)
         used = generator.context
     if as_json:
-        line = {"file": str(file), "perplexity": found, "context": used, "stride": stride}
+        line = {"file": str(file), "perplexity": value, "context": used, "stride": stride}
         echo_json({**line, "compare": compare} if compare else line)
     else:
-        echo(f"{found:.4f}")
+        echo(f"{value:.4f}")

@@ -21,7 +21,7 @@ def profile(
     model: ModelArgument,
     shape: ShapeOption = None,
     device: DeviceOption = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs to take medians of.")] = 20,
+    repeat: Annotated[int, typer.Option(min=1, help="Number of runs; times are medians.")] = 20,
     trace: Annotated[
         Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here (JSON).")
     ] = None,
@@ -29,7 +29,7 @@ def profile(
         Path | None, typer.Option(help="Write a page for any browser here (HTML).")
     ] = None,
 ) -> None:
-    """Show where the time of a run goes, kernel by kernel, on random inputs."""
+    """Show the time per kernel of a run on random inputs."""
     source = find_model(model)
     check_targets(
         {"--trace": trace, "--html": html},
@@ -39,9 +39,9 @@ def profile(
     with load(source, device=device) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with note_sampled():
-            found = loaded.profile(inputs, repeat)
-    echo(str(found))
-    for path, save in ((trace, found.save_trace), (html, found.save_html)):
+            result = loaded.profile(inputs, repeat)
+    echo(str(result))
+    for path, save in ((trace, result.save_trace), (html, result.save_html)):
         if path is not None:
             save(path)
             stderr().print(PlainText(f"Written to {path}"), soft_wrap=True)

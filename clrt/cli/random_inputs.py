@@ -1,4 +1,4 @@
-"""Random inputs for a model."""
+"""Sample inputs of a model: random arrays, or arrays of an .npz file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from clrt.ops.movement.gather import Gather
 from clrt.runtime.execution.signature import TensorSpec
 from clrt.runtime.model.model import Model
 
-# Below the size of the vocabularies of text.
-_IDS = 100
+# Upper bound of random integers: smaller than any text vocabulary.
+_MAX_ID = 100
 
 
 def sample_inputs(
     model: Model, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, Array]:
-    """Random inputs that suit most models, chosen by dtype and name. A seed gives the same ones.
+    """Returns inputs that suit most models, chosen by dtype and name; random by `seed`.
 
-    Masks are ones, token types are zeros, positions count up. Other integers are small, not
-    negative, and inside the table that they index. Bytes have their whole range. Floats are
-    normally distributed.
+    Masks are ones, token types zeros, positions 0, 1, …; strings are "text". int8 and uint8 cover
+    their range. Other integers are in [0, 100), and valid indices of the tables they index. Floats
+    are normally distributed.
 
     Args:
-        shapes: The shape of each input.
+        model: The model.
+        shapes: Shape of each input.
+        seed: Seed of the random numbers.
 
     Raises:
         InputError: An input is a sequence, an optional or a map, or is too large for a tensor.
@@ -42,13 +44,13 @@ def sample_inputs(
     rng = np.random.default_rng(seed)
     rows = _table_rows(model)
     return {
-        spec.name: _sample(spec, shapes[spec.name], rows.get(spec.name, _IDS), rng)
+        spec.name: _sample(spec, shapes[spec.name], rows.get(spec.name, _MAX_ID), rng)
         for spec in model.inputs
     }
 
 
 def _table_rows(model: Model) -> dict[str, int]:
-    """Rows of the smallest table that the elements of an input index."""
+    """Returns input name -> rows of the smallest constant table that the input indexes."""
     rows: dict[str, int] = {}
     for node in model._graph.nodes:
         if not isinstance(node.op, Gather) or node.op.axis or not node.arg(0).is_constant:
@@ -56,9 +58,9 @@ def _table_rows(model: Model) -> dict[str, int]:
         value = node.arg(1)
         while value.producer is not None and _moves(value.producer):
             value = value.producer.arg(0)
-        count = (node.arg(0).shape or (_IDS,))[0]
+        count = (node.arg(0).shape or (_MAX_ID,))[0]
         if isinstance(count, int):
-            rows[value.name] = max(min(rows.get(value.name, _IDS), count), 1)
+            rows[value.name] = max(min(rows.get(value.name, _MAX_ID), count), 1)
     return rows
 
 
@@ -67,17 +69,17 @@ def _moves(node: Node) -> bool:
 
 
 def read_feeds(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file.
+    """Reads the arrays of an .npz file.
 
     Raises:
-        InputError: The file is not one.
+        InputError: The file cannot be read as one.
     """
     try:
         if path.is_file() and not is_zipfile(path):
             raise ValueError("it is damaged, or another kind of file")
         with np.load(path, allow_pickle=False) as archive:
             return {name: native(archive[name]) for name in archive.files}
-    except Exception as error:  # of any kind: NumPy, zipfile and zlib raise many
+    except Exception as error:  # NumPy, zipfile and zlib raise many classes.
         raise InputError(
             f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
             "numpy.savez(path, input_ids=…)."
@@ -86,10 +88,10 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def note_sampled(sampled: bool = True) -> Iterator[None]:
-    """Adds to errors about inputs that clrt chose these.
+    """Appends to an InputError within the context that clrt chose the inputs.
 
     Args:
-        sampled: Whether it did; errors about inputs that the user gave stay as they are.
+        sampled: Whether it did; if False, errors are unchanged.
     """
     try:
         yield
@@ -104,7 +106,7 @@ def note_sampled(sampled: bool = True) -> Iterator[None]:
 def _sample(spec: TensorSpec, shape: tuple[int, ...], ids: int, rng: np.random.Generator) -> Array:
     if spec.kind != "tensor":
         raise InputError(
-            f"Input '{spec.name}' is a {spec.kind}, for which no sample is made; "
+            f"Input '{spec.name}' is a {spec.kind}, which cannot be sampled; "
             "run the model from Python with inputs of your own."
         )
     if prod(shape) > MAX_ELEMS:

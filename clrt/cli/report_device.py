@@ -17,8 +17,8 @@ from clrt.util.files import atomic_write, check_targets
 from clrt.util.table_text import PlainText
 
 _WHERE = (
-    "Attach it to a new issue of the project's issue tracker. It says nothing of you, this "
-    "machine's name or its files; look into it before, it is text."
+    "Attach it to a new issue of the project's issue tracker. It contains no names of users, "
+    "machines or files; it is text, so you can check it first."
 )
 
 
@@ -28,22 +28,22 @@ def report_device(
         "clrt-device.json"
     ),
 ) -> None:
-    """Write a file about a device for the project: what it can, whether it is right, how fast.
+    """Write a report about a device for the project: capabilities, self-test results, speed.
 
-    It takes some ten seconds, on a device that does nothing else.
+    Takes about ten seconds. The device should be otherwise idle.
     """
     check_targets({"--output": output}, suffixes={"--output": (".json",)})
     session = session_for(choose_device(device))
-    found = make_report(session, lambda what: stderr().print(PlainText(f"{what} …", style="dim")))
+    report = make_report(session, lambda what: stderr().print(PlainText(f"{what} …", style="dim")))
     with atomic_write(output) as stream:
-        stream.write((json.dumps(found, indent=1) + "\n").encode())
-    for line in _summary(found):
+        stream.write((json.dumps(report, indent=1) + "\n").encode())
+    for line in _summary(report):
         stdout().print(PlainText(line), soft_wrap=True)
     stdout().print(PlainText(f"Written to {output}. {_WHERE}"), soft_wrap=True)
 
 
-def _summary(found: dict[str, Any]) -> list[str]:
-    caps, measured, cases = found["device"], found["measured"], found["self_test"]
+def _summary(report: dict[str, Any]) -> list[str]:
+    caps, measured, cases = report["device"], report["measured"], report["self_test"]
     right = sum(c["error"] <= c["limit"] and not c["note"] for c in cases)
     lines = [f"{caps['platform']}: {caps['name']}, driver {caps['driver']}"]
     lines.append(f"Self-test: {right} of {len(cases)} cases right")
@@ -52,4 +52,4 @@ def _summary(found: dict[str, Any]) -> list[str]:
             f"{measured['gflops']:.0f} GFLOP/s, {measured['gbs']:.0f} GB/s, a launch "
             f"{measured['launch_us']:.1f} us"
         )
-    return [*lines, *found["deviations"]]
+    return [*lines, *report["deviations"]]

@@ -34,35 +34,35 @@ def run(
 ) -> None:
     """Run a model on the arrays of an .npz file, and write its outputs to another.
 
-    Without --output it prints the outputs' dtypes, shapes and ranges.
+    Without --output the outputs' dtypes, shapes and ranges are printed.
     """
     source = find_model(model)
     read = [*model_files(source), inputs]
     check_targets({"--output": output}, read, {"--output": (".npz",)})
     feeds = read_feeds(inputs)
     with load(source, device=device) as loaded:
-        found = loaded.run(feeds)
+        outputs = loaded.run(feeds)
         name = loaded.device.name
     if output is None:
-        stdout().print(output_table(found))
+        stdout().print(output_table(outputs))
         return
-    held = [k for k, v in found.items() if not isinstance(v, np.ndarray)]
-    if held:
-        raise InputError(f"Output '{held[0]}' is no tensor, and .npz files hold arrays alone.")
+    others = [k for k, v in outputs.items() if not isinstance(v, np.ndarray)]
+    if others:
+        raise InputError(f"Output '{others[0]}' is not a tensor; .npz files hold arrays only.")
     with atomic_write(output) as stream:
-        np.savez(stream, **found)
-    text = f"{', '.join(map(_type_text, found.items()))} in {output} (made on {name})"
+        np.savez(stream, **outputs)
+    text = f"{', '.join(map(_type_text, outputs.items()))} in {output} (made on {name})"
     stderr().print(PlainText(text), soft_wrap=True)
 
 
-def output_table(found: dict[str, Array]) -> Table:
-    """A row for each output: its dtype, shape, and least, mean and largest element."""
+def output_table(outputs: dict[str, Array]) -> Table:
+    """Returns a table of each output's dtype, shape, and minimum, mean and maximum."""
     table = Table(title="outputs")
     table.add_column("output", overflow="fold")
     table.add_column("type", overflow="fold")
     for column in ("least", "mean", "largest"):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, array in found.items():
+    for name, array in outputs.items():
         is_array = isinstance(array, np.ndarray)
         numbers = is_array and array.size and array.dtype.kind not in "OSU"
         wide = array.astype(np.float64) if numbers else None

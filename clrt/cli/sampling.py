@@ -1,4 +1,4 @@
-"""What the commands of text generation have in common: options, and how texts are shown."""
+"""Options of the text-generation commands, and helpers to open models and print speeds."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from clrt.util.files import expanded, read_regular
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-_MOST_BYTES = 256 << 20
+_MAX_FILE_BYTES = 256 << 20  # Text files: prompts, schemas, grammars.
 
 LanguageModelArgument = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Folder of a language model, or its name in a cache."),
 ]
 ContextOption = Annotated[
-    int | None, typer.Option(help="The most tokens of a text with its prompt.")
+    int | None, typer.Option(help="Maximum tokens of prompt and answer together.")
 ]
 CacheOption = Annotated[
-    str, typer.Option(help="How keys and values are kept: float32, float16 or int8.")
+    str, typer.Option(help="Storage of the KV cache: float32, float16 or int8.")
 ]
 DraftOption = Annotated[
     str | None,
     typer.Option(
-        metavar="MODEL", help="A smaller model with the same tokens, which guesses ahead."
+        metavar="MODEL", help="A smaller model with the same tokens, for speculative decoding."
     ),
 ]
-SystemOption = Annotated[str | None, typer.Option(help="The system's message, the first one.")]
+SystemOption = Annotated[str | None, typer.Option(help="System message, the first of the chat.")]
 
 
 def _option(kind: Any, text: str) -> Any:
-    # The type that typer shows of a list is so wide that names of options are cut in 80 columns.
+    # typer's metavar of a list is so wide that option names are cut in 80 columns.
     metavar = "<str>" if kind == list[str] | None else None
     return Annotated[kind, typer.Option(help=text, metavar=metavar)]
 
@@ -48,79 +48,79 @@ def _option(kind: Any, text: str) -> Any:
 _NUMBER, _COUNT = float | None, int | None
 
 SAMPLING_OPTIONS: Mapping[str, Any] = {
-    "max_new_tokens": _option(_COUNT, "The most tokens of an answer."),
-    "temperature": _option(_NUMBER, "0 takes the likeliest token; more draws more freely."),
-    "top_k": _option(_COUNT, "Draw among so many of the likeliest tokens; 0 for all."),
-    "top_p": _option(_NUMBER, "Draw among the likeliest tokens of this share of probability."),
-    "min_p": _option(_NUMBER, "Draw among tokens of this share of the likeliest one's."),
-    "typical_p": _option(_NUMBER, "Draw among the most typical tokens of this share."),
-    "repetition_penalty": _option(_NUMBER, "Above 1 tokens that were there are less likely."),
-    "presence_penalty": _option(_NUMBER, "Subtracted from the logits of the answer's tokens."),
-    "frequency_penalty": _option(_NUMBER, "Subtracted as often as the answer has a token."),
+    "max_new_tokens": _option(_COUNT, "Maximum number of generated tokens."),
+    "temperature": _option(_NUMBER, "0 always takes the likeliest token; higher is more random."),
+    "top_k": _option(_COUNT, "Sample among this number of likeliest tokens; 0 for all."),
+    "top_p": _option(_NUMBER, "Sample among the likeliest tokens of this total probability."),
+    "min_p": _option(_NUMBER, "Minimum probability relative to the likeliest token's."),
+    "typical_p": _option(_NUMBER, "Sample among the most typical tokens of this probability."),
+    "repetition_penalty": _option(_NUMBER, "Values above 1 make repeated tokens less likely."),
+    "presence_penalty": _option(_NUMBER, "Subtracted from the logits of tokens in the answer."),
+    "frequency_penalty": _option(_NUMBER, "Subtracted per occurrence of a token in the answer."),
     "stop": _option(list[str] | None, "A text that ends the answer; may be repeated."),
-    "seed": _option(_COUNT, "Makes drawing repeatable."),
+    "seed": _option(_COUNT, "Seed of the sampling."),
     "logit_bias": _option(list[str] | None, "ID=NUMBER is added to a token's logit; -inf bans it."),
-    "num_return_sequences": _option(_COUNT, "Answers to the prompt."),
-    "num_beams": _option(_COUNT, "Beams of a beam search."),
-    "logprobs": _option(_COUNT, "With --json: so many of the likeliest tokens at each place."),
-    # Without a form that says no, whose name would leave the others too little room in a help.
+    "num_return_sequences": _option(_COUNT, "Number of answers to the prompt."),
+    "num_beams": _option(_COUNT, "Number of beams of a beam search."),
+    "logprobs": _option(_COUNT, "With --json: number of likeliest tokens per position."),
+    # Without a --no form, whose name would narrow the help column of all options.
     "include_stop": Annotated[
         bool | None, typer.Option("--include-stop", help="Keep the text that ended the answer.")
     ],
-    "lookup_tokens": _option(_COUNT, "Guess so many tokens ahead by what the text says already."),
-    "draft_tokens": _option(_COUNT, "Guess so many tokens ahead by the --draft model."),
-    "max_length": _option(_COUNT, "The most tokens of prompt and answer; 0 for no such limit."),
-    "min_new_tokens": _option(_COUNT, "The fewest tokens of an answer."),
-    "no_repeat_ngram_size": _option(_COUNT, "No so many tokens in a row come twice; 0 allows it."),
+    "lookup_tokens": _option(_COUNT, "Maximum draft tokens from earlier in the text."),
+    "draft_tokens": _option(_COUNT, "Maximum draft tokens by the --draft model."),
+    "max_length": _option(_COUNT, "Maximum tokens of prompt and answer; 0 for no limit."),
+    "min_new_tokens": _option(_COUNT, "Minimum number of generated tokens."),
+    "no_repeat_ngram_size": _option(_COUNT, "No sequence of this many tokens repeats; 0 for off."),
     "length_penalty": _option(
         _NUMBER, "Above 1 beams prefer longer answers, below 1 shorter ones."
     ),
 }
-"""Fields of `Sampling` as options. What is not given is as the model proposes."""
+"""Field of `Sampling` -> its command-line option; None keeps the model's own value."""
 NOT_OPTIONS = (
     *("min_length", "encoder_no_repeat_ngram_size", "bad_words_ids", "suppress_tokens"),
     *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "sequence_bias"),
     *("early_stopping", "renormalize_logits"),
 )
-"""Fields that only calls and the model's files give."""
+"""Fields of `Sampling` without a command-line option."""
 
 SEVERAL = ("num_return_sequences", "num_beams", "logprobs")
 
 
 def with_sampling(*without: str) -> Callable[[Command], Command]:
-    """Gives a command, in the place of its `**options`, those of `SAMPLING_OPTIONS`.
+    """Returns a decorator that replaces a command's `**options` by `SAMPLING_OPTIONS`.
 
     Args:
-        without: Names of those that it has not.
+        without: Names of options to leave out.
     """
 
-    def give(command: Command) -> Command:
+    def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         kinds = inspect.Parameter
-        own = [p for p in signature.parameters.values() if p.kind is not kinds.VAR_KEYWORD]
-        more = [
+        parameters = [p for p in signature.parameters.values() if p.kind is not kinds.VAR_KEYWORD]
+        sampling = [
             kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in SAMPLING_OPTIONS.items()
             if name not in without
         ]
-        whole = signature.replace(parameters=[*own, *more])
-        command.__signature__ = whole  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in whole.parameters.values()}
+        extended = signature.replace(parameters=[*parameters, *sampling])
+        command.__signature__ = extended  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in extended.parameters.values()}
         return command
 
-    return give
+    return decorate
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options for `TextGenerator`: those that were given.
+    """Returns the options that were set, in the form `TextGenerator` expects.
 
     Raises:
-        InputError: A bias has not the form ID=NUMBER.
+        InputError: A logit bias is not ID=NUMBER.
     """
-    found = {name: value for name, value in options.items() if value not in (None, [])}
-    if "logit_bias" in found:
-        found["logit_bias"] = dict(map(_bias, found["logit_bias"]))
-    return found
+    result = {name: value for name, value in options.items() if value not in (None, [])}
+    if "logit_bias" in result:
+        result["logit_bias"] = dict(map(_bias, result["logit_bias"]))
+    return result
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -128,7 +128,7 @@ def _bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(number)
     except ValueError:
-        raise InputError(f"'{text}' is no bias; write it as 42=-1.5, or 42=-inf.") from None
+        raise InputError(f"'{text}' is not a bias; write it as 42=-1.5, or 42=-inf.") from None
 
 
 def open_generator(
@@ -139,31 +139,36 @@ def open_generator(
     lora: Sequence[str] | None = None,
     draft: str | None = None,
 ) -> TextGenerator:
-    """The model that a command is given, with its draft model.
+    """Opens a language model, with its adapters and draft model.
 
     Args:
+        model: Path or name.
+        device: As in `clrt.load`.
+        context: Maximum tokens per sequence; None for the model's.
+        cache: Storage dtype of the KV cache.
         lora: Adapters, as PATH or PATH:FACTOR.
+        draft: Path or name of the draft model.
 
     Raises:
-        ModelError: There is none, or a file of it is missing or damaged.
+        ModelError: The model does not exist, or one of its files is missing or damaged.
         ClrtError: As `TextGenerator`.
     """
     source = find_model(model, organisation="")
-    ahead = None if draft is None else find_model(draft, organisation="")
+    draft_source = None if draft is None else find_model(draft, organisation="")
     adapters = given_adapters(lora)
     return TextGenerator(
-        source, draft=ahead, device=device, context=context, cache=cache, lora=adapters
+        source, draft=draft_source, device=device, context=context, cache=cache, lora=adapters
     )
 
 
 def read_text_file(file: Path) -> str:
-    """A text file that a user names.
+    """Reads a UTF-8 text file.
 
     Raises:
         InputError: It cannot be read, or is not UTF-8.
     """
     try:
-        return read_regular(expanded(file), _MOST_BYTES).decode("utf-8-sig")
+        return read_regular(expanded(file), _MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             f"'{file}' is not UTF-8 text (byte {error.start}); convert it, for example by iconv."
@@ -173,7 +178,7 @@ def read_text_file(file: Path) -> str:
 
 
 def speeds(timings: TextTimings) -> str:
-    """How fast an answer came, in a line."""
+    """Describes the speed of an answer in one line."""
     parts = [f"{timings.tokens} tokens"]
     if timings.tokens_per_s:
         parts[0] += f", {timings.tokens_per_s:.1f} tokens/s"
@@ -186,7 +191,7 @@ def speeds(timings: TextTimings) -> str:
 
 
 def as_object(value: object) -> Any:
-    """A result as JSON has it: objects of dataclasses, lists of tuples."""
+    """Converts a result to JSON values: dataclasses to objects, tuples to lists."""
     fields: Sequence[str] = getattr(value, "__dataclass_fields__", ())
     if fields:
         return {name: as_object(getattr(value, name)) for name in fields}

@@ -28,13 +28,13 @@ def segment(
     model: ModelOption,
     output: OutputOption = None,
     strength: Annotated[
-        float, typer.Option(help="Of the colours, from 0 to 1; 1 hides the image.")
+        float, typer.Option(help="Opacity of the colours, from 0 to 1; 1 hides the image.")
     ] = 0.5,
     as_json: JsonOption = False,
     keep_going: KeepGoingOption = True,
     device: DeviceOption = None,
 ) -> None:
-    """Say what each pixel of images shows, and colour it."""
+    """Segment images by class, and draw the classes as colours."""
     if not 0 <= strength <= 1:
         raise InputError(f"--strength is {strength}; it is within 0..1.")
     targets = targets_of(output, images)

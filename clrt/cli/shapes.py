@@ -1,4 +1,4 @@
-"""Input shapes as commands take them."""
+"""Input shapes: command-line options, parsing and defaults."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from clrt.util.env_vars import whole_number
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 
-_ROWS = ((1, 16), (1, 128), (8, 128))
-_PIXELS = 64  # most networks take multiples of 32
+_ROWS = ((1, 16), (1, 128), (8, 128))  # (batch, length) of the default shapes.
+_PIXELS = 64  # Minimum height and width of images; most networks need multiples of 32.
 
 ModelArgument = Annotated[
     str,
@@ -28,7 +28,7 @@ ModelArgument = Annotated[
 ShapeOption = Annotated[
     str | None,
     typer.Option(
-        help="Input shapes, as input_ids=8x128,mask=8x128; one left out repeats the last."
+        help="Input shapes, as input_ids=8x128,mask=8x128; an omitted one repeats the last."
     ),
 ]
 ShapesOption = Annotated[
@@ -41,13 +41,13 @@ DeviceOption = Annotated[
 
 
 def parse_shapes(text: str, model: Model) -> Shapes:
-    """Input shapes from `input_ids=8x128,attention_mask=8x128`.
+    """Parses input shapes such as `input_ids=8x128,attention_mask=8x128`.
 
-    An input that is left out takes what its symbols are in the others, else the last shape.
+    An omitted input gets its dims from the symbols it shares with the others, else the last shape.
 
     Raises:
-        InputError: A name or a number is not valid, an input has two shapes, or nothing tells the
-            shape of one that is left out.
+        InputError: A name or a number is not valid, an input has two shapes, or the shape of an
+            omitted input cannot be inferred.
     """
     shapes: Shapes = {}
     for part in text.split(","):
@@ -55,7 +55,7 @@ def parse_shapes(text: str, model: Model) -> Shapes:
         sizes = [whole_number(d.strip()) for d in dims.split("x")] if dims.strip() else []
         known = tuple(d for d in sizes if d is not None)
         if not equals or len(known) != len(sizes):
-            raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
+            raise InputError(f"'{part}' is not a shape; write it as input_ids=8x128.")
         if name.strip() in shapes:
             raise InputError(f"--shape gives '{name.strip()}' two shapes; an input has one.")
         shapes[name.strip()] = known
@@ -78,7 +78,7 @@ def parse_shapes(text: str, model: Model) -> Shapes:
 
 
 def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
-    """The number of each symbol, from the shapes given."""
+    """Returns symbol -> size, matched from the given shapes."""
     sizes: dict[str, int] = {}
     for name, dims in _dims(model).items():
         sizes = match_symbols(dims or (), shapes.get(name, ())) | sizes
@@ -88,7 +88,7 @@ def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
 def _rest(
     model: Model, spec: TensorSpec, sizes: Mapping[str, int], last: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The shape of an input that was left out."""
+    """Returns the shape of an omitted input: by `sizes` of its symbols, else `last`."""
     known = [substitute(d, sizes) for d in _dims(model)[spec.name] or ()]
     if spec.shape is not None and all(isinstance(d, int) for d in known):
         return tuple(map(int, known))
@@ -98,9 +98,10 @@ def _rest(
 
 
 def default_shapes(model: Model) -> list[Shapes]:
-    """A small, a medium and a large shape. A free first axis is the batch, other free axes lengths.
+    """Returns up to three sets of input shapes: small, medium and large.
 
-    A symbol has one size everywhere. Images are large enough for networks that shrink them.
+    A dynamic first axis is the batch, other dynamic axes are lengths; axes of 4-D inputs have at
+    least 64 elements, for networks that downsample. A symbol has one size everywhere.
 
     Raises:
         InputError: An input has no known rank.
@@ -111,7 +112,7 @@ def default_shapes(model: Model) -> list[Shapes]:
             raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
     known = [of for of in dims.values() if of is not None]
     free = [(axis, d, len(of)) for of in known for axis, d in enumerate(of)]
-    # Where a symbol is a first axis alone, it is the batch; sums of symbols decide nothing.
+    # A symbol that is a first axis by itself is the batch; sums of symbols come last.
     free.sort(key=lambda one: (not is_symbol(one[1]), one[0] > 0))
     sets: list[Shapes] = []
     for batch, length in _ROWS:
@@ -127,13 +128,13 @@ def default_shapes(model: Model) -> list[Shapes]:
 
 
 def _dims(model: Model) -> dict[str, tuple[Dim, ...] | None]:
-    """The dims of each input; none of what is no tensor."""
+    """Returns input name -> dims; () for inputs that are not tensors, None for unknown rank."""
     kinds = {spec.name: spec.kind for spec in model.inputs}
     return {v.name: v.shape if kinds[v.name] == "tensor" else () for v in model._graph.inputs}
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:
-    """The shapes asked for, else the medium ones.
+    """Parses `text`, or returns the medium default shapes if it is None.
 
     Raises:
         InputError: A name or a number is not valid, or an input has no known rank.

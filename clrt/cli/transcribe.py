@@ -23,7 +23,7 @@ from clrt.util.files import atomic_write, check_targets, expanded
 
 
 class Form(str, Enum):
-    """How a transcript is written; the ending of its files."""
+    """Format of a transcript; also the suffix of its file."""
 
     txt = "txt"
     srt = "srt"
@@ -42,7 +42,7 @@ FormOption = Annotated[
 ]
 TemperatureOption = Annotated[
     list[float] | None,
-    typer.Option(help="Where texts are drawn, in the order of trials; may be repeated."),
+    typer.Option(help="Sampling temperatures, in the order of trials; may be repeated."),
 ]
 
 
@@ -53,41 +53,44 @@ def transcribe(
     ],
     form: FormOption = None,
     language: Annotated[
-        str | None, typer.Option("--language", "-l", help="What is spoken, as en or English.")
+        str | None, typer.Option("--language", "-l", help="Spoken language, as en or English.")
     ] = None,
     task: Annotated[
         str, typer.Option(help="transcribe; or translate, into English.")
     ] = "transcribe",
     prompt: Annotated[
-        str | None, typer.Option(help="A text that seems to come first: names, a way to write.")
+        str | None, typer.Option(help="Preceding text that hints at names and spelling.")
     ] = None,
-    timestamps: Annotated[bool, typer.Option(help="Times within each 30 s.")] = True,
-    condition: Annotated[bool, typer.Option(help="Go on from what was said before.")] = True,
+    timestamps: Annotated[bool, typer.Option(help="Predict times within each 30 s.")] = True,
+    condition: Annotated[
+        bool, typer.Option(help="Condition each window on the previous text.")
+    ] = True,
     temperature: TemperatureOption = None,
     compression_ratio: Annotated[
         float,
-        typer.Option("--compression", help="Draw anew what shrinks by more: it repeats itself."),
+        typer.Option("--compression", help="Retry text with a higher compression ratio."),
     ] = 2.4,
     logprob: Annotated[
-        float, typer.Option(help="Draw anew what has a lower mean log-probability.")
+        float, typer.Option(help="Retry text with a lower mean log-probability.")
     ] = -1.0,
     no_speech: Annotated[
-        float, typer.Option(help="Nobody speaks where that is likelier, and --logprob not met.")
+        float,
+        typer.Option(help="Skip a window with more no-speech probability that fails --logprob."),
     ] = 0.6,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write a file, or into this folder one for each."),
+        typer.Option("--output", "-o", help="Write a file, or a folder with one file per input."),
     ] = None,
     device: DeviceOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     keep_going: Annotated[
         bool,
-        typer.Option("--keep-going/--stop-at-error", help="Go on after a file that is no sound."),
+        typer.Option("--keep-going/--stop-at-error", help="Skip files that cannot be read."),
     ] = True,
 ) -> None:
-    """Turn speech into text, by Whisper or a CTC model such as wav2vec2.
+    """Transcribe speech, by Whisper or a CTC model such as wav2vec2.
 
-    Texts come as they are found. Ctrl-C ends one where it is.
+    Text is printed while it is recognized. Ctrl-C ends a transcript early.
     """
     form = _form(files, output, Form.json if as_json else form)
     if output is None and len(files) > 1 and form in (Form.srt, Form.vtt):
@@ -106,7 +109,10 @@ def transcribe(
                     _write(_pieces(stream, form, file, first, target is not None), target)
                     if stream.is_cancelled:
                         raise typer.Exit(EXIT_INTERRUPTED)
-            except (InputError, UnsupportedError) as error:  # the latter of other formats
+            except (
+                InputError,
+                UnsupportedError,
+            ) as error:  # UnsupportedError: another audio format.
                 if not keep_going:
                     raise
                 is_named = len(files) == 1 or file in str(error)
@@ -117,43 +123,43 @@ def transcribe(
 
 
 def _form(files: Sequence[str], output: Path | None, form: Form | None) -> Form:
-    """Returns the form asked for, else the one that the suffix of an output file names.
+    """Returns the requested format, else the one of the output file's suffix, else txt.
 
     Raises:
-        InputError: The file's suffix is another than the form's, or that of none.
+        InputError: The output file's suffix does not match the format, or any.
     """
     if output is None or not _is_file(files, output):
         return form or Form.txt
     suffix = expanded(output).suffix.lower()
     allowed = [f for f in Form if form in (None, f)]
-    found = next((f for f in allowed if suffix == f".{f.value}"), None)
-    if found is None:
+    match = next((f for f in allowed if suffix == f".{f.value}"), None)
+    if match is None:
         known = " or ".join(f".{f.value}" for f in allowed)
         raise InputError(f"'{output}' does not end in {known}, which --output is written as.")
-    return found
+    return match
 
 
 def _is_file(files: Sequence[str], output: Path) -> bool:
-    """Whether a sound's text goes to that file, not into a folder: by the suffix of its name."""
+    """Returns whether `output` names a file, not a folder: one input, and a suffix."""
     return len(files) == 1 and bool(output.suffix) and not expanded(output).is_dir()
 
 
 def _targets(files: Sequence[str], output: Path | None, form: Form) -> list[Path | None]:
-    """The file for each sound; None where its text is printed.
+    """Returns the output file for each input; None for each without --output.
 
     Raises:
-        InputError: Two have the same name, or the folder is none.
+        InputError: Two have the same name, or a file cannot be written.
     """
     if output is None:
         return [None for _ in files]
-    place = expanded(output)
+    path = expanded(output)
     if _is_file(files, output):
-        made = [place]
+        targets = [path]
     else:
-        made = [place / f"{Path(file).stem}.{form.value}" for file in files]
+        targets = [path / f"{Path(file).stem}.{form.value}" for file in files]
     read = [expanded(file) for file in files]
-    check_targets({f"--output of {f}": t for f, t in zip(files, made, strict=True)}, read)
-    return [*made]
+    check_targets({f"--output of {f}": t for f, t in zip(files, targets, strict=True)}, read)
+    return [*targets]
 
 
 def _write(pieces: Iterator[str], target: Path | None) -> None:
@@ -169,11 +175,14 @@ def _write(pieces: Iterator[str], target: Path | None) -> None:
 def _pieces(
     stream: TranscriptStream, form: Form, file: str, first: str, to_file: bool
 ) -> Iterator[str]:
-    """What is written of a sound, bit by bit.
+    """Yields a transcript in chunks, in the requested format.
 
     Args:
-        first: What a text begins with.
-        to_file: Whether it goes to a UTF-8 file, not to standard output.
+        stream: The transcript.
+        form: Its format.
+        file: Name of the audio file, for JSON.
+        first: Prefix of plain text.
+        to_file: Whether it is written to a UTF-8 file, not to standard output.
     """
     if form is Form.srt:
         yield from srt_entries(stream)
@@ -191,7 +200,7 @@ def _pieces(
 
 
 def _texts(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
-    """The texts of segments, without the space that the first one begins with."""
+    """Yields the texts of segments, without leading space of the first one."""
     is_first = True
     for segment in segments:
         yield segment.text.lstrip() if is_first else segment.text

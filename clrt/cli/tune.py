@@ -21,19 +21,19 @@ def tune(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="ONNX file, Hugging Face folder, or name in a cache; else a transformer's layer."
+            help="ONNX file, Hugging Face folder or name in a cache; default: a transformer layer."
         ),
     ] = None,
     shape: ShapesOption = None,
     device: DeviceOption = None,
     budget: Annotated[float, typer.Option(min=1.0, help="Seconds to spend.")] = 120.0,
 ) -> None:
-    """Measure which variants of the kernels are fastest on this device, and remember them.
+    """Measure the fastest tunables of the kernels on this device, and save them.
 
-    The records go to the user's cache and hold from the next load on. Use the machine for nothing
-    else meanwhile. Ctrl-C ends it early and keeps what was found.
+    Records are saved in the user's cache and apply to models loaded later. The machine should be
+    otherwise idle. Ctrl-C ends early and keeps the results so far.
     """
-    writable_file()  # what would be in the way after the measuring is noticed before it
+    writable_file()  # Fail before measuring if the records cannot be written.
     loaded = load(
         encoder_layer() if model is None else find_model(model), device=device, strict=True
     )
@@ -52,13 +52,13 @@ def tune(
     text = "Nothing was faster than what this device has."
     if not results:
         text = "No kernel that this model uses on this device has variants to choose from."
-    elif better:  # a record of what is no better would hide the records of later versions
+    elif better:  # A record that is no faster would hide records of later versions.
         text = f"Kept in {save([new_record(r.kernel, caps, r.after) for r in better])}"
     stderr().print(PlainText(text), soft_wrap=True)
 
 
 def result_table(results: list[Tuned], device: str) -> Table:
-    """One row per kernel: what it had, what it has, and what that saves."""
+    """Returns a table with a row per kernel: old and new tunables, and the ratio of times."""
     table = Table(title=f"kernels on {device}")
     for column in ("kernel", "before", "after"):
         table.add_column(column, overflow="fold")

@@ -230,7 +230,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["missing.onnx"], "No file or folder 'missing.onnx' exists"),
-        (["{model}", "--dim", "batch"], "'batch' is no dim; write it as batch=8"),
+        (["{model}", "--dim", "batch"], "'batch' is not a dim; write it as batch=8"),
         (
             ["{model}", "--dim", "btach=8"],
             "no symbolic dim 'btach'; it has batch (input_ids axis 0",
@@ -257,7 +257,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["folder", "--to", "onnx", "-o", "folder/model.onnx"], "belongs to what is read"),
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
-        (["{model}", "--all-devices-here"], "for what to --precompile"),
+        (["{model}", "--all-devices-here"], "is for --precompile"),
         (["{model}", "-o", "-"], "--output writes no standard output"),
         (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),

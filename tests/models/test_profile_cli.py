@@ -67,7 +67,7 @@ def test_bench_compares_times_and_outputs(path: Path) -> None:
     [
         (("profile", "absent.onnx"), "absent.onnx"),
         (("profile", "MODEL", "--shape", "y=1x64"), "no input 'y'; it has x"),
-        (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is no shape"),
+        (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is not a shape"),
         (("profile", "MODEL", "--shape", "x=1x65"), "wants 64"),
         (("profile", "MODEL", "--shape", "x=1x64,x=2x64"), "gives 'x' two shapes"),
         (("profile", "MODEL", "--shape", "x=99999999999x64"), "more than a tensor may have"),

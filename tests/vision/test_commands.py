@@ -129,7 +129,7 @@ def test_embed_images_and_texts(one: bool, photos: list[str], tmp_path: Path) ->
         (["classify", "{photo}", "-m", "{model}", "--top", "0"], "top is 0"),
         (["detect", "{photo}", "-m", "{model}"], "no output for boxes"),
         (["detect", "{photo}", "-m", "{model}", "-o", "{model}/a/b.png"], "--output needs one"),
-        (["detect", "{photo}", "{photo}", "-m", "{model}", "-o", "{model}/b.png"], "is no folder"),
+        (["detect", "{photo}", "{photo}", "-m", "{model}", "-o", "{model}/b.png"], "not a folder"),
         (["detect", "{photo}", "{photo}", "-m", "{model}", "-o", "{model}"], "both be written"),
         (["detect", "{photo}", "-m", "{model}", "-o", "{photo}"], "what is read"),
         (["segment", "{photo}", "-m", "{model}", "--strength", "2"], "--strength is 2.0"),

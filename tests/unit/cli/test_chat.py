@@ -37,7 +37,7 @@ def test_answers_are_those_of_the_library(model: Path, generator: TextGenerator)
     assert result.stdout == visible("".join(f"{text}\n" for text in texts), lines=True)
     lines = result.stderr.splitlines()
     assert len(lines) == 2 and all("tokens/s" in line for line in lines)
-    assert "of 320 tokens of the context; cut at its most tokens" in lines[0]
+    assert "of 320 tokens of the context; cut at the maximum length" in lines[0]
 
 
 def test_commands(generator: TextGenerator, tmp_path: Path, capsys: Any) -> None:

@@ -48,7 +48,7 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, cpu = result.stdout.split("├")[0], result.stdout.split("┤")[-1]
     for cell in ("*", "0", "Fast [GPU]", "64 units", "gpu", "3.0", "8.0 GiB", "fp16 fp32"):
         assert cell in gpu
-    cpu = cpu.split("taken by device")[0].removesuffix("* ")
+    cpu = cpu.split("selected by device")[0].removesuffix("* ")
     for cell in ("1.2", "1.0 GiB", "fp32 fp64", "needs-linker, slow-builtins", "no linker"):
         assert cell in cpu
     assert "*" not in cpu.split("└")[0]

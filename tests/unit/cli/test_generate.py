@@ -126,7 +126,7 @@ def test_ctrl_c_ends_the_text(
     ("options", "message"),
     [
         (("x", "--temperature", "-1"), "temperature is -1.0"),
-        (("x", "--logit-bias", "a=1"), "'a=1' is no bias"),
+        (("x", "--logit-bias", "a=1"), "'a=1' is not a bias"),
         (("x", "--cache", "int3"), "cache is 'int3'"),
         (("x " * 500,), "and the context 320; shorten it"),
         (("", *FEW), "The prompt has no tokens"),

@@ -103,7 +103,7 @@ def test_shapes_that_do_not_fit_are_said(tmp_path: Path) -> None:
     result = run("inspect", path, "--device", "cpu", "--shape", "x=2x4", "--shape", "x=2x5")
     assert result.exit_code == 0
     assert "the model wants 4" in result.output
-    assert "Error: 'x=a' is no shape" in run("inspect", path, "--shape", "x=a").output
+    assert "Error: 'x=a' is not a shape" in run("inspect", path, "--shape", "x=a").output
     assert "rank 0; it has rank 2" in run("inspect", path, "--shape", "x=").output
     missing = run("inspect", tmp_path / "none.onnx")
     assert missing.exit_code == 1

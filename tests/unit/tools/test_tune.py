@@ -135,7 +135,7 @@ def test_shapes_from_text() -> None:
         assert parse_shapes("x=2x3x64", model) == {"x": (2, 3, 64)}
         assert default_shapes(model)[1] == {"x": (1, 128, 64)}
         for text in ("x", "x=a", "x=2y3"):
-            with pytest.raises(InputError, match="is no shape"):
+            with pytest.raises(InputError, match="is not a shape"):
                 parse_shapes(text, model)
         with pytest.raises(InputError, match="no input 'z'"):
             parse_shapes("z=3", model)
