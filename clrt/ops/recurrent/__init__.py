@@ -1,1 +1,1 @@
-"""RNN, LSTM and GRU."""
+"""The recurrent ops RNN, LSTM, GRU and DynamicQuantizeLSTM."""

@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM: an LSTM whose weights are 8-bit integers, and whose operands become such."""
+"""DynamicQuantizeLSTM: an LSTM with 8-bit weights, and inputs and states rounded to 8 bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clrt.ops.recurrent.recurrent import Cell
 from clrt.ops.recurrent.recurrent_launches import variants
 from clrt.ops.recurrent.rounded_launches import (
     STEPS_BYTES,
-    RoundedWalk,
+    RoundedLaunches,
     dequantized,
     rows_together,
 )
@@ -29,7 +29,7 @@ _BYTES = (DType.INT8, DType.UINT8)
 
 
 def _rounded(x: Array, of: Array) -> Array:
-    """x as levels 0 to 255 of the range of `of`, in float64."""
+    """Rounds x to the 8-bit quantization of the range of `of`; returns float64."""
     levels, scale, zero = dynamic_levels(x.astype(np.float32), of.astype(np.float32))
     return (levels.astype(np.float64) - float(zero)) * float(scale)
 
@@ -37,15 +37,16 @@ def _rounded(x: Array, of: Array) -> Array:
 @register
 @dataclass(frozen=True)
 class DynamicQuantizeLSTM(LSTM):
-    """LSTM with weights W `[D, I, 4 H]` and R `[D, H, 4 H]` of 8-bit integers.
+    """LSTM with 8-bit weights W `[D, I, 4 H]` and R `[D, H, 4 H]`.
 
-    Inputs: those of LSTM, then scale and zero point of W and those of R, `[D]` or `[D, 4 H]`. All
-    of the weights are constants.
-    X is rounded to levels 0 to 255 by its own range, as DynamicQuantizeLinear does it, of the steps
-    that the longest sequence has; so are the states before each step, those of each sequence
-    by themselves, but of 2 to 4 sequences of more than 256 states together.
+    Inputs: those of LSTM, then scale and zero point of W, and those of R, each `[D]` or
+    `[D, 4 H]`. Weights, scales and zero points are constants.
 
-    Numerics: products of levels are summed exactly, and then scaled in float32.
+    X is rounded to 8 bits by its range over the steps of the longest sequence, as by
+    DynamicQuantizeLinear. The states before each step are rounded by the range of each sequence;
+    2 to 4 sequences with more than 256 states share one range.
+
+    Numerics: products of 8-bit integers are summed exactly, then scaled in float32.
     Source: com.microsoft DynamicQuantizeLSTM 1, as ONNX Runtime computes it on CPUs with as many
     threads as sequences.
     """
@@ -56,7 +57,7 @@ class DynamicQuantizeLSTM(LSTM):
     same_dtype_inputs = ((0, 3, 5, 6, 7, 8, 10), (1, 9), (2, 11))
     variants = (
         STEPS_BYTES,
-        *variants(RoundedWalk, typed=False),
+        *variants(RoundedLaunches, typed=False),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -70,10 +71,10 @@ class DynamicQuantizeLSTM(LSTM):
             if weights.shape is not None and len(weights.shape) == 3:
                 shapes.append((self.directions, weights.shape[2]))
             for i in (index, index + 1):
-                given = need(inputs, i, self)
-                if not any(agree(given, shape) for shape in shapes):
+                parameter = need(inputs, i, self)
+                if not any(agree(parameter, shape) for shape in shapes):
                     wanted = " or ".join(f"[{','.join(map(str, s))}]" for s in shapes)
-                    raise ShapeError(f"{self.name}: input {i} is {given}; expected {wanted}.")
+                    raise ShapeError(f"{self.name}: input {i} is {parameter}; expected {wanted}.")
         return super().infer(inputs)
 
     def to_onnx(self) -> dict[str, Any]:
@@ -94,9 +95,9 @@ class DynamicQuantizeLSTM(LSTM):
         lens = optional[1]
         longest = len(x) if lens is None else int(np.clip(lens, 0, len(x)).max(initial=0))
         weights = (dequantized(w, w_scale, w_zero), dequantized(r, r_scale, r_zero))
-        turned = [np.ascontiguousarray(a.swapaxes(1, 2)) for a in weights]
-        found = super().reference(_rounded(x, x[:longest]), *turned, *optional)
-        return tuple(a.astype(x.dtype) for a in found)
+        transposed = [np.ascontiguousarray(a.swapaxes(1, 2)) for a in weights]
+        outputs = super().reference(_rounded(x, x[:longest]), *transposed, *optional)
+        return tuple(a.astype(x.dtype) for a in outputs)
 
     def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
         h, c = states

@@ -1,4 +1,4 @@
-"""GRU: a recurrent op with an update gate and a reset gate."""
+"""GRU: gated recurrent unit, a recurrent op with update and reset gates."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.registry import register
 
 
-class _ResetWalk(RecurrentLaunches):
-    """The form that resets the state before its product: two products in a step."""
+class _ResetLaunches(RecurrentLaunches):
+    """Launches of a GRU with linear_before_reset = 0: two GEMMs per step.
+
+    The candidate's GEMM reads the state that the reset gate was multiplied into.
+    """
 
     def step(
         self, gx: Scratch, states: list[Buffer]
@@ -26,18 +29,18 @@ class _ResetWalk(RecurrentLaunches):
         zr, zr_copy = self._part(0, 2)
         n, n_copy = self._part(2, 1)
         gates, candidate = (self.gate_scratch(k * self.state_elems) for k in (2, 1))
-        kept = self.ctx.scratch(self.state_elems, self.dtype)
+        reset_state = self.ctx.scratch(self.state_elems, self.dtype)
         setup, first = self.recur(gates, states[0], zr, 2)
-        more, second = self.recur(candidate, kept, n, 1)
+        more, second = self.recur(candidate, reset_state, n, 1)
         return [zr_copy, n_copy, *setup, *more], lambda s: [
             *first,
-            self.kernel("gru_reset", s, gx, gh=gates, hidden=states[0], kept=kept),
+            self.kernel("gru_reset", s, gx, gh=gates, hidden=states[0], kept=reset_state),
             *second,
             self.kernel("gru", s, gx, gh=gates, gn=candidate, hidden=states[0]),
         ]
 
     def _part(self, first: int, gates: int) -> tuple[Scratch, Launch]:
-        """Some gates of R on their own, and what copies them."""
+        """Copies `gates` gates of R, from gate `first` on, to scratch memory; returns both."""
         r, square = self.node.arg(2), self.hidden * self.hidden
         part = self.ctx.scratch(self.directions * gates * square, self.dtype)
         shape = (self.directions, gates * square)
@@ -50,7 +53,9 @@ class _ResetWalk(RecurrentLaunches):
         return part, copy
 
 
-class _LinearWalk(RecurrentLaunches):
+class _LinearLaunches(RecurrentLaunches):
+    """Launches of a GRU with linear_before_reset = 1: one GEMM per step."""
+
     def step(
         self, gx: Scratch, states: list[Buffer]
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
@@ -60,17 +65,18 @@ class _LinearWalk(RecurrentLaunches):
         return setup, lambda s: [*product, self.kernel("gru", s, gx, **tensors)]
 
 
-def _walk(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> RecurrentLaunches:
+def _launches_of(node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> RecurrentLaunches:
     assert isinstance(node.op, GRU)
-    return (_LinearWalk if node.op.linear_before_reset else _ResetWalk)(node, ctx, emit)
+    return (_LinearLaunches if node.op.linear_before_reset else _ResetLaunches)(node, ctx, emit)
 
 
 @register
 @dataclass(frozen=True)
 class GRU(Recurrent):
-    """Gates in the order z, r, h: H' = (1 - z) g(h) + z H.
+    """Gated recurrent unit with gates in the order z, r, h: H' = (1 - z) g(h) + z H.
 
-    The candidate h is x W_h + (r H) R_h, or x W_h + r (H R_h) with linear_before_reset.
+    Attributes:
+        linear_before_reset: 0: the candidate h is x W_h + (r H) R_h; 1: x W_h + r (H R_h).
 
     Source: ONNX GRU, opset 1 to 22.
     """
@@ -80,7 +86,7 @@ class GRU(Recurrent):
     gates = 3
     defaults = ("Sigmoid", "Tanh")
     entry = "gru"
-    variants = (STEPS_CPU, *variants(_walk))
+    variants = (STEPS_CPU, *variants(_launches_of))
 
     def reject_steps(self) -> str | None:
         return None if self.linear_before_reset else "the candidate reads the state that is reset"

@@ -1,4 +1,4 @@
-"""LSTM: a recurrent op with a state that gates let in, out and forget."""
+"""LSTM: long short-term memory, a recurrent op with input, output and forget gates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from clrt.ops.registry import register
 @register
 @dataclass(frozen=True)
 class LSTM(Recurrent):
-    """Gates in the order i, o, f, c; further inputs initial_c and P, a further output Y_c.
+    """Long short-term memory with gates in the order i, o, f, c.
 
+    Inputs besides those of `Recurrent`: initial_c `[D, B, H]` and peephole weights P `[D, 3 H]`.
+    Further output: Y_c `[D, B, H]`. With activations f, g, h:
     i = f(i + P_i C), f = f(f + P_f C) or 1 - i (input_forget), C' = f C + i g(c),
-    o = f(o + P_o C'), H' = o h(C'). As in ONNX Runtime, `clip` leaves C' alone.
+    o = f(o + P_o C'), H' = o h(C'). As in ONNX Runtime, C' is not clipped.
+
+    Attributes:
+        input_forget: 1: the forget gate is 1 - i.
 
     Source: ONNX LSTM, opset 1 to 22.
     """

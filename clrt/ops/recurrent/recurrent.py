@@ -1,4 +1,4 @@
-"""What LSTM, GRU and RNN share: attributes, shapes, activations, the reference, samples."""
+"""Base class of LSTM, GRU and RNN: attributes, shapes, activations and the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clrt.ops.pointwise.table import Add, Mul, Relu, Sigmoid, Softplus, Softsign
 Steps: TypeAlias = tuple[ElementwiseStep, ...]
 Function: TypeAlias = Callable[[Array], Array]
 
-# By name: which of alpha and beta a function takes, with their defaults.
+# Default alpha and beta of the activations that use them, by lower-case name.
 ALPHA = {
     "leakyrelu": 0.01,
     "thresholdedrelu": 1.0,
@@ -37,7 +37,7 @@ BETA = {"hardsigmoid": 0.5, "affine": 0.0, "scaledtanh": 1.0}
 
 
 def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
-    """alpha x + beta."""
+    """Returns the elementwise program alpha x + beta."""
     return (
         ElementwiseStep(Literal(alpha, dtype), ()),
         ElementwiseStep(Literal(beta, dtype), ()),
@@ -47,14 +47,14 @@ def _linear(alpha: float, beta: float, dtype: DType) -> Steps:
 
 
 def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
-    """An activation as an elementwise program of one operand.
+    """Returns an activation as an elementwise program of one operand.
 
     Raises:
         ModelError: ONNX has no such activation.
     """
-    plain = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "softsign": Softsign}
-    if name in plain:
-        return (ElementwiseStep(plain[name](), (0,)),)
+    unary = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid, "softsign": Softsign}
+    if name in unary:
+        return (ElementwiseStep(unary[name](), (0,)),)
     match name:
         case "softplus":
             return (ElementwiseStep(Softplus(), (0,)),)
@@ -84,12 +84,13 @@ def _function(name: str, alpha: float, beta: float, dtype: DType) -> Steps:
 
 @dataclass(frozen=True)
 class Cell:
-    """The weights and activations of one direction.
+    """Weights and activations of one direction, for the reference.
 
     Attributes:
-        r: [G, H, H].
-        bias: Of W and of R, [2, G, H].
-        peephole: [3, H].
+        r: Recurrent weights R, [G, H, H].
+        bias: Biases of W and of R, [2, G, H].
+        peephole: Peephole weights P, [3, H].
+        act: Activation functions, which clip their operand if the op does.
     """
 
     r: Array
@@ -100,26 +101,30 @@ class Cell:
 
 @dataclass(frozen=True)
 class Recurrent(Op):
-    """Base of LSTM, GRU and RNN.
+    """Base class of LSTM, GRU and RNN.
 
     Inputs: X `[T, B, I]`, W `[D, G H, I]`, R `[D, G H, H]`, and optionally B `[D, 2 G H]`,
-    sequence_lens `[B]` (int32), initial_h `[D, B, H]`. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`.
-    With layout 1: X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. A sequence that is shorter
-    than T gives zeros behind its end; backwards it starts at its own end; one of no length keeps
-    its first state.
+    sequence_lens `[B]` (int32), initial_h `[D, B, H]`, where D is the number of directions, G that
+    of gates, and H the hidden size. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`. With layout 1:
+    X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. Y is 0 behind the end of a sequence that is
+    shorter than T; the reverse direction starts at the end of each sequence; a sequence of length 0
+    keeps its initial state.
 
     Attributes:
-        activations: For each direction; without regard to case. `activation_alpha` and
-            `activation_beta` are consumed in order by those that take one.
-        clip: Limits what enters an activation to -clip..clip; 0: not.
+        activation_alpha: Values of alpha, in the order of the activations that use it.
+        activation_beta: Values of beta, in the order of the activations that use it.
+        activations: Names of the activations of each direction, case-insensitive; () for
+            `defaults`.
+        clip: Operands of activations are clipped to -clip..clip; 0 to disable.
+        layout: 1 if the batch axis comes first.
 
     Class attributes:
-        gates: G.
-        states: How many tensors go from step to step.
-        defaults: The activations of one direction.
-        unclipped: The activation that `clip` leaves alone, by place.
-        entry: The kernel of a step, and its file.
-        hidden_axis: The axis of R along which it has a place for each state.
+        gates: Number of gates, G.
+        states: Number of state tensors carried from step to step.
+        defaults: Default activations of one direction.
+        unclipped: Index of the activation whose operand is not clipped; None if all are.
+        entry: Entry point and file name of the kernel of a step.
+        hidden_axis: Axis of R whose size is H.
 
     Numerics: gates are float32 (float64 for float64); states are rounded to the dtype at each step.
     """
@@ -150,28 +155,27 @@ class Recurrent(Op):
 
     @property
     def directions(self) -> int:
-        """D."""
+        """Number of directions, D."""
         return 2 if self.direction == "bidirectional" else 1
 
     def functions(self, dtype: DType) -> list[list[Steps]]:
-        """The activations by direction.
+        """Returns the activations of each direction as elementwise programs.
 
         Raises:
-            ModelError: There are too few, or one that ONNX does not have.
+            ModelError: The number of activations is wrong, or ONNX does not have one of them.
         """
-        per = len(self.defaults)
+        per_direction = len(self.defaults)
         names = self.activations or self.defaults * self.directions
-        if len(names) != per * self.directions:
-            raise ModelError(
-                f"{self.name} has {len(names)} activations; expected {per * self.directions}."
-            )
+        expected = per_direction * self.directions
+        if len(names) != expected:
+            raise ModelError(f"{self.name} has {len(names)} activations; expected {expected}.")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         steps: list[Steps] = []
         for name in map(str.lower, names):
             alpha = next(alphas, ALPHA[name]) if name in ALPHA else 0.0
             beta = next(betas, BETA[name]) if name in BETA else 0.0
             steps.append(_function(name, alpha, beta, dtype))
-        return [steps[k : k + per] for k in range(0, len(steps), per)]
+        return [steps[k : k + per_direction] for k in range(0, len(steps), per_direction)]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, w, r = (need(inputs, i, self) for i in range(3))
@@ -190,38 +194,39 @@ class Recurrent(Op):
         if self.layout:
             state = (batch, directions, hidden)
         wanted += [(directions, 2 * wide), (batch,), state, state, (directions, 3 * hidden)]
-        for index, (given, shape) in enumerate(zip(inputs[1:], wanted, strict=False), start=1):
-            self._check(index, given, shape)
+        for index, (type_, shape) in enumerate(zip(inputs[1:], wanted, strict=False), start=1):
+            self._check(index, type_, shape)
         y = (batch, time, directions, hidden) if self.layout else (time, directions, batch, hidden)
         return [TensorType(x.dtype, y), *[TensorType(x.dtype, state)] * self.states]
 
     def weight_shapes(self, depth: Dim, hidden: Dim) -> list[tuple[Dim, ...]]:
-        """The shapes of W and R."""
+        """Returns the shapes of W and R for I = `depth` and H = `hidden`."""
         wide = self.gates * hidden
         return [(self.directions, wide, depth), (self.directions, wide, hidden)]
 
-    def _check(self, index: int, given: TensorType | None, shape: Sequence[Dim]) -> None:
-        if given is None or given.shape is None:
+    def _check(self, index: int, type_: TensorType | None, shape: Sequence[Dim]) -> None:
+        if type_ is None or type_.shape is None:
             return
-        if len(given.shape) != len(shape) or any(map(provably_different, given.shape, shape)):
+        if len(type_.shape) != len(shape) or any(map(provably_different, type_.shape, shape)):
             text = ",".join(map(str, shape))
-            raise ShapeError(f"{self.name}: input {index} is {given}; expected [{text}].")
+            raise ShapeError(f"{self.name}: input {index} is {type_}; expected [{text}].")
 
     def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
-        """The states after a step.
+        """Computes the states after a time step by NumPy.
 
         Args:
-            x: X W^T of the step, [B, G, H].
-            states: [B, H] each; 0 of a sequence that ended before the last step.
+            x: X W^T of the time step, [B, G, H].
+            states: States before the step, each [B, H]; 0 for sequences that ended before the
+                previous step.
         """
         raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        given = (*inputs, *(None,) * (8 - len(inputs)))
-        assert given[0] is not None
-        dtype = given[0].dtype
-        lens = given[4]
-        x, w, r, bias, _, *first, p = (None if a is None else a.astype(np.float64) for a in given)
+        padded = (*inputs, *(None,) * (8 - len(inputs)))
+        assert padded[0] is not None
+        dtype = padded[0].dtype
+        lens = padded[4]
+        x, w, r, bias, _, *first, p = (None if a is None else a.astype(np.float64) for a in padded)
         assert x is not None and w is not None and r is not None
         if self.layout:
             x, first = x.swapaxes(0, 1), [None if s is None else s.swapaxes(0, 1) for s in first]
@@ -246,8 +251,8 @@ class Recurrent(Op):
             for s in range(time if directions else 0):
                 t = np.where(s < lens, lens - 1 - s, s) if self._backward(d) else np.full(batch, s)
                 xw = (x[t, rows] @ w[d].T).reshape(batch, self.gates, hidden)
-                made = (s <= lens)[:, None]
-                new = self.step(xw, [np.where(made, end[d], 0) for end in ends], cell)
+                was_live = (s <= lens)[:, None]
+                new = self.step(xw, [np.where(was_live, end[d], 0) for end in ends], cell)
                 live = (s < lens)[:, None]
                 for end, value in zip(ends, new, strict=True):
                     end[d] = np.where(live, value, end[d])
@@ -260,13 +265,13 @@ class Recurrent(Op):
         return self.direction == "reverse" or direction == 1
 
     def clips(self, index: int) -> bool:
-        """Whether what enters an activation is limited."""
+        """Returns whether the operand of an activation is clipped."""
         return self.clip > 0 and index != self.unclipped
 
     def _callable(self, index: int, steps: Steps) -> Function:
         def run(x: Array) -> Array:
-            limited = np.clip(x, -self.clip, self.clip) if self.clips(index) else x
-            return Fused(steps).reference(limited)[0]
+            clipped = np.clip(x, -self.clip, self.clip) if self.clips(index) else x
+            return Fused(steps).reference(clipped)[0]
 
         return run
 
@@ -277,9 +282,9 @@ class Recurrent(Op):
         return 2 * rows * sum(count([int(d) for d in t.shape or ()]) for t in (w, r))
 
     def reject_steps(self) -> str | None:
-        """Why `recurrent_steps` does not hold."""
+        """Returns why the kernel recurrent_steps does not apply; None if it does."""
         return None
 
     def features(self) -> dict[str, int]:
-        """Defines of the op's own."""
+        """Returns the macros specific to the op."""
         return {}

@@ -1,7 +1,7 @@
-"""The launches of LSTM, GRU and RNN.
+"""Launches of LSTM, GRU and RNN, one time step at a time.
 
-The products of all inputs with W are one product. Then each step is a product of the last states
-with R and one kernel for the rest: both directions, all sequences, a work-item per state.
+One GEMM multiplies the inputs of all steps by W. Each step is then a GEMM of the last states and R,
+and a kernel for the gates of both directions and all sequences, with a work-item per state.
 """
 
 from __future__ import annotations
@@ -26,11 +26,20 @@ _ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0
 
 
 class RecurrentLaunches:
-    """The launches of a node.
+    """Emits the launches of a recurrent node.
 
-    The states lie in the outputs Y_h and Y_c where the node has them. Each step reads and writes
-    the same buffers, so that the launches of the products are the same in all steps, and what
-    packs R runs once.
+    The states are kept in the outputs Y_h and Y_c if the node has them, else in scratch memory.
+    Each step reads and writes the same buffers, so that the GEMM launches are the same in all
+    steps, and R is packed once.
+
+    Attributes:
+        gate_dtype: Dtype of the gates: float64 for float64, else float32.
+        directions: Number of directions, D.
+        hidden: Hidden size, H.
+        time: Number of time steps, T.
+        batch: Number of sequences, B.
+        state_elems: Elements of a state tensor.
+        state_strides: Strides of the states over directions and sequences, in elements.
     """
 
     def __init__(self, node: Node, ctx: Lowering, emit: gemm_variants.EmitProduct) -> None:
@@ -49,14 +58,15 @@ class RecurrentLaunches:
             self.state_strides = (self.batch * self.hidden, self.hidden)
 
     def launches(self) -> list[Launch]:
+        """Emits all launches of the node."""
         op, node = self.op, self.node
         if not self.state_elems:
             return []
         states: list[Buffer] = []
         launches: list[Launch] = []
         for index in range(op.states):
-            made = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
-            states.append(made or self.ctx.scratch(self.state_elems, self.dtype))
+            output = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
+            states.append(output or self.ctx.scratch(self.state_elems, self.dtype))
             launches.append(self._start(states[-1], node.input(5 + index)))
         if node.input(4) is not None:
             launches.append(check_launch(node, 4, self.time, "a sequence length"))
@@ -71,7 +81,7 @@ class RecurrentLaunches:
         return launches
 
     def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
-        """The products of all inputs with W, [D, T B, G H], and what makes them."""
+        """Returns the products of all inputs and W, `[D, T B, G H]`, and their launches."""
         x, w = self.node.arg(0), self.node.arg(1)
         depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
         gx = self.gate_scratch(self.directions * rows * wide)
@@ -81,31 +91,40 @@ class RecurrentLaunches:
     def step(
         self, gx: Scratch, states: list[Buffer]
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
-        """What runs once, and the launches of a step."""
+        """Returns the launches that run once, and a function that emits those of a time step.
+
+        Args:
+            gx: Products of the inputs and W.
+            states: State tensors.
+        """
         gh = self.gate_scratch(self.state_elems * self.op.gates)
         setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
         tensors = {"gh": gh, **dict(zip(("hidden", "cell"), states, strict=False))}
         return setup, lambda s: [*product, self.kernel(self.op.entry, s, gx, **tensors)]
 
     def gate_scratch(self, elems: int) -> Scratch:
-        """Memory for sums."""
+        """Allocates scratch memory of the gates' dtype."""
         return self.ctx.scratch(elems, self.gate_dtype)
 
     def recur(
         self, y: Scratch, state: Buffer, r: Buffer, gates: int
     ) -> tuple[list[Launch], list[Launch]]:
-        """y[D, B, gates H] = the states times R^T: what runs once, and what each step runs."""
+        """Emits y `[D, B, gates * H]` = states R^T.
+
+        Returns:
+            The launches that do not depend on the states and run once, and those of each step.
+        """
         view = MatrixOperand(BufferArg(state), (*self.state_strides, 1))
-        made = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
-        once, each, changing = list[Launch](), list[Launch](), {state}
-        for made_by in made:
-            buffers = [(arg.buffer, access) for arg, access in made_by.accesses()]
+        launches = self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+        once, per_step, changing = list[Launch](), list[Launch](), {state}
+        for launch_ in launches:
+            buffers = [(arg.buffer, access) for arg, access in launch_.accesses()]
             if any(b in changing and access != "write" for b, access in buffers):
                 changing.update(b for b, access in buffers if access != "read")
-                each.append(made_by)
+                per_step.append(launch_)
             else:
-                once.append(made_by)
-        return once, each
+                once.append(launch_)
+        return once, per_step
 
     def _product(
         self, y: Scratch, a: MatrixOperand, weights: Buffer, m: int, n: int, k: int
@@ -117,7 +136,7 @@ class RecurrentLaunches:
         return self._emit(product, self.ctx)
 
     def weight_steps(self, n: int, k: int) -> tuple[int, int]:
-        """Elements from a place of k to the next, and from a place of n."""
+        """Returns the strides of the weights along k and along n, in elements."""
         return 1, k
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:
@@ -135,10 +154,10 @@ class RecurrentLaunches:
         return copy
 
     def kernel(self, entry: str, step: int, gx: Scratch, **tensors: Buffer) -> Launch:
-        """The kernel of a step, over (H, B, D)."""
+        """Returns the launch of a time step's gate kernel, over (H, B, D)."""
         op, node, y = self.op, self.node, self.node.output
         lens = node.input(4)
-        given = optional(bias=node.input(3), lens=lens, peephole=node.input(7))
+        optionals = optional(bias=node.input(3), lens=lens, peephole=node.input(7))
         kernel = KernelSpec.of(
             f"recurrent/{op.entry}.cl",
             entry,
@@ -148,9 +167,9 @@ class RecurrentLaunches:
             FUNCTIONS=self.functions(),
             VW=1,
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
-            F_BIAS=int("bias" in given),
-            F_LENS=int("lens" in given),
-            F_PEEPHOLE=int("peephole" in given),
+            F_BIAS=int("bias" in optionals),
+            F_LENS=int("lens" in optionals),
+            F_PEEPHOLE=int("peephole" in optionals),
             **op.features(),
         )
         return launch(
@@ -160,13 +179,13 @@ class RecurrentLaunches:
             gx=BufferArg(gx, 0, self.state_elems * op.gates),
             step=step,
             **tensors,
-            **given,
+            **optionals,
             **self.sizes,
         )
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes and strides that the kernels take."""
+        """Sizes and strides, by the names of kernel arguments."""
         op = self.op
         first, second, third, _ = contiguous_strides(self.node.output.dims)
         y_steps = (second, third, first) if op.layout else (first, second, third)
@@ -177,28 +196,29 @@ class RecurrentLaunches:
         return {"reverse": reverse, "T": self.time, "B": self.batch, "H": self.hidden, **steps}
 
     def functions(self) -> Code:
-        """The activations act_0, act_1, … of (direction, x) in OpenCL C.
+        """Returns OpenCL C functions act_0, act_1, … of (direction, x) for the activations.
 
         Raises:
-            UnsupportedError: One has no kernel.
+            UnsupportedError: Kernels do not support an activation.
         """
         clip = self.op.clip
         kind = compute_type(self.gate_dtype)
         high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
-        limited = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").substitute(
+        clip_code = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").substitute(
             *(Code("({0})({1})").substitute(kind, limit) for limit in (high, low))
         )
         code = []
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []
             for program in steps:
-                made = render(program, [self.gate_dtype], takes_numbers=False)
-                if isinstance(made, str):
-                    raise UnsupportedError(made)
-                bodies.append(Code("{{ {} return {}; }}").substitute(made.body, made.result))
-            limit = limited if self.op.clips(index) else Code("")
+                rendered = render(program, [self.gate_dtype], takes_numbers=False)
+                if isinstance(rendered, str):
+                    raise UnsupportedError(rendered)
+                body = Code("{{ {} return {}; }}").substitute(rendered.body, rendered.result)
+                bodies.append(body)
+            clips = clip_code if self.op.clips(index) else Code("")
             both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
-            code.append(_ACTIVATION.substitute(kind, index, limit, both.substitute(*bodies)))
+            code.append(_ACTIVATION.substitute(kind, index, clips, both.substitute(*bodies)))
         return Code(" ").join(code)
 
 
@@ -206,7 +226,12 @@ def variants(
     walk: Callable[[Node, Lowering, gemm_variants.EmitProduct], RecurrentLaunches],
     typed: bool = True,
 ) -> tuple[Variant, ...]:
-    """One for each kernel of matrix products; `typed` as `gemm_variants.variants` takes it."""
+    """Returns a variant per GEMM kernel.
+
+    Args:
+        walk: Creates the launches of a node for a GEMM kernel.
+        typed: As in `gemm_variants.variants`.
+    """
     return gemm_variants.variants(
         lambda emit: lambda node, ctx: walk(node, ctx, emit).launches(), typed=typed
     )

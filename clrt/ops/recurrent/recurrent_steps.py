@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN on CPUs by one kernel: all steps in one launch, as far as that is faster."""
+"""LSTM, GRU and RNN on CPUs by the kernel recurrent_steps, with many time steps per launch."""
 
 from __future__ import annotations
 
@@ -36,19 +36,22 @@ from clrt.util.math import ceil_div, round_up
 
 STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)
 _SOURCE = "recurrent/recurrent_steps.cl"
-# By gates: elements of k at once of a single row, so that sums do not wait for each other.
+# Elements of K computed at once for a single sequence, by the number of gates: independent sums
+# hide the latency of additions.
 _SETS = {4: 2, 3: 2, 1: 8}
 
 
 @dataclass(frozen=True)
 class StepShares(Thresholds):
-    """How the steps of a recurrent op are shared out.
+    """Thresholds of the partition of time steps into work-groups and launches.
 
     Attributes:
-        part_kflop: Thousands of floating-point operations of a part of a step, at least, where
+        part_kflop: Minimum 1000s of floating-point operations of a core's part of a step, if
             several cores share it.
-        launch_mflop: Millions of a launch, about, at most: a run can end between two launches.
-        inner_steps: Up to so many steps multiply their inputs themselves; else one product does.
+        launch_mflop: Approximate maximum of millions of floating-point operations per launch, since
+            a run can be cancelled only between launches.
+        inner_steps: Maximum number of time steps for which the kernel multiplies the inputs by W;
+            beyond, one GEMM for all steps does.
     """
 
     part_kflop: int
@@ -59,14 +62,14 @@ class StepShares(Thresholds):
 
 
 class _Sharing(NamedTuple):
-    """Who computes what of a step.
+    """Partition of a time step among work-items.
 
     Attributes:
         flops: Floating-point operations of a step.
-        height: Sequences of a stripe.
-        teams: Stripes of all directions.
-        span: Blocks of states of a part.
-        parts: Of a team, each for a work-item.
+        height: Sequences per stripe.
+        teams: Number of stripes of all directions, each computed by a team of work-items.
+        span: Blocks of states (of T_VW) per part.
+        parts: Number of parts of a stripe, one per work-item of the team.
     """
 
     flops: int
@@ -76,37 +79,43 @@ class _Sharing(NamedTuple):
     parts: int
 
 
-class StepsWalk(RecurrentLaunches):
-    """The launches of a node by the kernel recurrent_steps."""
+class StepLaunches(RecurrentLaunches):
+    """Emits the launches of a recurrent node by the kernel recurrent_steps.
+
+    Attributes:
+        shares: Thresholds of the partition.
+        tunables: Tunables of the kernel.
+        depth: Columns of X, if the kernel multiplies them by W; 0 if a GEMM does.
+    """
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
         super().__init__(node, ctx, emit_cpu)
         self.shares = ctx.thresholds(StepShares)
         self.tunables = ctx.tunables(STEPS)
         depth = node.arg(0).dims[2]
-        # Columns of the inputs, where the kernel multiplies them, too.
         self.depth = depth if self.time <= self.shares.inner_steps else 0
 
     @cached_property
     def sharing(self) -> _Sharing:
-        """How it is shared out; of no use where there is nothing to compute."""
+        """Partition of a step; meaningless if there is nothing to compute."""
         cores, rows = self.ctx.caps.compute_units, self.tunables["T_MR"]
         wide = self.op.gates * self.hidden
         flops = 2 * self.directions * self.batch * wide * (self.hidden + self.depth)
         blocks, tiles = ceil_div(self.hidden, self.tunables["T_VW"]), ceil_div(self.batch, rows)
         height = ceil_div(tiles, clamp(ceil_div(cores, self.directions), 1, tiles)) * rows
         teams = self.directions * ceil_div(self.batch, height)
-        many = flops // max(1000 * self.shares.part_kflop * teams, 1)
-        most = min(cores // teams, many)
-        span = ceil_div(blocks, max(most, 1))
+        worthwhile = flops // max(1000 * self.shares.part_kflop * teams, 1)
+        max_parts = min(cores // teams, worthwhile)
+        span = ceil_div(blocks, max(max_parts, 1))
         return _Sharing(flops, height, teams, span, ceil_div(blocks, span))
 
     @property
     def is_team(self) -> bool:
-        """Whether work-items wait for the states that others make: of one step nobody does."""
+        """Whether work-items of a team exchange states between steps; a single step needs none."""
         return self.sharing.parts > 1 and self.time > 1
 
     def launches(self) -> list[Launch]:
+        """Emits all launches of the node."""
         node, r = self.node, self.node.arg(2)
         if not self.state_elems or not self.time:
             return super().launches()
@@ -122,12 +131,12 @@ class StepsWalk(RecurrentLaunches):
     def _spec(self, **macros: int) -> KernelSpec:
         op, node = self.op, self.node
         lens = node.input(4)
-        given = {name: node.input(i) for name, i in _OPTIONAL.items()}
+        optionals = {name: node.input(i) for name, i in _OPTIONAL.items()}
         return KernelSpec.of(
             _SOURCE,
             "recurrent_steps",
             **self.tunables,
-            **{f"F_{name.upper()}": int(value is not None) for name, value in given.items()},
+            **{f"F_{name.upper()}": int(value is not None) for name, value in optionals.items()},
             **op.features(),
             **(macros or {"BYTES": 0}),
             GATES=op.gates,
@@ -139,7 +148,10 @@ class StepsWalk(RecurrentLaunches):
         )
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
-        """The products of x and W, or what the kernel needs for them."""
+        """Returns the launches and arguments that provide X W^T to the kernel.
+
+        Either a GEMM computes the products, or W is packed and the kernel computes them.
+        """
         x, w = self.node.arg(0), self.node.arg(1)
         if self.depth:
             packing, panels = self._packed(spec, w, self.depth)
@@ -150,7 +162,14 @@ class StepsWalk(RecurrentLaunches):
     def _packed(
         self, spec: KernelSpec, weights: Value, depth: int
     ) -> tuple[list[Launch], BufferArg]:
-        """Weights as the kernel reads them: made at load where they are constants."""
+        """Packs weights for the kernel: constants at load, others by a launch.
+
+        Args:
+            depth: Columns K of the weights `[D, G H, K]`.
+
+        Returns:
+            The launches that pack, and the packed weights.
+        """
         lanes, gates = self.tunables["T_VW"], self.op.gates
         wide = round_up(self.hidden, lanes)
         elems = self.directions * wide * gates * depth
@@ -166,23 +185,24 @@ class StepsWalk(RecurrentLaunches):
         return [launch(kernel, (groups,), (1,), y=target, x=weights, **sizes)], target
 
     def _states(self) -> dict[str, Any]:
-        """What the kernel writes, and the optional inputs."""
-        node, made = self.node, {}
+        """Returns the arguments of the outputs, the states and the optional inputs."""
+        node, states = self.node, {}
         for index, name in enumerate(("hidden", "cell")[: self.op.states], start=1):
-            given = node.outputs[index] if index < len(node.outputs) else None
-            made[name] = given or self.ctx.scratch(self.state_elems, self.dtype)
-        inputs = {f"first_{n}" if n in made else n: node.input(i) for n, i in _OPTIONAL.items()}
-        return {"y": node.output, **made, **optional(**inputs)}
+            output = node.outputs[index] if index < len(node.outputs) else None
+            states[name] = output or self.ctx.scratch(self.state_elems, self.dtype)
+        inputs = {f"first_{n}" if n in states else n: node.input(i) for n, i in _OPTIONAL.items()}
+        return {"y": node.output, **states, **optional(**inputs)}
 
     def _others(self) -> dict[str, Any]:
-        """Further arguments."""
+        """Returns further kernel arguments."""
         return {}
 
     def _gate_elems(self, steps: int) -> int:
-        """Elements of the products of the inputs that so many steps read."""
+        """Returns the elements of X W^T that a number of steps reads."""
         return steps * self.state_elems * self.op.gates
 
     def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
+        """Emits the launches of the time steps, of at most about `launch_mflop` each."""
         shared = self.sharing
         steps = max(self.shares.launch_mflop * 1_000_000 // shared.flops, 1)
         sizes = {"depth": self.depth, "height": shared.height, "span": shared.span}
@@ -204,12 +224,16 @@ class StepsWalk(RecurrentLaunches):
         return launches
 
 
-# Inputs that may be missing, by place.
+# Indices of the optional inputs.
 _OPTIONAL = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
 
 
 def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
-    """Weights [D, gates H, K] as [D, block of `lanes` states, K, gates, lanes], zeros past H."""
+    """Packs weights `[D, gates * H, K]` as `[D, blocks, K, gates, lanes]`, zero-padded behind H.
+
+    Args:
+        lanes: States per block.
+    """
     directions, wide, depth = weights.shape
     hidden = wide // gates
     blocks = ceil_div(hidden, lanes)
@@ -220,7 +244,7 @@ def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    return StepsWalk(node, ctx).launches()
+    return StepLaunches(node, ctx).launches()
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:

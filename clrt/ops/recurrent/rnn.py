@@ -1,4 +1,4 @@
-"""RNN: a recurrent op without gates."""
+"""RNN: a simple recurrent op without gates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clrt.ops.registry import register
 
 @register
 class RNN(Recurrent):
-    """h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
+    """Simple recurrent unit: h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
 
     variants = (STEPS_CPU, *variants(RecurrentLaunches))
 

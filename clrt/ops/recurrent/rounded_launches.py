@@ -1,4 +1,4 @@
-"""The launches of DynamicQuantizeLSTM: x and the states of each step are rounded to 8 bits."""
+"""Launches of DynamicQuantizeLSTM, which rounds X, and the states of each step, to 8 bits."""
 
 from __future__ import annotations
 
@@ -30,35 +30,39 @@ from clrt.kernels.spec import (
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.pointwise.dynamic_quantize_linear import quantize_launches
 from clrt.ops.recurrent.recurrent_launches import RecurrentLaunches
-from clrt.ops.recurrent.recurrent_steps import StepsWalk
+from clrt.ops.recurrent.recurrent_steps import StepLaunches
 from clrt.util.math import ceil_div, round_up
 
 _GATES = 4
 _LANES = 8
-"""States of a panel: all their gates fill one of BYTE_WIDTH columns."""
+"""States of a panel: their gates fill the BYTE_WIDTH columns of a panel."""
+# Rows of a tile, the tunable T_MR of the kernel of 8-bit weights.
 _TILE_ROWS = 8
+# Maximum work-items of a work-group of the rounding kernel.
 _ITEMS = 64
-# What the kernel keeps of a row behind its levels (BYTE_ROW of recurrent_bytes.clh).
+# Bytes that the kernel keeps of a row behind its quantized elements (BYTE_ROW of
+# recurrent_bytes.clh).
 _ROW_BYTES = 12
 
 
 def rows_together(batch: int, hidden: int) -> int:
-    """Sequences of which the states of a step are rounded by one range.
+    """Returns the number of sequences whose states of a step are rounded by a common range.
 
-    As ONNX Runtime with as many threads as sequences: few large ones are one product there.
+    It is that of ONNX Runtime with as many threads as sequences, which multiplies a few large
+    sequences at once.
     """
     return batch if batch <= 4 and hidden > 256 else 1
 
 
 @dataclass(frozen=True)
 class GateBytes(Int8Weights):
-    """Constant weights `[D, K, 4 H]` in panels of all gates of _LANES states.
+    """Constant 8-bit weights `[D, K, 4 H]`, packed in panels of the gates of `_LANES` states.
 
     Attributes:
-        zeros: `[D]` or `[D, 4 H]`, as the scales.
-        scales: float32.
-        directions: D.
-        hidden: H.
+        zeros: Zero points, `[D]` or `[D, 4 H]`.
+        scales: float32 scales, of the same shape.
+        directions: Number of directions, D.
+        hidden: Hidden size, H.
     """
 
     scales: Value
@@ -67,7 +71,7 @@ class GateBytes(Int8Weights):
 
     @classmethod
     def of(cls, node: Node, index: int) -> GateBytes:
-        """The weights that are input `index` of a node."""
+        """Creates the weights from input `index` of a node: 1 for W, 2 for R."""
         value, (scales, zeros) = node.arg(index), _parameters(node, index)
         directions, depth, wide = value.dims
         hidden = wide // _GATES
@@ -87,7 +91,7 @@ class GateBytes(Int8Weights):
         return self._by_panel(wide)[:, 0]
 
     def _by_panel(self, array: Array) -> Array:
-        """Columns of `[D, K, 4 H]` as they lie in panels, `[N, K]`, zeros past H."""
+        """Reorders columns of `[D, K, 4 H]` as in the panels: `[N, K]`, zero-padded behind H."""
         directions, depth, _ = array.shape
         blocks = ceil_div(self.hidden, _LANES)
         padded = np.zeros((directions, depth, _GATES, blocks * _LANES), array.dtype)
@@ -102,12 +106,12 @@ class GateBytes(Int8Weights):
 
 
 def _parameters(node: Node, index: int) -> tuple[Value, Value]:
-    """Scales and zero points of the weights that are input `index`."""
+    """Returns the scales and zero points of the weights in input `index`: 1 for W, 2 for R."""
     return node.arg(6 + 2 * index), node.arg(7 + 2 * index)
 
 
-class BytesWalk(StepsWalk):
-    """The launches by the kernel recurrent_steps, whose weights are bytes."""
+class Int8StepLaunches(StepLaunches):
+    """Emits the launches by the kernel recurrent_steps with 8-bit weights."""
 
     def __init__(self, node: Node, ctx: Lowering) -> None:
         super().__init__(node, ctx)
@@ -119,9 +123,9 @@ class BytesWalk(StepsWalk):
 
     def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
         x, w = self.node.arg(0), self.weights
-        found = {"gx": unread_arg(x), "x": x, "w": w.packed, "x_scale": unread_arg(x)}
+        args = {"gx": unread_arg(x), "x": x, "w": w.packed, "x_scale": unread_arg(x)}
         if self.depth:
-            return [], found
+            return [], args
         levels, scale = self.ctx.scratch(prod(x.dims), DType.UINT8), self.ctx.scratch(1)
         zero = self.ctx.scratch(1, DType.UINT8)
         launches = quantize_launches(x, levels, scale, zero, self.ctx, self.node.input(4))
@@ -131,7 +135,7 @@ class BytesWalk(StepsWalk):
         right = MatrixOperand(BufferArg(w.packed), (w.n, 1))
         product = GemmProblem(gx, DType.UINT8, (), rows, w.n, w.k, left, right)
         launches += emit_integers(product, w, zero, self.ctx)
-        return launches, {**found, "gx": gx, "x": unread_arg(x), "x_scale": scale}
+        return launches, {**args, "gx": gx, "x": unread_arg(x), "x_scale": scale}
 
     def _packed(
         self, spec: KernelSpec, weights: Value, depth: int
@@ -154,8 +158,8 @@ class BytesWalk(StepsWalk):
         }
 
 
-class RoundedWalk(RecurrentLaunches):
-    """The launches by products of floats and kernels of a step."""
+class RoundedLaunches(RecurrentLaunches):
+    """Emits float GEMMs of rounded operands and one gate kernel per time step."""
 
     def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
         x, lens = self.node.arg(0), self.node.input(4)
@@ -199,13 +203,21 @@ class RoundedWalk(RecurrentLaunches):
         lens: Value | None,
         sizes: Mapping[str, int],
     ) -> Launch:
-        """The launch that rounds elements, `n` by each of the groups."""
+        """Returns the launch that rounds elements to 8 bits, `n` per work-group by their range.
+
+        Args:
+            groups: Number of work-groups.
+            inputs: Macro S_INPUTS: 1 for X, 0 for states.
+            args: Kernel arguments y, x and n.
+            lens: Lengths of the sequences; None if all have T steps.
+            sizes: Further arguments if there are lengths.
+        """
         items = 1
         while 2 * items <= min(_ITEMS, self.ctx.caps.max_work_group_size):
             items *= 2
-        of_lens: dict[str, Any] = {}
+        lens_args: dict[str, Any] = {}
         if lens is not None:
-            of_lens = {"lens": lens, "T": self.time, "B": self.batch, **sizes}
+            lens_args = {"lens": lens, "T": self.time, "B": self.batch, **sizes}
         spec = KernelSpec.of(
             "recurrent/round_rows.cl",
             "round_rows",
@@ -214,10 +226,10 @@ class RoundedWalk(RecurrentLaunches):
             F_LENS=int(lens is not None),
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
         )
-        return launch(spec, (groups * items,), (items,), **args, **of_lens)
+        return launch(spec, (groups * items,), (items,), **args, **lens_args)
 
     def _floats(self, index: int) -> PackedWeight:
-        """The weights that are input `index` in floats."""
+        """Returns the weights in input `index`, dequantized to float32 at load."""
         weights, (scales, zeros) = self.node.arg(index), _parameters(self.node, index)
         assert scales.numbers is not None and zeros.numbers is not None
         pack = partial(dequantized, scales=scales.numbers, zeros=zeros.numbers)
@@ -227,14 +239,14 @@ class RoundedWalk(RecurrentLaunches):
 
 
 def dequantized(weights: Array, scales: Array, zeros: Array) -> Array:
-    """Weights `[D, K, 4 H]` in float32, with scales and zero points `[D]` or `[D, 4 H]`."""
+    """Dequantizes weights `[D, K, 4 H]` to float32; scales and zero points `[D]` or `[D, 4 H]`."""
     shape = (weights.shape[0], 1, -1)
     centred = weights.astype(np.float32) - zeros.reshape(shape).astype(np.float32)
     return np.asarray(centred * scales.reshape(shape), np.float32)
 
 
 def _emit_bytes(node: Node, ctx: Lowering) -> list[Launch]:
-    return BytesWalk(node, ctx).launches()
+    return Int8StepLaunches(node, ctx).launches()
 
 
 def _reject_bytes(node: Node, caps: DeviceCaps) -> str | None:
