@@ -72,7 +72,7 @@ g (float[20] x) => (float last) {
 @pytest.fixture(autouse=True)
 def _as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop runs in a kernel."""
-    monkeypatch.setattr(kernel_loop, "_MOST_WORK", -1)
+    monkeypatch.setattr(kernel_loop, "_MAX_WORK", -1)
 
 
 def _feeds(n: int, limit: float) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_bodies_that_cannot_be_repeated_run_alone(device: DeviceInfo, text: str,
 
 
 def test_a_chunk_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MOST_NODES", 40)
+    monkeypatch.setattr(chunks, "_MAX_NODES", 40)
     with clrt.load(parsed(COUNTED), device="portable") as model:
         found = [model.run(_feeds(200, 0))["numbers"] for _ in range(2)]
         assert max(_made(model)) <= 8
@@ -139,7 +139,7 @@ def test_a_chunk_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_heavy_iterations_are_never_made_past_the_end(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_LIGHT_BYTES", 10)
+    monkeypatch.setattr(chunks, "_MAX_SURPLUS_BYTES", 10)
     assert not _made(agree(parsed(TESTED), device, _feeds(40, 1e9)))
 
 
@@ -147,7 +147,7 @@ def test_heavy_iterations_are_never_made_past_the_end(
 def test_chunks_without_room_are_made_smaller(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "_MOST_BYTES", 16 * 8 * 4)
+    monkeypatch.setattr(chunks, "_MAX_OUTPUT_BYTES", 16 * 8 * 4)
     ours = agree(parsed(COUNTED), device, *[_feeds(50, 0)] * 6)
     assert ours._runner.planner.notes
 

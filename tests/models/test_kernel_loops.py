@@ -246,7 +246,7 @@ def test_work_items_of_a_group_share_an_iteration(
 def test_long_loops_are_several_launches(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_loop, "_MOST_ITERATIONS", 16)
+    monkeypatch.setattr(kernel_loop, "_MAX_ITERATIONS", 16)
     for name in ("integers", "scanned"):
         model, feed = CASES[name]
         assert _uses_kernel(agree(model, device, feed, feed))
@@ -265,7 +265,7 @@ def test_index_out_of_range_is_an_error_of_the_iteration_that_reads_it(device: D
 
 
 def test_heavy_bodies_run_as_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_loop, "_MOST_WORK", 10)
+    monkeypatch.setattr(kernel_loop, "_MAX_WORK", 10)
     model, feed = CASES["floats"]
     with clrt.load(model, device="portable") as ours:
         ours.run(feed)

@@ -66,7 +66,7 @@ def same_all(found: Any, wanted: Any) -> None:
 def test_a_loop_that_the_host_can_count_is_one_plan(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_loop, "_MOST_WORK", -1)
+    monkeypatch.setattr(kernel_loop, "_MAX_WORK", -1)
     feeds = [_recurrent(t, n) for t, n in ((1, 1), (7, 2), (4, 2), (7, 3), (20, 1))]
     ours = agree(parsed(RECURRENT), device, *feeds)
     (loop,) = (n.op for n in ours._graph.nodes if isinstance(n.op, Loop))
