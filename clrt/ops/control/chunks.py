@@ -184,7 +184,7 @@ class RepeatedBodies:
         if count == 0 and self._last_count == largest and self._same_runs >= _MIN_SAME_RUNS:
             return largest
         grown = max([_FIRST_ITERATIONS, *(2 * k for k, g in self._graphs.items() if g is not None)])
-        if self._kernel is not None:  # it makes no iteration too many; rows take memory alone
+        if self._kernel is not None:  # no surplus iterations run; spare rows only cost memory
             wanted = max(_MIN_ROWS, min(largest, max(self._last_count - count, count)))
             return min(1 << (wanted - 1).bit_length(), self._max_count)
         largest = min(largest, grown)

@@ -48,8 +48,8 @@ from clrt.ops.registry import register
 # Limits for running both branches of an If and selecting: that costs tens of us, reading the
 # condition from the device hundreds.
 _FEW_NODES = 32
-_FEW_ELEMS = 4096  # of each computed tensor
-_FEW_CONSTANTS = 1 << 18  # total elements
+_FEW_ELEMS = 4096  # elements per computed tensor
+_FEW_CONSTANTS = 1 << 18  # total elements of constants
 _LOOP_SLICES = 16  # minimum slices of a Scan to run it as a Loop, several iterations at once
 # Ops that cannot fail, whatever the data.
 _ARITHMETIC = (Pointwise, Fused, View, Reduce, Normalization, MatrixProduct)

@@ -32,7 +32,7 @@ from clrt.ops.reference_interpreter import evaluate
 _MAX_WORK = 1 << 14
 # Maximum operations per launch: about 0.1 s, so that runs stay cancellable and no display freezes.
 _MAX_LAUNCH_WORK = 1 << 26
-_MAX_NODES = 64  # of a body
+_MAX_NODES = 64  # per loop body
 # Maximum elements of the stacked outputs of a launch.
 _MAX_STACK_ELEMS = 1 << 24
 _MAX_ITERATIONS = 1 << 16  # per launch

@@ -205,7 +205,7 @@ def _dequantized_matmul(node: Node, builder: ExportBuilder) -> Value:
     offset, dtype = (middle, _SIGNED[op.bits]) if signed else (0, _UNSIGNED[op.bits])
     levels = builder.numbers(op.levels(weights, op.K).T.astype(np.int16) - offset, dtype)
     kinds = [(op.scales(scales), a.dtype)]
-    if op.bits == 8 or not signed:  # ONNX Runtime's kernels for 8 bits ask for zero points
+    if op.bits == 8 or not signed:  # ONNX Runtime's 8-bit kernels require zero points
         kinds.append((points - offset, dtype))
     parameters = [
         builder.numbers(array[:, 0] if op.blocks == 1 else array.T, kind) for array, kind in kinds
