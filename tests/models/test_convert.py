@@ -362,7 +362,7 @@ def test_help_says_it_all() -> None:
     text = _run("--help").output
     for word in ("--precision", "--quantize", "--verify", "--install-completion", "Exit codes"):
         assert word in text
-    assert "1 the model, a file or what an option asks" in text
+    assert "1 error in the model, a file or an option" in text
     for wrong in (["--optimize", "3"], ["--precision", "float8"], ["--nonsense"]):
         assert _run("m.onnx", *wrong).exit_code == 2
 
