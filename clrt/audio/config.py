@@ -125,7 +125,9 @@ def preset_of(values: Mapping[str, Any], name: str) -> Preset:
     if isinstance(extractor, LogMel):
         _check_frames(extractor, values, name)
     if isinstance(extractor, FilterBank) and extractor.std == 0:
-        raise ModelError(f"{name} has std = 0, by which nothing can be divided.")
+        raise ModelError(
+            f"{name} has std = 0; expected another number, as features are divided by it."
+        )
     return extractor
 
 

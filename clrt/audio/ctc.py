@@ -52,7 +52,7 @@ class CtcVocabulary:
         classes = list(vocabulary.values())
         if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):
             raise ModelError(
-                f"'{path / 'vocab.json'}' must give each token a number of its own, from 0; "
+                f"'{path / 'vocab.json'}' must give each token a number of its own, from 0 on; "
                 "download the model's own file."
             )
         if pad not in vocabulary:
@@ -84,7 +84,7 @@ class CtcVocabulary:
         if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < len(self.tokens):
             raise ModelError(
                 f"The model chose class {class_ids.max()}, and vocab.json has {len(self.tokens)} "
-                "tokens; they are of two models."
+                "tokens; they belong to different models."
             )
         tokens = (self.tokens[i] for i in class_ids)
         text = "".join(" " if t == self.delimiter else t for t in tokens).strip()
@@ -127,7 +127,7 @@ class CtcSpeech:
         self._output = next((s.name for s in self.model.outputs if _is_scores(s.shape)), "")
         if not self._output:
             raise ModelError(
-                f"'{folder}' has no output [batch, moments, classes]; export the model for "
+                f"'{folder}' has no output [batch, steps, classes]; export the model for "
                 "automatic-speech-recognition."
             )
 
@@ -140,7 +140,9 @@ class CtcSpeech:
         asked = {"language": options.language, "prompt": options.prompt}
         for name, value in asked.items():
             if value is not None:
-                raise InputError(f"{name} is {value!r}; a CTC model takes none, Whisper does.")
+                raise InputError(
+                    f"{name} is {value!r}; CTC models do not support it, Whisper does."
+                )
         if options.task != "transcribe":
             raise InputError(f"task is {options.task!r}; a CTC model can only transcribe.")
 

@@ -129,7 +129,7 @@ def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
     if not stream.read(1):
         raise InputError(f"{name} is empty.")
     stream.seek(0)
-    with explain_missing_extra(f"{name} is no WAV file of PCM or floats; what reads it"):
+    with explain_missing_extra(f"{name} is no WAV file of PCM or floats; reading it"):
         import soundfile
     try:
         file = soundfile.SoundFile(stream)
@@ -173,7 +173,7 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
     if not 1 <= len(array) <= MAX_CHANNELS:
         raise InputError(
             f"A sound [channels, samples] of shape {list(array.shape)} has {len(array)} channels; "
-            f"expected 1 to {MAX_CHANNELS}. Pass .T where samples come first."
+            f"expected 1 to {MAX_CHANNELS}. Pass .T if samples come first."
         )
     return array
 
@@ -186,7 +186,7 @@ def _scaled(block: np.ndarray[Any, Any]) -> FloatArray:
 def _check_finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]:
     for block in blocks:
         if not np.isfinite(block).all():
-            raise InputError(f"{_name(source)} has samples that are infinite or not a number.")
+            raise InputError(f"{_name(source)} has samples that are infinite or NaN.")
         yield block
 
 

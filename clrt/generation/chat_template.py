@@ -55,7 +55,7 @@ class ChatTemplate:
             raise ModelError(f"{origin} {_TOO_MUCH}") from error
         except sandbox.TemplateSyntaxError as error:
             raise ModelError(
-                f"{origin} is no template, at line {error.lineno}: {_reason(error)}; "
+                f"{origin} is no template: error at line {error.lineno}: {_reason(error)}; "
                 "download the model's own file."
             ) from error
 
@@ -136,7 +136,7 @@ class ChatTemplate:
             raise ModelError(f"{self._origin} {_TOO_MUCH}") from error
         except sandbox.SecurityError as error:
             raise ModelError(
-                f"{self._origin} does what no chat template may: {_reason(error)}."
+                f"{self._origin} is not allowed by the sandbox: {_reason(error)}."
             ) from error
         except Exception as error:  # any type: the template is a program
             if type(error) is sandbox.TemplateError:

@@ -124,7 +124,7 @@ def decoder_of(
         for name, n in sizes.items()
     )
     if not sizes or not whole or sizes["context"] > MAX_CONTEXT:
-        raise damaged(path, "what it says of sizes is not what the format has there")
+        raise damaged(path, "its model sizes are missing or out of range")
     return DecoderConfig(family, intermediate=0, **sizes, encoder=encoder)
 
 
@@ -145,16 +145,16 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
     whole = whole and extras["context"] <= MAX_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
-        raise damaged(path, "what it says of texts is not what the format has there")
+        raise damaged(path, "its generation settings are missing or out of range")
     if extras["page"] != PAGE_TOKENS:
-        raise ModelError(f"{path} has pages of {extras['page']} places; convert the model again.")
+        raise ModelError(f"{path} has pages of {extras['page']} tokens; convert the model again.")
     if cache != extras["cache"]:
         raise InputError(f"{path} has a cache of {extras['cache']}, not {cache}; convert it again.")
     places, long_beyond = extras.get("places"), extras.get("long_beyond", 0)
     if type(long_beyond) is not int or not 0 <= long_beyond < 1 << 31:
-        raise damaged(path, f"its texts are long ones beyond {str(long_beyond)[:20]} tokens")
+        raise damaged(path, f"its long_beyond is {str(long_beyond)[:20]}")
     if context is not None and isinstance(places, int) and 0 < places < context:
-        raise InputError(f"context is {context}; the model has places for 1 to {places}.")
+        raise InputError(f"context is {context}; the model has positions 1 to {places}.")
     try:
         tokenizer = load_tokenizer(extras["tokenizer"], path).library
         sampling = Sampling(**extras.get("sampling", {}))
@@ -163,7 +163,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     except ClrtError:
         raise
     except Exception as error:  # tokenizers raises no narrower type
-        raise damaged(path, f"what it says of texts cannot be read, {error}") from error
+        raise damaged(path, f"its generation settings cannot be read, {error}") from error
     sizes = {n: extras[n] for n in (*_SIZES, "family")}
     max_context = extras["context"] if context is None else context
     encoder = _encoder(path, extras, context)

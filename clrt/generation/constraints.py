@@ -61,7 +61,7 @@ class ConstraintTokens:
             import llguidance
         self.eos = tuple(eos)
         if not self.eos or min(self.eos) < 0:
-            raise InputError(f"eos is {list(self.eos)}; it is one id or more of ending tokens.")
+            raise InputError(f"eos is {list(self.eos)}; it is one or more ids of end tokens.")
         try:
             self.library = llguidance.LLTokenizer(
                 tokenizer.to_str(), n_vocab=size, eos_token=list(self.eos)
@@ -175,7 +175,7 @@ class Constraint:
         if inside and self._matcher.try_consume_tokens([token]) == 1:
             return
         self._check()
-        raise InputError(f"Token {token} does not keep to the {self._kind}.")
+        raise InputError(f"Token {token} violates the {self._kind}.")
 
     def forced(self) -> list[int]:
         """Returns the tokens that must follow, as far as they are certain, without accepting them.
@@ -200,7 +200,7 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise InputError(
-                f"The {self._kind} cannot be kept to: {_reason(self._matcher.get_error())}."
+                f"The {self._kind} cannot be applied: {_reason(self._matcher.get_error())}."
             )
 
     def _invalid(self, text: str) -> InputError:
@@ -215,15 +215,16 @@ def _check_size(kind: str, rule: str) -> None:
     """
     if len(rule) > _MAX_CHARS[kind]:
         raise InputError(
-            f"The {kind} has {len(rule)} characters; the most is {_MAX_CHARS[kind]}, so split it."
+            f"The {kind} has {len(rule)} characters; the maximum is {_MAX_CHARS[kind]}, so "
+            "split it."
         )
     if kind == "grammar":
         rules = rule.replace("::", ":").count(":")  # an upper bound: each rule has one or more
         limit = _MAX_PATTERNS if "patternProperties" in rule else _MAX_RULES  # embedded schema
         if rules > limit:
             raise InputError(
-                f"The grammar has {rules} colons, one or more for each rule; the most is {limit}, "
-                "so leave rules out."
+                f"The grammar has {rules} colons, one or more for each rule; the maximum is "
+                f"{limit}, so leave rules out."
             )
     if kind == "json_schema":
         subschemas, patterns = rule.count("{") + rule.count("["), 0
@@ -245,7 +246,7 @@ def _check_size(kind: str, rule: str) -> None:
         ):
             if count > limit:
                 raise InputError(
-                    f"The json_schema has {count} {what}; the most is {limit}, so simplify it."
+                    f"The json_schema has {count} {what}; the maximum is {limit}, so simplify it."
                 )
 
 

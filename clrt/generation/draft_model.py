@@ -231,8 +231,8 @@ def check_same_tokens(model: LanguageModel, draft: LanguageModel) -> None:
         for m, tokens in ((model, ours), (draft, theirs))
     )
     raise InputError(
-        f"The draft model has other tokens: token {wrong} is {difference}; choose a smaller model "
-        "of the same family."
+        f"The draft model has another vocabulary: token {wrong} is {difference}; choose a smaller "
+        "model of the same family."
     )
 
 

@@ -138,9 +138,8 @@ def encoder_inputs(batch: Sequence[EncoderInput], encoder: DecoderConfig) -> dic
     """Returns the inputs of `EncoderPart` for a batch, which may be empty."""
     places = max((source.places for source in batch), default=1)
     if places > _FEW and not encoder.features:
-        places = (
-            ceil_div(places, _FEW) * _FEW
-        )  # limits the number of shapes, each of which has a plan
+        # Limits the number of shapes, each of which has a plan.
+        places = ceil_div(places, _FEW) * _FEW
     shapes = input_shapes(encoder, len(batch), places)
     padded = np.zeros(shapes["source"], np.float32 if encoder.features else np.int32)
     writes = np.zeros(shapes["writes"], np.int32)

@@ -49,9 +49,8 @@ class DecoderEngine(EngineMemory):
     """A decoder on a device with its KV cache, and optionally an encoder.
 
     A model with an encoder reads an input: `read` registers it, `open` creates sequences that
-        attend
-    to it, and it is encoded before the first of their steps, or by `encode`. It stays cached until
-    `release` and until each of its sequences is closed:
+    attend to it, and it is encoded before the first of their steps, or by `encode`. It stays cached
+    until `release` and until each of its sequences is closed:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)

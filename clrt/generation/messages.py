@@ -105,7 +105,7 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
         }
     if isinstance(value, list | tuple):
         return [plain_data(x, what, depth + 1) for x in value]
-    raise InputError(f"{what} holds {short(value)}; it may hold what JSON can say.")
+    raise InputError(f"{what} contains {short(value)}, which JSON cannot represent.")
 
 
 def valid_text(value: str, what: str) -> str:

@@ -277,7 +277,7 @@ def _check_places(decoder: DecoderConfig) -> None:
     """
     if decoder.places and decoder.context > decoder.places:
         raise InputError(
-            f"context is {decoder.context}; the model has places for 1 to {decoder.places}."
+            f"context is {decoder.context}; the model has positions 1 to {decoder.places}."
         )
 
 

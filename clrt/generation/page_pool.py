@@ -35,9 +35,8 @@ class KvPagePool:
         self._contents = count(NOTHING + 1)
         self._by_content: dict[_Key, tuple[int, int]] = {}  # content id and page of each full page
         self._keys: dict[int, _Key] = {}
-        self._cached: OrderedDict[int, None] = (
-            OrderedDict()
-        )  # unreferenced full pages, in LRU order
+        # Unreferenced full pages, the least recently used first.
+        self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
     def in_use(self) -> int:
@@ -90,9 +89,9 @@ class KvPagePool:
             del self._by_content[self._keys.pop(page)]
         else:
             raise OutOfMemoryError(
-                f"The cache has no room for more than {self._count * PAGE_TOKENS} tokens, and "
-                "running texts use all of them; shorten them, run fewer at a time, or allow more "
-                "memory."
+                f"The cache has no room for more than {self._count * PAGE_TOKENS} tokens, all in "
+                "use by running texts; shorten them, run fewer at a time, or raise the memory "
+                "limit."
             )
         self._users[page] = 1
         return page

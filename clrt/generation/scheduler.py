@@ -45,8 +45,7 @@ class Scheduler:
         # The call that keeps sequences open between its `exclusive` calls, if any.
         self._holder: ActiveCall | None = None
         # All generations that were added and have not ended. Each is also in `_waiting` or
-        # `_running`,
-        # unless an exception interrupted a move between the two.
+        # `_running`, unless an exception interrupted a move between the two.
         self._answers: dict[GenerationState, None] = {}
         self._waiting: deque[GenerationState] = deque()
         self._running: list[GenerationState] = []
@@ -254,8 +253,7 @@ class Scheduler:
         """Starts queued generations while capacity remains.
 
         Skips those that share a prompt prefix with a running generation that still computes it:
-            later
-        they reuse its pages.
+        later they reuse its pages.
         """
         later: list[GenerationState] = []
         while self._waiting and len(self._running) < self._max_running and not self._full:
@@ -344,4 +342,4 @@ def _computes_prefix_of(running: GenerationState, waiting: GenerationState) -> b
 
 
 def _closed_error() -> InputError:
-    return InputError("The generator is closed; make it again to use it.")
+    return InputError("The generator is closed; create a new one.")

@@ -117,7 +117,7 @@ def perplexity(
     room = context - len(begins)
     if room < 1 or len(begins) == len(tokens):
         raise InputError(
-            f"The text has no token behind the {len(begins)} of its beginning in a context of "
+            f"The text has no token after the {len(begins)} that start it in a context of "
             f"{context}; give a longer text or a larger context."
         )
     step = min(step, room)

@@ -168,7 +168,7 @@ def fail(answers: Sequence[GenerationState], error: ClrtError) -> None:
 
 def _no_token_error() -> InputError:
     return InputError(
-        "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
+        "No token can follow: logit_bias and the constraint ban all, or all logits are NaN or -inf."
     )
 
 

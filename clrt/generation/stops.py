@@ -38,8 +38,7 @@ class StopMatcher:
         self._tokens = frozenset(tokens)
         self._include = include
         # Aho-Corasick automaton; a state is a prefix of stop strings. Per state: transitions by
-        # letter,
-        # failure link, length of the prefix, and longest stop string that ends there.
+        # letter, failure link, length of the prefix, and longest stop string that ends there.
         self._next: list[dict[str, int]] = [{}]
         self._failure = [0]
         self._length = [0]

@@ -224,7 +224,7 @@ def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
                 continue
             raise UnsupportedError(
                 f"The tokenizer's decoder {kind}{' of a whole text' if whole else ''} gives no "
-                "text token by token; decode the tokens when all are there."
+                "text token by token; decode all tokens at once."
             )
         steps.append(step)
         whole = whole or kind == "ByteLevel"

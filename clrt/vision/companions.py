@@ -75,6 +75,6 @@ def _stored(path: Path, held: object) -> Companions:
     config, preprocessor = parts.get("config"), parts.get("preprocessor")
     if not isinstance(config, dict) or not isinstance(preprocessor, dict):
         raise ModelError(
-            f"'{path}' is damaged: what it says of images is no object; convert it again."
+            f"'{path}' is damaged: its image settings are not objects; convert it again."
         )
     return Companions(config, preprocessor)

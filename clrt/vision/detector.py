@@ -49,12 +49,10 @@ class Detector(ImageModel):
     DETR-like models have outputs `logits` `[images, queries, classes]` and `pred_boxes`
     `[images, queries, 4]`; the image processor, else the model_type, determines the scoring.
     YOLO-like models have one output: `[images, 4 + classes + more, anchors]`, boxes as center and
-    size in
-        input
-    pixels, and scores; or `[images, boxes, 6 + more]`, corners, score and class after suppression
-    of overlaps. `more` are mask coefficients or keypoints according to the file's metadata; they
-    are not returned. Without a `preprocessor_config.json`, images are letterboxed on gray, or
-    stretched for Ultralytics' RT-DETR. Other heads are refused.
+    size in input pixels, and scores; or `[images, boxes, 6 + more]`, corners, score and class after
+    suppression of overlaps. `more` are mask coefficients or keypoints according to the file's
+    metadata; they are not returned. Without a `preprocessor_config.json`, images are letterboxed on
+    gray, or stretched for Ultralytics' RT-DETR. Other heads are refused.
     """
 
     _suppressor: Model | None = None

@@ -200,7 +200,10 @@ class ImageEncoder(ImageModel):
         names = {s.name for s in model.outputs}
         name = next((n for n in ("text_embeds", "pooler_output") if n in names), None)
         if name is None:
-            raise InputError(f"The model of texts has no output text_embeds but {sorted(names)}.")
+            raise InputError(
+                f"The text model has no output text_embeds or pooler_output; it has "
+                f"{sorted(names)}."
+            )
         return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
 
     def _extras(self) -> dict[str, Any]:

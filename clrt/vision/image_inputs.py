@@ -32,8 +32,7 @@ _FORMATS = {
 }  # fmt: skip
 _ORIENTATION = 0x0112
 # Size of the bands of rows copied from Pillow, so that they stay in the cache: copying a whole
-# photo
-# at once takes five times as long, mostly for page faults.
+# photo at once takes five times as long, mostly for page faults.
 _BAND_BYTES = 1 << 20
 _OPENING = Lock()
 
@@ -182,11 +181,13 @@ def _pillow_errors(title: str) -> Iterator[None]:
         raise
     except image.UnidentifiedImageError as error:
         known = ", ".join(_formats())
-        raise InputError(f"{title} is no image that is read here; these are: {known}.") from error
+        raise InputError(
+            f"{title} is no image that is read here; supported formats: {known}."
+        ) from error
     except bombs as error:
         raise InputError(
             f"{title} has more pixels than PIL.Image.MAX_IMAGE_PIXELS, {image.MAX_IMAGE_PIXELS}, "
-            "allows; raise that where the image is meant."
+            "allows; raise that limit to read it."
         ) from error
     except Exception as error:  # any type: Pillow's decoders raise several
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

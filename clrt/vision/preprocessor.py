@@ -115,7 +115,9 @@ class Preprocessor:
                 raise InputError(f"{name} is {number!r}; it is 1 or more.")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3 or not np.isfinite(values).all() or (name == "std" and 0 in values):
-                raise InputError(f"{name} is {values!r}; it is three numbers, of std none 0.")
+                raise InputError(
+                    f"{name} is {values!r}; it is three finite numbers, for std other than 0."
+                )
 
     @classmethod
     def from_config(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Preprocessor:

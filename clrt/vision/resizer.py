@@ -92,7 +92,10 @@ def resized(
     canvases = {frame.canvas for frame in frames}
     if len(canvases) > 1:
         shown = " and ".join(f"{h} x {w}" for h, w in sorted(canvases)[:2])
-        raise InputError(f"The images become {shown}, which are no batch; pass them one by one.")
+        raise InputError(
+            f"The images become {shown}, which are no batch; pass images of one size, or "
+            "one by one."
+        )
     ((high, wide),) = canvases
     shape = (high, wide, 3) if channels_last else (3, high, wide)
     batch = session_for(device).tensor((len(images), *shape), DType.FLOAT32)

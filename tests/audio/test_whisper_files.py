@@ -59,12 +59,12 @@ def test_a_compiled_file_says_what_its_folder_says(
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("decoder", {"layers": 2}, "says of sizes"),
-        ("encoder", None, "says of sizes"),
-        ("features", [], "says of features"),
+        ("decoder", {"layers": 2}, "model sizes are"),
+        ("encoder", None, "model sizes are"),
+        ("features", [], "features are not an object"),
         ("features", {"feature_size": 128}, "mel bands"),
         ("features", {"n_fft": 1 << 30}, "n_fft = 1073741824"),
-        ("tokens", 3, "says of tokens"),
+        ("tokens", 3, "tokens are not an object"),
         ("tokenizer", "{}", "its tokenizer cannot be read"),
         ("page", 7, "pages of another size"),
     ],

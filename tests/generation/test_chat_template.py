@@ -67,13 +67,13 @@ def test_nothing_is_changed() -> None:
         ([{"role": "user"}], "Message 0 has no content; give it a text."),
         ([{"role": "user", "content": 3}], "The content of message 0 is 3; it is a text."),
         ([{"role": "user", "content": "\ud800"}], "Message 0 is not valid Unicode"),
-        ([{"role": "user", "content": "a", "x": object}], "Message 0 holds <class 'object'>"),
+        ([{"role": "user", "content": "a", "x": object}], "Message 0 contains <class 'object'>,"),
         (
             [{"role": "user", "content": [{"type": "image", "url": "x"}]}],
             "Part 0 of message 0 is of type 'image'; it is {'type': 'text', 'text': …}.",
         ),
         ([{"role": "user", "content": ["a"]}], "Part 0 of message 0 is 'a'; it is"),
-        ([{"role": "user", "content": "x", "y": ["z" * 999, 1j]}], "Message 0 holds 1j;"),
+        ([{"role": "user", "content": "x", "y": ["z" * 999, 1j]}], "Message 0 contains 1j,"),
     ],
 )
 def test_wrong_messages(messages: Any, said: str) -> None:
@@ -87,7 +87,7 @@ def test_wrong_tools_and_variables() -> None:
     for tools, said in (("x", "The tools are 'x'"), ([print], "Tool 0 is <built-in function")):
         with pytest.raises(InputError, match=said):
             template.render(PLAIN, tools)
-    with pytest.raises(InputError, match="The variable x holds"):
+    with pytest.raises(InputError, match="The variable x contains"):
         template.render(PLAIN, x=print)
     endless: list[Any] = []
     endless.append(endless)
@@ -150,7 +150,7 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     file = tmp_path / "chat_template.jinja"
     with pytest.raises(ModelError) as raised:
         ChatTemplate.from_folder(tmp_path)
-    assert str(raised.value).startswith(f"'{file}' is no template, at line 2: ")
+    assert str(raised.value).startswith(f"'{file}' is no template: error at line 2: ")
     file.write_text("\n\n{{ messages[0].x.y }}")
     with pytest.raises(InputError) as failed:
         ChatTemplate.from_folder(tmp_path).render(PLAIN)

@@ -109,7 +109,7 @@ def test_the_mask(tokens: ConstraintTokens) -> None:
     assert rule.is_done and rule.is_met and rule.forced() == []
     assert _ids(rule.allowed()) == sorted(tokens.eos)
     rule.accept(tokens.eos[0])
-    with pytest.raises(InputError, match=f"Token {b} does not keep to the regex"):
+    with pytest.raises(InputError, match=f"Token {b} violates the regex"):
         rule.accept(b)
 
 
@@ -117,7 +117,7 @@ def test_no_other_token_is_accepted(tokens: ConstraintTokens) -> None:
     rule = Constraint(tokens, regex="ab")
     a, b = (byte_level().token_to_id(x) for x in "ab")
     for wrong in (b, -1, 449, 450, 1 << 40, tokens.eos[0]):
-        with pytest.raises(InputError, match=rf"^Token {wrong} does not keep to the regex\.$"):
+        with pytest.raises(InputError, match=rf"^Token {wrong} violates the regex\.$"):
             rule.accept(wrong)
     rule.accept(a)
     rule.accept(b)
@@ -178,9 +178,9 @@ def test_tokens_that_are_no_bytes(kind: str) -> None:
 
 def test_wrong_tokens() -> None:
     for eos, size, said in (
-        ([], None, r"eos is \[\]; it is one id or more"),
+        ([], None, r"eos is \[\]; it is one or more ids"),
         ([9999], None, "EOS token ID 9999 is out of range"),
-        ([-1], None, r"eos is \[-1\]; it is one id or more"),
+        ([-1], None, r"eos is \[-1\]; it is one or more ids"),
         ([1], 20, "vocab size too small; 20 vs"),
     ):
         with pytest.raises(InputError, match=said):
@@ -248,5 +248,5 @@ def test_large_rules_compile_on_a_small_stack(tokens: ConstraintTokens, given: A
     ids=["lark", "gbnf", "long", "regex", "references", "patterns", "enum"],
 )
 def test_rules_that_are_too_large_are_refused(tokens: ConstraintTokens, given: Any) -> None:
-    with pytest.raises(InputError, match="the most is"):
+    with pytest.raises(InputError, match="the maximum is"):
         Constraint(tokens, **given)

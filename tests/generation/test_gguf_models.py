@@ -255,7 +255,7 @@ def test_contexts(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "hf", CASES["gpt2"])
     file = convert(folder, tmp_path / "m.gguf", **TOKENS)
     assert read_language_model(file, 32, "float32").context == 32
-    for context, message in ((0, "it is a whole number"), (97, "the model has places for 1 to 96")):
+    for context, message in ((0, "it is a whole number"), (97, "the model has positions 1 to 96")):
         with pytest.raises(InputError, match=f"context is {context}; {message}"):
             read_language_model(file, context, "float32")
 

@@ -165,7 +165,7 @@ def test_file_in_a_folder_of_its_own(tmp_path: Path) -> None:
         assert read_onnx_decoder(source)[1].context == 64
         model = read_language_model(source, None, "float16")
         assert (model.context, model.decoder.family) == (64, "gpt2")
-    with pytest.raises(InputError, match="the model has places for 1 to 64"):
+    with pytest.raises(InputError, match="the model has positions 1 to 64"):
         read_language_model(tmp_path, 65, "float32")
 
 

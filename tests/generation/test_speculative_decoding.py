@@ -391,7 +391,9 @@ def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(byte_level().to_str())  # byte_level() is shared
     tokenizer.add_tokens(["<extra>"])
     tokenizer.save(str(draft / "tokenizer.json"))
-    with pytest.raises(clrt.InputError, match=r"other tokens: token 4\d\d is none in 'texts' and"):
+    with pytest.raises(
+        clrt.InputError, match=r"another vocabulary: token 4\d\d is none in 'texts' and"
+    ):
         make_generator(folder, draft=draft)
     with pytest.raises(clrt.InputError, match="The draft is 3"):
         make_generator(folder, draft=3)

@@ -296,5 +296,5 @@ def test_what_a_compiled_model_says_of_images_is_checked(held: Any, tmp_path: Pa
     graph = load(small.classifier(tmp_path / "m"), device=quick_device())._graph
     path = tmp_path / "model.clrt"
     write_compiled(CompiledModel(graph, (), {"vision": held}), path, "a test")
-    with pytest.raises(ModelError, match="is damaged: what it says of images is no object"):
+    with pytest.raises(ModelError, match="is damaged: its image settings are not objects"):
         Classifier(path, device=quick_device())

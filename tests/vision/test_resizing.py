@@ -205,7 +205,7 @@ def _jpeg() -> bytes:
     ("given", "said"),
     [
         (b"", "is no image"),
-        (b"not an image at all", "is no image that is read here; these are: .*PNG"),
+        (b"not an image at all", "is no image that is read here; supported formats: .*PNG"),
         (_jpeg()[:300], "cannot be read: .*[Tt]runcated"),
         (_jpeg()[:30], "cannot be read|is no image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "is no image"),

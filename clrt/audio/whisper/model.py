@@ -107,7 +107,7 @@ def _read_compiled(path: Path) -> WhisperModel:
     for name in ("features", "tokens"):
         values = extras.get(name)
         if not isinstance(values, Mapping):
-            raise damaged(path, f"what it says of {name} is not what the format has there")
+            raise damaged(path, f"its {name} are not an object")
         parts.append(values)
     features, tokens = parts
     preset = preset_of({**features, "feature_extractor_type": _EXTRACTOR}, f"'{path}'")
