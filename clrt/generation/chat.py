@@ -193,6 +193,6 @@ def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
 
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
-    """Returns the texts of the added tokens by id, or only of the special ones."""
+    """Returns the texts of the tokenizer's added tokens by id, or only of the special ones."""
     added = model.tokenizer.get_added_tokens_decoder()
     return {k: token.content for k, token in added.items() if token.special or not special}

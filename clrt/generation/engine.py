@@ -141,7 +141,7 @@ class DecoderEngine(EngineMemory):
             source.forget()
 
     def read(self, given: Given) -> EncoderInput:
-        """Registers an encoder input and returns it; parts found in the cache count as encoded.
+        """Registers an encoder input; it counts as encoded if the cache holds all of its pages.
 
         Args:
             given: Tokens, or frames float32 `[frames, features]`.

@@ -19,7 +19,7 @@ Ending: TypeAlias = "Callable[[GenerationState, GeneratedText | None], None]"
 
 
 class PieceReader:
-    """Base class of the synchronous and the async stream."""
+    """Reads the text chunks of a generation; base class of the two kinds of streams."""
 
     def __init__(
         self,

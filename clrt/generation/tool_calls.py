@@ -220,8 +220,8 @@ class CallReader:
         """Parses a section and appends its calls; returns the text of it that is not a call.
 
         Args:
-            held: Text from the start marker on.
-            end: Offset of the end marker in `held`.
+            section: Text from the start marker on.
+            end: Offset of the end marker in `section`.
         """
         start = self._format.start
         # Ordinary text may mention the start marker before the call itself.
