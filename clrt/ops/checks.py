@@ -17,10 +17,10 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
     Raises:
         ModelError: The input is omitted.
     """
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
+    type_ = inputs[index] if index < len(inputs) else None
+    if type_ is None:
         raise ModelError(f"{op.name} lacks its input {index}; the model is not valid ONNX.")
-    return found
+    return type_
 
 
 def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
@@ -32,13 +32,13 @@ def check_scalar(inputs: Types, index: int, op: IrOp, what: str) -> None:
     Raises:
         ShapeError: A dim of the input differs from 1.
     """
-    found = inputs[index] if index < len(inputs) else None
+    type_ = inputs[index] if index < len(inputs) else None
     if (
-        found is not None
-        and found.shape is not None
-        and any(provably_different(d, 1) for d in found.shape)
+        type_ is not None
+        and type_.shape is not None
+        and any(provably_different(d, 1) for d in type_.shape)
     ):
-        raise ShapeError(f"{op.name}: {what} is {found}; expected one element.")
+        raise ShapeError(f"{op.name}: {what} is {type_}; expected one element.")
 
 
 def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
@@ -57,15 +57,15 @@ def known(inputs: Types, index: int, op: IrOp) -> Array | None:
     Raises:
         UnsupportedError: The input depends on data that is computed when the model runs.
     """
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
+    type_ = inputs[index] if index < len(inputs) else None
+    if type_ is None:
         return None
-    if found.data is None:
+    if type_.data is None:
         raise UnsupportedError(
-            f"{op.name}: input {index} ({found}) is computed while the model runs; "
+            f"{op.name}: input {index} ({type_}) is computed while the model runs; "
             "clrt needs it when the plan is made."
         )
-    return found.data
+    return type_.data
 
 
 def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
@@ -102,10 +102,10 @@ def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
     Raises:
         ShapeError: A dim is a negative number.
     """
-    found = tuple(dims)
-    if any(isinstance(d, int) and d < 0 for d in found):
+    sizes = tuple(dims)
+    if any(isinstance(d, int) and d < 0 for d in sizes):
         raise ShapeError(trouble())
-    return tuple(maximum(d, 0) for d in found)
+    return tuple(maximum(d, 0) for d in sizes)
 
 
 def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:

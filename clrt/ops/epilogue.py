@@ -74,14 +74,14 @@ def fused_type(
     Raises:
         ShapeError: An extra would widen the result when it broadcasts.
     """
-    made = step_types(steps, [result, *extras])[-1] if steps else result
+    output = step_types(steps, [result, *extras])[-1] if steps else result
     full = broadcast_shapes([result.shape, *(t.shape for t in extras)], op)
     if result.shape is not None and full is not None and len(full) != len(result.shape):
         raise ShapeError(f"{op.name}: an operand widens the result {result}.")
     static = TensorType(result.dtype, full).is_static and result.is_static
     if static and not same_shape(full, result.shape):
         raise ShapeError(f"{op.name}: an operand widens the result {result}.")
-    return TensorType(made.dtype, result.shape)
+    return TensorType(output.dtype, result.shape)
 
 
 def fused_reference(
@@ -90,5 +90,5 @@ def fused_reference(
     """Applies an epilogue to a result and its extras by NumPy."""
     if not steps:
         return result
-    (made,) = Fused(tuple(steps)).reference(result, *extras)
-    return np.broadcast_to(made, result.shape).copy()
+    (output,) = Fused(tuple(steps)).reference(result, *extras)
+    return np.broadcast_to(output, result.shape).copy()

@@ -32,7 +32,7 @@ def evaluate(
         InputError: An input is missing, or its shape or dtype does not fit.
     """
     bindings = bind_inputs(graph, inputs)
-    known: dict[Value, Any] = {v: _held(inputs[v.name]) for v in graph.inputs}
+    known: dict[Value, Any] = {v: _as_array(inputs[v.name]) for v in graph.inputs}
 
     def get(value: Value) -> Any:
         if value not in known:
@@ -43,19 +43,19 @@ def evaluate(
         assert isinstance(node.op, Op)
         results = node.op.run_reference(*(None if v is None else get(v) for v in node.inputs))
         for value, array in zip(node.outputs, results, strict=False):
-            held = _held(array)
-            if isinstance(held, np.ndarray):
+            result = _as_array(array)
+            if isinstance(result, np.ndarray):
                 narrow = value.dtype.storage not in ("plain", "half")
-                held = disturb(held.astype(value.dtype.numpy) if narrow else held)
-                for dim, size in zip(value.shape or (), held.shape, strict=False):
+                result = disturb(result.astype(value.dtype.numpy) if narrow else result)
+                for dim, size in zip(value.shape or (), result.shape, strict=False):
                     if is_symbol(dim):  # a size that depends on data
                         bindings.setdefault(str(dim), size)
-            known[value] = held
+            known[value] = result
     names = zip(graph.output_names, graph.outputs, strict=True)
     return {name: get(value) for name, value in names}
 
 
-def _held(value: Any) -> Any:
+def _as_array(value: Any) -> Any:
     """Converts a tensor to an array; returns sequences, maps and None unchanged."""
     return value if value is None or isinstance(value, (list, dict)) else np.asarray(value)
 

@@ -1,4 +1,4 @@
-"""Det: determinants."""
+"""Det: determinants of square matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemm: alpha A B + beta C with optional transposes."""
+"""Gemm: alpha A B + beta C, where A and B may be transposed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clrt.ops.registry import register
 class Gemm(MatrixProduct):
     """alpha A' B' + beta C, where A' and B' may be transposed and C broadcasts to the product.
 
-    beta = 0 leaves C out, whatever it holds, as BLAS does.
+    If beta is 0, C is not read, so that its NaNs have no effect, as in BLAS.
 
     Numerics: as MatMul; for integers alpha and beta are truncated to integers.
     Source: ONNX Gemm, opset 7 to 13.

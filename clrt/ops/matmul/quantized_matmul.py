@@ -204,14 +204,18 @@ class QuantizedMatMul(MatrixProduct, EpilogueOp):
         Args:
             width: Columns of a panel; None for the plain layout `[N, K]`.
         """
-        found, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
+        block_type, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
         if width is None:
             nbytes = 4 * self.N * self.K
-            return PackedWeight(raw, name, lambda array: found.dequantise(array), nbytes)
+            return PackedWeight(raw, name, lambda array: block_type.dequantise(array), nbytes)
         panels = Panels(self.K, self.N, width, transposed=True)
         nbytes = 4 * self.K * round_up(self.N, width)
         name = f"{name}:panels{width}"
-        return PackedWeight(raw, name, lambda array: panels.pack(found.dequantise(array)), nbytes)
+
+        def pack(array: Array) -> Array:
+            return panels.pack(block_type.dequantise(array))
+
+        return PackedWeight(raw, name, pack, nbytes)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, raw, *extras = inputs

@@ -44,7 +44,7 @@ class LeakyRelu(Parametric):
 @register
 @dataclass(frozen=True)
 class Elu(Parametric):
-    """alpha (exp(x) - 1) below 0. Source: ONNX Elu, opset 6 to 22."""
+    """x for x >= 0, else alpha (exp(x) - 1). Source: ONNX Elu, opset 6 to 22."""
 
     alpha: float = 1.0
     expr = Code("PICK({0} < 0, {alpha} * @expm1({0}), {0})")
@@ -56,7 +56,7 @@ class Elu(Parametric):
 @register
 @dataclass(frozen=True)
 class Celu(Parametric):
-    """alpha (exp(x / alpha) - 1) below 0. Source: ONNX Celu, opset 12."""
+    """x for x >= 0, else alpha (exp(x / alpha) - 1). Source: ONNX Celu, opset 12."""
 
     alpha: float = 1.0
     expr = Code("PICK({0} < 0, {alpha} * @expm1({0} / {alpha}), {0})")
@@ -69,7 +69,7 @@ class Celu(Parametric):
 @register
 @dataclass(frozen=True)
 class Selu(Parametric):
-    """Scaled ELU. Source: ONNX Selu, opset 6 to 22."""
+    """gamma x for x >= 0, else gamma alpha (exp(x) - 1). Source: ONNX Selu, opset 6 to 22."""
 
     alpha: float = 1.6732632423543772
     gamma: float = 1.0507009873554805
@@ -96,7 +96,7 @@ class HardSigmoid(Parametric):
 @register
 @dataclass(frozen=True)
 class ThresholdedRelu(Parametric):
-    """x above alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
+    """x for x > alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
 
     alpha: float = 1.0
     expr = Code("PICK({0} > {alpha}, {0}, (F)0)")

@@ -241,7 +241,13 @@ class Pow(Pointwise):
 @register
 @dataclass(frozen=True)
 class Mod(Pointwise):
-    """Remainder with the divisor's sign, or C's fmod. Source: ONNX Mod, opset 10 to 13."""
+    """Remainder of a division.
+
+    Attributes:
+        fmod: 0: the result has the divisor's sign; 1: the dividend's sign, as C's fmod.
+
+    Source: ONNX Mod, opset 10 to 13.
+    """
 
     fmod: int = 0
 
@@ -267,7 +273,7 @@ class Mod(Pointwise):
 @register
 @dataclass(frozen=True)
 class BitShift(Pointwise):
-    """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
+    """x shifted by y bits, for unsigned integers. Source: ONNX BitShift, opset 11."""
 
     direction: Literal["LEFT", "RIGHT"] = "LEFT"
 

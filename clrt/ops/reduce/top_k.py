@@ -101,6 +101,11 @@ class TopK(Op):
 
     Of equal elements the one with the lower index comes first; NaN counts as largest.
 
+    Attributes:
+        axis: Axis of the selection.
+        largest: 1: the largest elements, in descending order; 0: the smallest, ascending.
+        sorted: Ignored; the elements are always sorted.
+
     Source: ONNX TopK, opset 1 to 24.
     """
 
