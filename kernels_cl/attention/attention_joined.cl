@@ -1,6 +1,6 @@
-// y from what parts of the keys gave (PARTS of fused_attention_gpu.cl): sums [batch, head of K and V,
-// row, part, S_DV + 2], where rows are queries by the heads of a group. Work-item (column, row, batch
-// and head of K and V).
+// Merges split-K attention results (PARTS of fused_attention_gpu.cl) into y. `sums` is [batch, KV
+// head, row, part, S_DV + 2]; rows are queries by the heads of a group. Work-item (column, row,
+// batch * KV head).
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T

@@ -1,4 +1,4 @@
-// Reports a length outside 0..most, for kernels that would be slower with the check in them.
+// Reports lengths outside 0..most in the status word, for kernels that the check would slow down.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef INDEX_T

@@ -1,14 +1,13 @@
-// softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
-// Q, K and V lie as they come: elements of a head side by side, and a step for each other axis.
-// Vectors hold queries, so that elements of K and V are broadcast and nothing but the small blocks
-// of Q and of the result is transposed. One work-item does T_VW * T_NQ queries of one head, or
-// T_VW where no more are left.
+// softmax(scale * Q K^T + mask) V per (batch, head) on CPUs: online softmax over blocks of keys.
+// Q, K and V are read in place: a head's elements are contiguous, all other axes have strides.
+// Vector lanes hold queries, so elements of K and V are broadcast, and only small blocks of Q and of
+// the result are transposed. A work-item computes T_VW * T_NQ queries of one head, or T_VW at the end.
 //   T_NQ        vectors of queries; T_MK keys and T_MV columns of V per register tile
 //   T_KB        keys per block, a multiple of T_MK
-//   NEXT        where queries are few, a work-item has `span` heads and goes on with the product that
-//               reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
-//   PROJECT     then it can make the columns of q, k and v that its heads read first, which are those
-//               of a product x B with an epilogue (common/finish.clh)
+//   NEXT        few queries: a work-item has `span` heads and also multiplies them by the B of the
+//               product that reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
+//   PROJECT     it also computes the columns of q, k and v of its heads first, by the product x B with
+//               an epilogue (common/finish.clh)
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef T_VW
@@ -31,7 +30,8 @@
 #endif
 #if PROJECT
 #include "common/finish.clh"
-// Of the product, whose rows lie in q, k and v: x [queries, depth]; B, packed; no depth, no product.
+// Inputs of the projection whose results are q, k and v: x [queries, depth] and packed B; depth 0
+// skips it.
 #define PROJECT_INPUTS \
   , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth INPUTS
 #else
@@ -55,10 +55,10 @@
 #define MASK_ROWS
 #endif
 
-// Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.
+// Columns of the result, rounded up to whole tiles; those past S_DV are zeros and are not stored.
 #define DV (((S_DV) + T_MV - 1) / T_MV * T_MV)
 
-// Rows of a merged projection are pages apart, where no hardware prefetcher sees the next one.
+// Prefetch distance: rows of a merged projection are pages apart, which hardware does not prefetch.
 #define AHEAD 16
 #define PREFETCH_ROW(row, columns) \
   for (int c = 0; c < columns; c += 16) PREFETCH((row) + c);
@@ -115,7 +115,7 @@ static inline void write_transposed(__global float *to, const IDX_T step, const 
 }
 
 #if MASK == 2
-// The mask of a block of keys where its scores will be, up to a whole tile of keys.
+// Copies the mask of a block of keys into the score buffer, padded to a whole tile of keys.
 static inline void read_mask(float *to, const int width, __global const MASK_T *from,
                              const IDX_T step, const IDX_T key_step, const IDX_T last,
                              const IDX_T count) {
@@ -251,7 +251,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
   for (IDX_T head = first_head; head < head_end; ++head) {
     const IDX_T kv_head = head / group;
     __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
-    // Work-items of a thread come in order: the next one has the next queries, or the next head.
+    // Work-items of a thread run in order: prefetch the next one's queries, of this or the next head.
     __global const float *const next_q =
         q_head_rows + (behind_block < queries ? behind_block * q_step : q_head);
 #define ATTEND(block)                                                                          \

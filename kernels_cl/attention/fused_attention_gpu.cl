@@ -1,14 +1,14 @@
-// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_LANES x T_LINES has T_LINES T_RQ rows,
-// queries of all heads that share a head of K and V, and takes T_LANES T_RK keys at a time:
-//   1. scores, from slices of Q and K, T_TD of a head deep, in local memory: T_RQ x T_RK of a work-item;
-//   2. the largest of each row, by way of local memory, where the weights go;
-//   3. weighted rows of V, T_TV of them in local memory: T_RQ rows of the result by every T_LANES-th
-//      run of columns are a work-item's.
-// What the next step reads is on its way into registers meanwhile.
-// Work-group (x, y, z): tile of rows from the last one, head of K and V, batch by part.
-//   PARTS  `parts` work-groups share the keys: y gets sums of S_DV, the largest score and the sum of the
-//          weights for [batch, head of K and V, row, part], which attention_joined adds up
-// Which keys a query sees is told by arguments: fewer kernels.
+// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_LANES x T_LINES work-items computes
+// T_LINES * T_RQ rows, the queries of all heads that share a KV head, T_LANES * T_RK keys at a time:
+//   1. scores from slices of Q and K, T_TD elements deep, in local memory: T_RQ x T_RK per work-item;
+//   2. row maxima, reduced in local memory, and the weights, stored there;
+//   3. weighted sums of rows of V, T_TV of them in local memory: T_RQ rows by every T_LANES-th run of
+//      columns per work-item.
+// The data of the next step are loaded into registers meanwhile.
+// Work-group (x, y, z): tile of rows from the last one, KV head, batch * part.
+//   PARTS  `parts` work-groups split the keys: y gets the sums of S_DV columns, the maximum score and
+//          the sum of weights per [batch, KV head, row, part]; attention_joined merges them
+// The causal mask and the window are arguments, not defines, to compile fewer kernels.
 #define CAUSAL causal
 #define AT_END at_end
 #define WINDOW window
@@ -38,30 +38,30 @@
 #define ITEMS (T_LANES * T_LINES)
 #define TILE_Q (T_LINES * T_RQ)
 #define TILE_K (T_LANES * T_RK)
-// Columns of the result, of a work-item and of a group: those past S_DV are zeros, never stored.
+// Result columns per work-item and per group; those past S_DV are zeros and are not stored.
 #define RV ((S_DV + T_LANES - 1) / T_LANES)
 #define TILE_V (T_LANES * RV)
-// Four elements more per row: work-items that read a column of a tile meet different banks.
+// Row padding of four elements: work-items that read a column of a tile use different banks.
 #define Q_ROW (T_TD + 4)
 #define P_ROW (TILE_K + 4)
 #define TOP_ROW (T_LANES + 4)
 #define KV_SIZE i_max(TILE_K * Q_ROW, T_TV * TILE_V)
 #define RUN (RV % 4 == 0 ? 4 : RV % 2 == 0 ? 2 : 1)
 #define COLUMN(c) (((c) / RUN * T_LANES + lane) * RUN + (c) % RUN)
-// Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
+// Larger loops are not unrolled: loads hoisted to the front would exhaust the registers.
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
-// Of a slice's elements, in rows of a width, each work-item brings so many, and the one of number u lies
-// here; the last ones of some are past its end.
+// Elements of a slice that each work-item loads, and the coordinates of its u-th one; the last ones
+// may be past the slice's end.
 #define SHARE(size) (((size) + ITEMS - 1) / ITEMS)
 #define ROW_OF(u, width)                                                   \
   (ITEMS % (width) == 0 ? item / (width) + (u) * (ITEMS / (width)) : (item + (u)*ITEMS) / (width))
 #define COLUMN_OF(u, width) (ITEMS % (width) == 0 ? item % (width) : (item + (u)*ITEMS) % (width))
 #define IN_SLICE(u, size) ((size) % ITEMS == 0 || item + (u)*ITEMS < (size))
-// Where a head is one slice, Q stays.
+// Q is loaded once if a head is one slice.
 #define NEEDS_Q(key0) (S_D > T_TD || (key0) == begin)
 
-// Reads past the edges take the last element instead, which no branch is needed for.
+// Reads past the edges are clamped to the last element, which needs no branch.
 #define FETCH_QK(key0, d0)                                                                  \
   if (NEEDS_Q(key0)) {                                                                      \
     UNROLLED(u, SHARE(TILE_Q * T_TD)) {                                                     \
@@ -77,14 +77,14 @@
   }
 #define PUT(tile, next, size)                                                               \
   UNROLLED(u, SHARE(size)) tile[ROW_OF(u, T_TD) * Q_ROW + COLUMN_OF(u, T_TD)] = next[u];
-// A key past the end has no weight, and its value must be a number.
+// Keys past the end have weight 0; their values must still be finite.
 #define FETCH_V(key0)                                                                       \
   UNROLLED(u, SHARE(T_TV * TILE_V)) {                                                       \
     const IDX_T d = COLUMN_OF(u, TILE_V), j = (key0) + ROW_OF(u, TILE_V);                   \
     const float x = LOAD(AT(v), v_at + i_min(j, last_key) * v_step + i_min(d, S_DV - 1));   \
     v_next[u] = j <= last_key && d < S_DV ? x : 0.0f;                                       \
   }
-// What the lanes of each row put in `tops`, joined by one of them.
+// One lane per row reduces the values of all its lanes in `tops`.
 #define FOLD_LANES(JOIN)                                                                  \
   barrier(CLK_LOCAL_MEM_FENCE);                                                           \
   if (item < TILE_Q) {                                                                    \
@@ -112,14 +112,14 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
   __local __attribute__((aligned(16))) float kv_tile[KV_SIZE];
   __local __attribute__((aligned(16))) float weights[TILE_Q * P_ROW];
   __local __attribute__((aligned(16))) float tops[TILE_Q * TOP_ROW];
-  // Of rows: where they lie in q and in the mask, and their first key and the one behind their last.
+  // Per row: offsets in q and in the mask, first key, and one past the last key.
   __local IDX_T q_at[TILE_Q], mask_at[TILE_Q], first_of[TILE_Q], end_of[TILE_Q];
-  // In local memory, or compilers keep an address for each element that a work-item brings.
+  // In local memory, because compilers otherwise keep an address per loaded element.
   __local IDX_T last_key;
   const IDX_T lane = get_local_id(0), line = get_local_id(1), item = line * T_LANES + lane;
   const IDX_T rows = queries * group;
-  // The group by its work-items: a launch may be a piece of one, at an offset. Under a causal mask
-  // the last rows see most keys: they begin first.
+  // The group index from global ids: a launch may be split, with an offset. Under a causal mask the
+  // last rows see most keys, so they start first.
   const IDX_T tile = (rows - 1) / TILE_Q - (IDX_T)(get_global_id(0) / T_LANES);
   const IDX_T kv_head = get_global_id(1) / T_LINES;
   const IDX_T batch = (IDX_T)get_global_id(2) / SHARERS;
@@ -128,7 +128,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
   const IDX_T keys = KEYS_OF(batch);
   const IDX_T first_place = FIRST_PLACE(keys);
   const IDX_T k_at = batch * k_batch + kv_head * k_head, v_at = batch * v_batch + kv_head * v_head;
-  // Keys of all rows of the tile, and of this part.
+  // Range of keys that any row of the tile sees, within this part.
   const IDX_T first = FIRST_KEY(first_place + row0 / group);
   const IDX_T last_place = first_place + (i_min(row0 + TILE_Q, rows) - 1) / group;
   const IDX_T key_end = i_max(first, KEY_END(last_place, keys));
@@ -225,7 +225,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
       }
     }
   }
-  // Each lane has the sum of the weights of its own keys.
+  // Each lane holds the sum of weights of its own keys.
   barrier(CLK_LOCAL_MEM_FENCE);
   UNROLLED(r, T_RQ) tops[(line * T_RQ + r) * TOP_ROW + lane] = sum[r];
   FOLD_LANES(SUM_OF)

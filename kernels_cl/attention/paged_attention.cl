@@ -1,8 +1,7 @@
-// Attention over pages (common/paged.clh), for CPU devices.
-//   T_VW     lanes; PAGE, S_D and S_DV are multiples
-//   T_MR     rows of a tile: queries. With LEVELS its dots are those of its first S_DOTS rows, and of
-//            S_OTHERS
-//   FEW      the rows are few: pages are read about as fast as memory gives them
+// Attention over KV-cache pages (common/paged.clh) for CPU devices.
+//   T_VW     lanes; PAGE, S_D and S_DV are multiples of it
+//   T_MR     rows (queries) per tile; with LEVELS, int8 dots of S_DOTS rows and of the S_OTHERS others
+//   FEW      few rows: pages are read at memory speed
 #ifndef T_VW
 #define T_VW 8
 #define T_MR 4
@@ -32,7 +31,7 @@
 #define COLUMNS(X, i) CAT(VECTORS_, S_NV)(X, i)
 
 #if FEW
-// Asks for bytes of what is read next: hardware does not look from one page of memory to another.
+// Prefetches the next bytes: hardware prefetchers stop at page boundaries.
 #define FETCH(from, count)                                            \
   for (int byte = 0; byte < (int)((count) * sizeof(CACHE_T)); byte += 64) \
     PREFETCH_FAR((__global const char *)(from) + byte);
@@ -54,7 +53,7 @@ DOT_ROWS(dot_others, S_OTHERS)
 #define TAKE(i, j) const F acc##i##_##j = dots[(i * PAGE + k) / VW + j];
 #define TAKE_ROW(i) KEYS(TAKE, i)
 
-// Queries of a tile into their records; where there are fewer the last one again.
+// Quantizes the queries of a tile into their records; missing rows repeat the last query.
 static inline void round_queries(__global uchar *to, __global const float *q, const IDX_T *queries,
                                  const IDX_T count) {
   for (IDX_T i = 0; i < T_MR; ++i) {
@@ -123,7 +122,7 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
 
 #if BIASES
-// Biases of VW keys, of which the first is so far before the place; those behind it count for nothing.
+// Position biases of VW keys, the first `distance` before the query; any value for keys after it.
 static inline F bias_of(__global const float *const biases, const IDX_T distances,
                         const IDX_T distance) {
   if (distance - (VW - 1) >= distances - 1) return (F)(biases[distances - 1]);
@@ -136,7 +135,7 @@ static inline F bias_of(__global const float *const biases, const IDX_T distance
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
-// Puts the parts together of all queries that have several.
+// Merges the partial results of all queries whose pages are split.
 static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {
   for (IDX_T query = 0; query < queries; ++query) {
     __global const float *const own = parts + query * PART;
@@ -156,11 +155,11 @@ static void join_parts(__global float *y, __global const float *parts, const IDX
   }
 }
 
-// A work-item has one head of keys, and the queries that share it of `span` tokens; where that is 0, of
-// all tokens of a sequence that stand together. It takes T_ROWS queries at a time, of one sequence. They
-// are broadcast against vectors of keys, then their weights against vectors of a value's columns.
-// Of the pages it has one of `splits` parts, in order; of few pages the first has all. The work-item
-// that arrives last puts the parts together: none waits for another.
+// A work-item has one KV head and the query heads that share it, for `span` tokens, or, if span is
+// 0, for all consecutive tokens of a sequence. It processes T_ROWS queries of one sequence at a time:
+// queries are broadcast against vectors of keys, then weights against vectors of value columns.
+// The pages are divided into `splits` parts, in order; few pages are all in part 0. The last
+// work-item to finish merges the parts, so none waits for another.
 __kernel SINGLE_ITEM
 void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arrived),
                          const IDX_T span, const IDX_T splits) {
@@ -241,7 +240,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
 #endif
       for (IDX_T block = first_page + split * share; block < last_page; block += T_PAGES) {
         IDX_T pages = i_min(T_PAGES, last_page - block);
-        // The page behind them, which is asked for, as the last.
+        // One entry more: the next page, for prefetching.
         __global const CACHE_T *heads_of[T_PAGES + 1] = {0};
         for (IDX_T p = 0; p <= pages; ++p) {
           __global const CACHE_T *page = 0;
@@ -317,7 +316,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
           for (IDX_T c = 0; c < S_DV; c += S_NV * VW) {
             ROWS(RESUME_ROW)
             for (IDX_T p = 0; p < pages; ++p) {
-              // What lies behind the last key was never written.
+              // Memory after the last key is uninitialized.
               const IDX_T seen = i_min(PAGE, key_end - (block + p) * PAGE);
               __global const CACHE_T *values = heads_of[p] + KEY_ELEMENTS + c;
               __global const CACHE_T *const next =

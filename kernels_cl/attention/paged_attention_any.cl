@@ -1,4 +1,4 @@
-// Attention over pages (common/paged.clh). A work-item has one query of one head.
+// Attention over KV-cache pages (common/paged.clh), one work-item per query and head.
 #include "common/base.clh"
 #include "common/paged.clh"
 #include "common/index.clh"

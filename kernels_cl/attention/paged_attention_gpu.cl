@@ -1,13 +1,12 @@
-// Attention over pages (common/paged.clh), for GPUs. A work-group has one head of keys, and of the
-// queries that share it those of `span` tokens, S_ROWS at a time. Of the pages it has one of `splits`
-// parts, BLOCK keys at a time:
-//   1. scores: a work-item has four keys side by side, and of their elements every SLICES-th, whose
-//      sums meet in local memory;
-//   2. weights: SHARE work-items have a row;
-//   3. the sum of weighted values: a work-item has four columns side by side, and every
-//      VALUE_SLICES-th key; these sums meet behind the last block.
-// A work-item reads T_HELD elements before it uses the first. Where the pages are of several parts,
-// paged_attention_join puts them together.
+// Attention over KV-cache pages (common/paged.clh) for GPUs. A work-group has one KV head and the
+// query heads that share it, for `span` tokens, S_ROWS queries at a time. The pages are divided into
+// `splits` parts; a work-group reads one part, BLOCK keys at a time:
+//   1. scores: a work-item has four adjacent keys and every SLICES-th of their elements; partial sums
+//      are added in local memory;
+//   2. weights: SHARE work-items per row;
+//   3. weighted sum of values: a work-item has four adjacent columns and every VALUE_SLICES-th key;
+//      partial sums are added after the last block.
+// A work-item loads T_HELD elements before it uses the first. paged_attention_join merges the parts.
 #ifndef S_ROWS
 #define S_ROWS 4
 #endif
@@ -36,26 +35,26 @@
 #define SLICES (ITEMS / KEY_FOURS)
 #define VALUE_FOURS (S_DV / 4)
 #define VALUE_SLICES (ITEMS / VALUE_FOURS)
-// Work-items of a row where weights are made; of those only BLOCK have a key.
+// Work-items per row that compute weights; only BLOCK of them have a key.
 #define SHARE (ITEMS / S_ROWS)
 #define SHARERS i_min(SHARE, BLOCK)
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE);
-// Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
+// Larger loops are not unrolled: loads hoisted to the front would exhaust the registers.
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 
-// No more than there are.
+// At most as many as there are elements.
 #define KEYS_HELD i_min(HELD, (STEPS + SLICES - 1) / SLICES)
 #define VALUES_HELD i_min(HELD, (BLOCK + VALUE_SLICES - 1) / VALUE_SLICES)
 
-// Four elements side by side. Pages, and heads of them, begin at whole vectors.
+// Loads four adjacent elements; pages and their heads are vector-aligned.
 #define FOUR_AS(storage, p) CAT(four_, storage)(p)
 #define four_plain(p) (*(__global const float4 *)(p))
 #define four_half(p) vload_half4(0, p)
 #define four_bfloat16(p) as_float4(convert_uint4(*(__global const ushort4 *)(p)) << 16)
 
 #if LEVELS
-// Four places of a head, of four keys: a word of each.
+// Groups of four elements of a head; a word holds four keys' int8 values.
 #define STEPS (S_D / 4)
 #define KEYS_T uint4
 #define BLOCK_STEPS (DOT_BLOCK / 4)
@@ -72,12 +71,12 @@
 
 __kernel SUB_GROUP __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const IDX_T splits) {
-  // Of scores [SLICES, S_ROWS, BLOCK], of results [S_ROWS, ITEMS, 4], which is as much.
+  // Scratch: scores [SLICES, S_ROWS, BLOCK], then results [S_ROWS, ITEMS, 4], the same size.
   __local __attribute__((aligned(16))) float sums[S_ROWS * ITEMS * 4];
-  // One weight more per row: rows begin in different banks.
+  // One weight of padding per row, so that rows start in different banks.
   __local float queries[S_ROWS][S_D], weights[S_ROWS][BLOCK + 1], folded[S_ROWS][SHARE];
   __local float rescales[S_ROWS];
-  // The slabs, which in registers take more than there are.
+  // Slab pointers in local memory: registers do not suffice.
   __global const CACHE_T *__local slabs[SLABS], *__local pages[BLOCK_PAGES];
   __local IDX_T counts[SLABS];
 #if LEVELS
@@ -86,7 +85,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
   const IDX_T item = get_local_id(0), kv_head = get_global_id(0) / ITEMS, group = heads / kv_heads;
   const IDX_T split = get_global_id(2), first_head = kv_head * group;
   const IDX_T own_row = item / SHARE, share_item = item % SHARE;
-  // 0: read from local memory for each block, or compilers keep an address for each element.
+  // Always 0, but read from local memory per block: compilers otherwise keep an address per element.
   __local int start;
   if (!item) {
     start = 0;
@@ -113,7 +112,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       IDX_T own_place = 0, key_end = 0, key_begin = width * PAGE;
       ROLLED
       for (int r = 0; r < S_ROWS; ++r) {
-        // Idle rows are the last one again.
+        // Idle rows repeat the last one.
         const IDX_T t = (row + i_min(r, rows - 1)) / group;
         const IDX_T place = clrt_length(AT(step)[t * STEP_TOKEN + 2], width * PAGE - 1, AT(status));
         key_end = i_max(key_end, place + 1);
@@ -154,7 +153,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       UNROLLED(r, S_ROWS) result[r] = (float4)(0.0f);
       SYNC
       for (IDX_T block = first_page + split * share; block < last_page; block += BLOCK_PAGES) {
-        // A work-item looks a page up.
+        // Each work-item looks up one page.
         if (item < BLOCK_PAGES) {
           __global const CACHE_T *page = 0;
           if (block + item < last_page) {
@@ -170,7 +169,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
         }
         SYNC
         __global const CACHE_T *const page0 = pages[0], *const page1 = pages[1] ? pages[1] : page0;
-        // What lies behind the last key was never written; behind a page that is not there is none.
+        // Keys after the last one are uninitialized; after a missing page there is none.
         const int behind = !page0 ? 0 : pages[1] ? BLOCK : PAGE;
         const int seen = i_min(behind, (int)(key_end - block * PAGE));
         const int here = (int)item + start, slice = here / KEY_FOURS, four = here % KEY_FOURS * 4;
@@ -179,7 +178,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
         float4 scores[S_ROWS];
         UNROLLED(r, S_ROWS) scores[r] = (float4)(0.0f);
         if (seen > 0) {
-          // Scores of keys that are not seen are left out below: there the last ones are read again.
+          // Reads of unseen keys are clamped to the last seen ones; their scores are discarded below.
           const int at = i_min(four, (seen - 1) / 4 * 4), n = at % PAGE;
           __global const CACHE_T *const page = at < PAGE ? page0 : page1;
           ROLLED

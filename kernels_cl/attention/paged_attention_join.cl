@@ -1,5 +1,5 @@
-// What parts of the pages gave for each query (common/page_parts.clh), put together. Behind
-// paged_attention_gpu, where it took parts. Work-item (column, query).
+// Merges the partial attention results of the pages' parts (common/page_parts.clh) after
+// paged_attention_gpu with splits. Work-item (column, query).
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/math.clh"

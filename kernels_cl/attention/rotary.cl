@@ -1,8 +1,8 @@
-// y = x cos + turn(x) sin, the rotation of heads by their place: turn swaps the halves of a head's S_D
-// elements and negates what is then the first. x has a step for each axis but that of a head's
-// elements; y has its heads side by side; the tables have steps for batch and place.
-//   rotary_cpu  float32 on CPU devices: a work-item turns all heads of a place, in vectors
-//   rotary_any  a work-item turns a pair of elements
+// Rotary embedding by position: y = x cos + turn(x) sin, where turn swaps the halves of a head's S_D
+// elements and negates the then first half. x has a stride per axis except the head's elements; heads
+// of y are contiguous; the tables have strides for batch and position.
+//   rotary_cpu  float32 on CPU devices: a work-item rotates all heads of a position, in vectors
+//   rotary_any  a work-item rotates a pair of elements
 #ifndef S_D
 #define S_D 16
 #define DATA_T float

@@ -1,10 +1,11 @@
-// The heads of a projection x [tokens, (heads + 2 kv_heads) * S_D]: those of Q rotated, to q; those of
-// K rotated, and those of V, to their places in a cache in pages (common/pages.clh). Work-group (head,
-// token), whose T_ITEMS work-items share the head; on CPU devices one has all heads of a token.
-//   ROTARY       the first `turned` elements of a head turn by cosines and sines [tokens, turned / 2]:
-//                element i with the one half of them behind it, or where INTERLEAVED with its neighbour
+// Splits a projection x [tokens, (heads + 2 kv_heads) * S_D]: heads of Q are rotated and written to
+// q; heads of K are rotated, and those of V copied, into a paged KV cache (common/pages.clh).
+// Work-group (head, token), whose T_ITEMS work-items share the head; on CPU devices one per token.
+//   ROTARY       the first `turned` elements of a head are rotated by cosines and sines
+//                [tokens, turned / 2]: element i with i + turned / 2, or with its neighbour
+//                (INTERLEAVED)
 //   QUERIES      0: x has no heads of Q, and there is no q
-//   NORM         first the heads of Q and K are divided by their root mean square, and scaled
+//   NORM         heads of Q and K are first RMS-normalized and scaled
 #include "common/base.clh"
 #include "common/pages.clh"
 #include "common/index.clh"
@@ -33,7 +34,7 @@
 #ifndef T_ITEMS
 #define T_ITEMS 1
 #endif
-// Where a head lies meanwhile: private elements of one work-item are registers only to a CPU.
+// Scratch of a head: private arrays are registers on CPUs only.
 #if T_ITEMS == 1
 #define HEAD_MEMORY __private
 #define SYNC
@@ -45,7 +46,7 @@
 #define EACH_OF_LANE(d, count) for (int d = LANE; d < (count); d += T_ITEMS)
 
 #if LEVELS
-// Stores the scale of numbers that become whole ones of at most 127; what those are multiplied by.
+// Stores the scale that quantizes to at most 127; returns its inverse.
 static inline float keep_scale(__global uchar *scales, const IDX_T n,
                                HEAD_MEMORY const float *x, const int count) {
   float most = 0.0f;
@@ -113,7 +114,7 @@ void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NO
   const IDX_T token = get_global_id(1);
   __global const int *const own = AT(step) + token * STEP_TOKEN;
   const IDX_T all = heads + 2 * kv_heads;
-  // A token of no sequence has no place: its heads of K and V are left out.
+  // A token without a sequence has no cache position: its heads of K and V are not stored.
   const IDX_T sequence = own[1] < 0 ? 0 : clrt_length(own[1], sequences - 1, AT(status));
   const IDX_T place = clrt_length(own[2], width * PAGE - 1, AT(status));
   __global CACHE_T *page = 0;
@@ -125,7 +126,7 @@ void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NO
   HEAD_MEMORY float h[S_D], scale[1];
   const int n = (int)(place % PAGE);
   const IDX_T groups = get_global_size(0) / T_ITEMS;
-  // Work-items meet at barriers whatever the head is: PoCL leaves some out of a branch.
+  // All heads take the same barriers: PoCL drops some barriers inside branches.
   for (IDX_T head = get_global_id(0) / T_ITEMS; head < all; head += groups) {
     const int is_value = head >= heads + kv_heads;
     __global const float *const from = AT(x) + (token * all + head) * S_D;

@@ -1,6 +1,6 @@
-// TensorScatter: the elements of an update, each written to its place in the result.
-// Work-item (element behind the axis, place along it, everything before it) of the update; where
-// there are fewer of the first than elements, each takes several.
+// TensorScatter: writes each element of an update to its position in the result. Work-item (element
+// after the axis, index along it, index before it) of the update; strided over the first dimension if
+// the range is smaller than the number of elements.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T

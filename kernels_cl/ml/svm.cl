@@ -1,4 +1,4 @@
-// Support vector machines: squared distances, and probabilities of classes from those of pairs.
+// Support vector machines: squared distances, and class probabilities from pairwise ones.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -17,7 +17,7 @@ __kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y
   AT(y)[row * count + vector] = sum;
 }
 
-// Where the probability that class i wins over j > i is among the pairs.
+// Index of the probability that class i wins over j > i in the pairs.
 #define PAIR(i, j) ((i) * (2 * k - (i) - 1) / 2 + (j) - (i) - 1)
 #define LIMIT(p) ((p) < 1e-7f ? 1e-7f : (p) > 1.0f - 1e-7f ? 1.0f - 1e-7f : (p))
 
@@ -25,7 +25,7 @@ static inline float wins(__global const float *pairs, const IDX_T k, const IDX_T
   return i < j ? LIMIT(pairs[PAIR(i, j)]) : 1.0f - LIMIT(pairs[PAIR(j, i)]);
 }
 
-// One row of k (k - 1) / 2 pairs; scratch of k k + k for Q and Q p (see clrt/ops/svm.py).
+// One row of k (k - 1) / 2 pairs; scratch of k k + k for Q and Q p (see clrt/ops/ml/svm.py).
 __kernel void couple_pairs(IN(float, x), OUT(float, y), OUT(float, scratch), const IDX_T rows,
                            const IDX_T k) {
   const IDX_T row = get_global_id(0);
