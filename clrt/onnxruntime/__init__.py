@@ -1,7 +1,7 @@
-"""clrt in the place of ONNX Runtime: `import clrt.onnxruntime as ort`.
+"""clrt with the interface of ONNX Runtime: `import clrt.onnxruntime as ort`.
 
-`install` puts it under the name `onnxruntime`, for programs that cannot be edited;
-`python -m clrt.onnxruntime PROGRAM …` runs one so.
+`install` registers it under the name `onnxruntime`, for programs that cannot be edited;
+`python -m clrt.onnxruntime PROGRAM …` does so and runs a program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a program that was made for ONNX Runtime on clrt.
+"""Runs a program written for ONNX Runtime on clrt.
 
 python -m clrt.onnxruntime PROGRAM [ARGUMENT …]
 python -m clrt.onnxruntime -m MODULE [ARGUMENT …]
@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     """Runs a program, or a module with `-m`, as Python itself would.
 
     Raises:
-        SystemExit: None is named.
+        SystemExit: No program is named, or help is requested.
     """
     is_module = arguments[:1] == ["-m"]
     rest = arguments[1:] if is_module else arguments

@@ -1,4 +1,4 @@
-"""IOBinding: inputs and outputs that stay bound to memory from run to run."""
+"""`IOBinding`: inputs and outputs that stay bound to memory from run to run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _BoundOutput:
-    """Where an output goes: a place, or an OrtValue that is there."""
+    """Target of an output: a location, or an existing OrtValue that receives the elements."""
 
     device: OrtDevice
     value: OrtValue | None = None
@@ -30,8 +30,8 @@ class IOBinding:
     """Inputs and outputs of a session, bound by name.
 
     Attributes:
-        session: Whose they are.
-        inputs: What is bound to each input.
+        session: Session that the binding belongs to.
+        inputs: Array or OrtValue bound to each input.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -41,7 +41,7 @@ class IOBinding:
         self._outputs = OrtValueVector()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Binds an array, whose elements are read at each run.
+        """Binds an input to an array, whose elements are read at each run.
 
         Raises:
             RuntimeException: The model has no such input.
@@ -58,11 +58,11 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Binds what lies at an address of the host's memory.
+        """Binds an input to host memory at an address.
 
         Args:
-            element_type: A NumPy type or a number of `onnx.TensorProto.DataType`.
-            buffer_ptr: The address; what is there must stay.
+            element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
+            buffer_ptr: The address, which must stay valid.
 
         Raises:
             RuntimeException: The model has no such input.
@@ -72,7 +72,7 @@ class IOBinding:
         self.inputs[name] = _at(OrtDevice(device_type, device_id), buffer_ptr, shape, element_type)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an OrtValue, which is read where it lies.
+        """Binds an input to an OrtValue, which is read without a copy on the same device.
 
         Raises:
             RuntimeException: The model has no such input.
@@ -89,15 +89,15 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Binds an output to a place, "cpu" or a device, or to an address of the host's memory.
+        """Binds an output to a location, "cpu" or a device, or to host memory at an address.
 
         Args:
-            element_type: What is at the address.
-            shape: Of what is at the address.
+            element_type: Element type of the memory at the address.
+            shape: Shape of the memory at the address.
             buffer_ptr: The address; None for new memory at each run.
 
         Raises:
-            InvalidArgument: There is an address without type and shape.
+            InvalidArgument: An address is passed without type or shape.
             NotImplemented: The address is one of a device.
         """
         device = OrtDevice(device_type, device_id)
@@ -112,38 +112,38 @@ class IOBinding:
         self._targets[name] = _BoundOutput(device, value)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Binds an output to an OrtValue, which takes its elements at each run."""
+        """Binds an output to an OrtValue, which receives its elements at each run."""
         self._targets[name] = _BoundOutput(OrtDevice(ortvalue.device_name()), ortvalue)
 
     def synchronize_inputs(self) -> None:
         """Has no effect: a run waits for its inputs."""
 
     def synchronize_outputs(self) -> None:
-        """Has no effect: a run ends when its outputs are there."""
+        """Has no effect: a run returns once its outputs are complete."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order in which they were bound."""
+        """Returns the outputs of the last run, in the order of binding."""
         return list(self._outputs)
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
-        """The outputs of the last run."""
+        """Returns the outputs of the last run, in the order of binding."""
         return self._outputs
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The outputs of the last run as `InferenceSession.run` gives them."""
+        """Returns the outputs of the last run as arrays, lists or dicts on the host."""
         return [v.numpy() if v.is_tensor() else v.held for v in self._outputs]
 
     def clear_binding_inputs(self) -> None:
-        """Binds no input any more."""
+        """Removes all bindings of inputs."""
         self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Binds no output any more."""
+        """Removes all bindings of outputs, and the outputs of the last run."""
         self._targets.clear()
         self._outputs = OrtValueVector()
 
     def wanted(self) -> tuple[list[str], bool]:
-        """The names of the outputs, and whether any stays on the device.
+        """Returns the names of the bound outputs, and whether any of them stays on the device.
 
         Raises:
             InvalidArgument: No output is bound, or one is unknown.
@@ -157,22 +157,22 @@ class IOBinding:
         return list(self._targets), any(not t.device.is_host for t in self._targets.values())
 
     def take(self, results: Mapping[str, Any]) -> None:
-        """Puts the outputs of a run where they are bound to.
+        """Stores the outputs of a run in the bound memory, or in new OrtValues.
 
         Raises:
-            Fail: The memory for one has another type or shape.
+            Fail: An output and its memory differ in type or shape.
         """
-        taken = OrtValueVector()
+        outputs = OrtValueVector()
         for name, target in self._targets.items():
             result = results[name]
             if target.device.is_host and isinstance(result, DeviceTensor):
                 result = result.numpy()
             if target.value is None:
-                taken.append(self.session.value(name, result, target.device))
+                outputs.append(self.session.value(name, result, target.device))
             else:
                 _assign(name, target.value, result)
-                taken.append(target.value)
-        self._outputs = taken
+                outputs.append(target.value)
+        self._outputs = outputs
 
     def _check_input(self, name: str) -> None:
         args = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
@@ -189,12 +189,16 @@ def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any
 
 
 def _assign(name: str, value: OrtValue, result: Any) -> None:
-    """Gives an OrtValue the elements of an output."""
-    made = OrtValue(result)
-    if made.data_type() != value.data_type() or made.shape() != value.shape():
+    """Stores the elements of an output in an OrtValue.
+
+    Raises:
+        Fail: They differ in type or shape.
+    """
+    output = OrtValue(result)
+    if output.data_type() != value.data_type() or output.shape() != value.shape():
         raise Fail(
             f"The OrtValue bound to output '{name}' is {value.data_type()} {value.shape()}, but "
-            f"the output is {made.data_type()} {made.shape()}."
+            f"the output is {output.data_type()} {output.shape()}."
         )
     if isinstance(value.held, np.ndarray):
         np.copyto(value.held, result)

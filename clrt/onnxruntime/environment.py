@@ -1,4 +1,4 @@
-"""What ONNX Runtime sets for the whole process: its log, seeds, threads and telemetry."""
+"""ONNX Runtime's settings of the whole process: log, seed, threads and telemetry."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 from clrt.onnxruntime.exceptions import RuntimeException
 from clrt.onnxruntime.options import LOG
 
-# The version whose interface this is.
+# Version of ONNX Runtime whose interface this package has.
 VERSION = "1.32.0"
+# Logging levels by ONNX Runtime's severity.
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """From which level on the logger "clrt.onnxruntime" takes messages.
+    """Sets the level of the logger "clrt.onnxruntime".
 
     Args:
-        severity: 0 for all, 1 for information, 2 for warnings, 3 for errors, 4 for the fatal.
+        severity: Least severe messages to log: 0 for all, 1 for information, 2 for warnings, 3 for
+            errors, 4 for fatal errors.
 
     Raises:
-        RuntimeException: It is none of these.
+        RuntimeException: `severity` is none of these.
     """
     if severity not in range(len(_LEVELS)):
         raise RuntimeException(
@@ -30,19 +32,19 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Has no effect: the log has no levels below debugging."""
+    """Has no effect: the logger has no levels below DEBUG."""
     LOG.debug("The log's verbosity %s is ignored.", verbosity)
 
 
 def set_seed(seed: int) -> None:
-    """Has no effect: random ops draw by their attribute `seed`, or by the node's name."""
+    """Has no effect: the seed of a random op is its attribute `seed`, or its node's name."""
     LOG.debug("The seed %s is ignored: random ops draw by their own or by their name.", seed)
 
 
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int, inter_op_num_threads: int, *_: Any
 ) -> None:
-    """Has no effect: OpenCL has the threads; see `SessionOptions.intra_op_num_threads`."""
+    """Has no effect: threads belong to OpenCL; see `SessionOptions.intra_op_num_threads`."""
     LOG.debug("The sizes of global thread pools are ignored.")
 
 
@@ -62,20 +64,20 @@ def create_and_register_allocator(*settings: Any) -> None:
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Has no effect: OpenCL needs no library of a vendor's beside the driver."""
+    """Has no effect: OpenCL needs no vendor libraries besides the driver."""
     LOG.debug("preload_dlls is ignored: OpenCL needs no libraries of CUDA.")
 
 
 def get_version_string() -> str:
-    """The version whose interface this is."""
+    """Returns the version of ONNX Runtime whose interface this package has."""
     return VERSION
 
 
 def get_build_info() -> str:
-    """What this is."""
+    """Returns the name of this implementation and the version of its interface."""
     return f"clrt with the interface of ONNX Runtime {VERSION}"
 
 
 def has_collective_ops() -> bool:
-    """Whether ops that speak to other processes can run: no."""
+    """Returns False: ops that communicate between processes are not supported."""
     return False

@@ -1,4 +1,4 @@
-"""Devices as ONNX Runtime's newer interface lists and selects them: OpenCL's, by provider."""
+"""OpenCL devices as ONNX Runtime's `OrtEpDevice` interface lists and selects them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from clrt.onnxruntime.providers import CLRT, CPU, GPUS, ProviderChoice
 from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 
 _CPU: dict[str, dict[str, str]] = {CPU: {}}
-# Devices that a delegate may select at most, as ONNX Runtime tells it.
+# Maximum number of devices that a delegate may select, passed to it as by ONNX Runtime.
 _MAX_SELECTIONS = 8
 _VENDOR_IDS = {"amd": 0x1002, "advanced micro devices": 0x1002, "nvidia": 0x10DE, "intel": 0x8086}
 _VENDOR_IDS |= {"apple": 0x106B, "qualcomm": 0x5143, "arm": 0x13B5}
 
 
 class OrtHardwareDeviceType(IntEnum):
-    """What a device is."""
+    """Type of a device."""
 
     CPU = 0
     GPU = 1
@@ -29,7 +29,7 @@ class OrtHardwareDeviceType(IntEnum):
 
 
 class OrtExecutionProviderDevicePolicy(IntEnum):
-    """By what a session selects its device."""
+    """Policy by which a session selects its device."""
 
     DEFAULT = 0
     PREFER_CPU = 1
@@ -45,8 +45,9 @@ class OrtHardwareDevice:
     """A device of this machine.
 
     Attributes:
-        vendor_id: PCI number of the vendor; 0 if unknown.
+        vendor_id: PCI vendor ID; 0 if unknown.
         device_id: Index of the device in `clrt.devices()`.
+        metadata: "Discrete" for GPUs: "1" or "0"; else empty.
     """
 
     type: OrtHardwareDeviceType
@@ -58,7 +59,16 @@ class OrtHardwareDevice:
 
 @dataclass(frozen=True)
 class OrtEpDevice:
-    """A device under the name of a provider that runs on it."""
+    """A device paired with an execution provider that runs on it.
+
+    Attributes:
+        ep_name: Name of the provider.
+        ep_vendor: "clrt".
+        device: Hardware of the device.
+        ep_metadata: Name and OpenCL platform of the device.
+        ep_options: Empty; present for compatibility.
+        info: The device itself.
+    """
 
     ep_name: str
     ep_vendor: str
@@ -69,9 +79,9 @@ class OrtEpDevice:
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Lists each usable device under each provider's name that runs on it, the best one first.
+    """Returns each usable device, except simulators, once per provider that runs on it.
 
-    Simulators are left out, as they are from what providers take.
+    Of each provider the default device comes first.
     """
     usable = [d for d in devices() if d.usable and not d.caps.simulator]
     usable.sort(key=lambda d: (not d.is_default, d.index))
@@ -95,11 +105,15 @@ def _hardware(device: DeviceInfo) -> OrtHardwareDevice:
 
 
 def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> ProviderChoice:
-    """Returns the choice of a session for the device that a program selected.
+    """Returns a session's device and options for the devices that a program selected.
+
+    Args:
+        selected: Entries of `get_ep_devices()`, which must be one device.
+        options: Provider options.
 
     Raises:
-        InvalidArgument: There is none, or it is none of `get_ep_devices()`.
-        Fail: There are several: clrt runs a model on one.
+        InvalidArgument: The selection is empty, has other objects, or several providers.
+        Fail: Several devices are selected: clrt runs a model on one.
     """
     if not selected:
         raise InvalidArgument("Must provide one or more OrtEpDevice instances.")
@@ -111,18 +125,21 @@ def choice_of(selected: Sequence[OrtEpDevice], options: Mapping[str, str]) -> Pr
     first = selected[0]
     if any(device.info.key != first.info.key for device in selected):
         raise Fail("A model runs on one device; give one OrtEpDevice.")
-    given = {str(key): str(value) for key, value in options.items()}
-    named = {first.ep_name: given}
-    named.setdefault(CPU, {})
-    return ProviderChoice(first.info, named)
+    texts = {str(key): str(value) for key, value in options.items()}
+    by_provider = {first.ep_name: texts}
+    by_provider.setdefault(CPU, {})
+    return ProviderChoice(first.info, by_provider)
 
 
 def choice_by_policy(policy: Any) -> ProviderChoice:
-    """Returns the choice of a session by a policy; it warns if a preferred kind is not there.
+    """Returns a session's device for a policy; warns if the preferred kind of device is absent.
+
+    Args:
+        policy: An `OrtExecutionProviderDevicePolicy`, or its number.
 
     Raises:
-        InvalidArgument: It is no policy.
-        NotImplemented: It goes by power, which OpenCL does not tell.
+        InvalidArgument: `policy` is not a policy.
+        NotImplemented: The policy depends on power, which OpenCL does not report.
         DeviceError: There is no device.
     """
     policies = OrtExecutionProviderDevicePolicy
@@ -142,21 +159,24 @@ def choice_by_policy(policy: Any) -> ProviderChoice:
     if wanted is policies.PREFER_CPU:
         return ProviderChoice(choose_device("cpu"), dict(_CPU))
     kinds = ("gpu", "igpu") if wanted is policies.PREFER_GPU else ("accelerator",)
-    found = [d for d in get_ep_devices() if d.ep_name == CLRT and d.info.kind in kinds]
-    if found:
-        return choice_of(found[:1], {})
+    preferred = [d for d in get_ep_devices() if d.ep_name == CLRT and d.info.kind in kinds]
+    if preferred:
+        return choice_of(preferred[:1], {})
     device = choose_device("auto")
     warn_user(f"Policy {wanted.name}: there is no such device; {device} is taken.")
     return ProviderChoice(device, {CLRT: {}, **_CPU})
 
 
 def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
-    """Returns the choice of a session by a function of the program.
+    """Returns a session's device for a program's selection function.
 
-    It is given the devices, no metadata, and how many it may return.
+    Args:
+        delegate: Called with the devices, two empty dicts in place of metadata, and the maximum
+            number of devices; returns the selected ones.
 
     Raises:
-        Fail: It returns no device, or several.
+        Fail: The delegate returns no device, or several.
+        InvalidArgument: The delegate returns other objects.
     """
     selected = delegate(get_ep_devices(), {}, {}, _MAX_SELECTIONS)
     if not selected:
@@ -165,7 +185,7 @@ def choice_by_delegate(delegate: Callable[..., Any]) -> ProviderChoice:
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Is not there: a provider's library is made for ONNX Runtime alone.
+    """Is not supported: libraries of providers work with ONNX Runtime only.
 
     Raises:
         NotImplemented: Always.
@@ -177,10 +197,10 @@ def register_execution_provider_library(name: str, path: str) -> None:
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """Is not there, as `register_execution_provider_library`.
+    """Is not supported; see `register_execution_provider_library`.
 
     Raises:
-        InvalidArgument: Always: none is registered.
+        InvalidArgument: Always, since no library is registered.
     """
     raise InvalidArgument(f"No library of a provider is registered as '{name}'.")
 

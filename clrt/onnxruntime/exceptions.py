@@ -1,4 +1,4 @@
-"""The exceptions of ONNX Runtime, each an error of clrt too."""
+"""Exceptions of ONNX Runtime, each also an error of clrt, and the conversion to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clrt.errors import (
 
 
 class StatusError(ClrtError):
-    """An error with a status of ONNX Runtime, whose number and name its message begins with."""
+    """An error whose message begins with the number and name of an ONNX Runtime status."""
 
     status: ClassVar[str] = "1 : FAIL"
 
@@ -30,23 +30,23 @@ class StatusError(ClrtError):
 
 
 class Fail(StatusError):
-    """A run failed or was ended, or the parts of a model do not fit together."""
+    """A run failed or was cancelled, or shapes within a model do not match."""
 
 
 class InvalidArgument(StatusError, InputError):
-    """An argument or an input does not fit the model."""
+    """An argument or an input does not match the model."""
 
     status = "2 : INVALID_ARGUMENT"
 
 
 class WrongSizes(InvalidArgument):
-    """Sizes of an input do not fit; the message has a line for each, as in ONNX Runtime."""
+    """Sizes of an input do not match; the message has a line for each, as in ONNX Runtime."""
 
     _lines = True
 
 
 class WrongType(InvalidArgument, TypeError):
-    """An argument is of a type that the call does not take."""
+    """An argument has a type that the call does not accept."""
 
 
 class NoSuchFile(StatusError, ModelError):
@@ -68,13 +68,13 @@ class EngineError(StatusError):
 
 
 class RuntimeException(StatusError, RuntimeError):
-    """A run cannot go on: there is no memory, say."""
+    """A run failed, for lack of memory for example."""
 
     status = "6 : RUNTIME_EXCEPTION"
 
 
 class InvalidProtobuf(StatusError, ModelError):
-    """The file is no ONNX file."""
+    """The file is not an ONNX file."""
 
     status = "7 : INVALID_PROTOBUF"
 
@@ -86,19 +86,19 @@ class ModelLoaded(StatusError):
 
 
 class NotImplemented(StatusError, UnsupportedError):
-    """The model is valid, and clrt lacks something that it needs."""
+    """The model is valid, but needs a feature that clrt lacks."""
 
     status = "9 : NOT_IMPLEMENTED"
 
 
 class InvalidGraph(StatusError, ModelError):
-    """The model is not valid."""
+    """The model is invalid."""
 
     status = "10 : INVALID_GRAPH"
 
 
 class EPFail(StatusError, DeviceError):
-    """The device, which clrt runs in the place of an execution provider, fails."""
+    """The device that stands for an execution provider failed."""
 
     status = "11 : EP_FAIL"
 
@@ -116,7 +116,7 @@ class ModelRequiresCompilation(StatusError):
 
 
 class NotFound(StatusError):
-    """There is nothing of a name."""
+    """An object of the given name does not exist."""
 
     status = "14 : NOT_FOUND"
 
@@ -127,7 +127,7 @@ class DeviceReset(StatusError, DeviceError):
     status = "15 : DEVICE_RESET"
 
 
-# The first that an error is of.
+# Error class of clrt and the class raised in its place; the first match counts.
 _WHILE_RUNNING: tuple[tuple[type[ClrtError], type[StatusError]], ...] = (
     (CancelledError, Fail),
     (OutOfMemoryError, RuntimeException),
@@ -146,23 +146,23 @@ _WHILE_LOADING: tuple[tuple[type[ClrtError], type[StatusError]], ...] = (
 
 
 def of_run(error: ClrtError) -> ClrtError:
-    """The error that a run raises for one of clrt's."""
+    """Converts an error of clrt to the one that a run raises."""
     return _translated(error, _WHILE_RUNNING)
 
 
 def of_load(error: ClrtError) -> ClrtError:
-    """The error that loading raises for one of clrt's."""
+    """Converts an error of clrt to the one that loading raises."""
     return _translated(error, _WHILE_LOADING)
 
 
 def of_file(error: ClrtError, source: Path | bytes) -> ClrtError:
-    """The error for a file that cannot be read."""
+    """Converts an error of clrt to the one for a file that cannot be read."""
     if isinstance(source, Path) and not os.path.exists(source):
         return NoSuchFile(str(error))
-    if isinstance(error, UnsupportedError):  # an opset that is newer than what is known
+    if isinstance(error, UnsupportedError):  # the opset is newer than the known ones
         return Fail(str(error))
-    made = InvalidArgument if error.__cause__ is None else InvalidProtobuf
-    return made(str(error))
+    cls = InvalidArgument if error.__cause__ is None else InvalidProtobuf
+    return cls(str(error))
 
 
 def _translated(
@@ -170,5 +170,5 @@ def _translated(
 ) -> ClrtError:
     if isinstance(error, StatusError):
         return error
-    made = next((to for of, to in table if isinstance(error, of)), Fail)
-    return made(str(error))
+    cls = next((to for of, to in table if isinstance(error, of)), Fail)
+    return cls(str(error))

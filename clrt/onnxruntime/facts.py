@@ -1,4 +1,4 @@
-"""What a session tells of itself, and what of ONNX Runtime's has no meaning here."""
+"""Methods of a session that describe it, and those that have no effect in clrt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clrt.onnxruntime.values import OrtValue
 
 
 class SessionFacts:
-    """The part of a session that does not run the model."""
+    """Methods of `InferenceSession` that do not run the model."""
 
     _loaded: LoadedFile
     _choice: ProviderChoice
@@ -24,45 +24,45 @@ class SessionFacts:
     _trace: SessionTrace | None
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs that a run must be given."""
+        """Returns the inputs of the model, without overridable initializers."""
         return self._loaded.inputs
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs."""
+        """Returns the outputs of the model."""
         return self._loaded.outputs
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that a run may be given other values of."""
+        """Returns the initializers for which runs may pass other values."""
         return self._loaded.overridable
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says of its model."""
+        """Returns the metadata of the model's file."""
         return self._loaded.metadata()
 
     def get_session_options(self) -> SessionOptions:
-        """The options of the session."""
+        """Returns the options of the session."""
         return self._options
 
     def get_providers(self) -> list[str]:
-        """The providers that were asked for and are there; the first is the one that is used."""
+        """Returns the requested providers that are available; the first one is used."""
         return list(self._choice.options)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of each provider."""
+        """Returns the options of each provider by name."""
         return {name: dict(options) for name, options in self._choice.options.items()}
 
     def enable_fallback(self) -> None:
-        """Has no effect: a device that fails is an error, and no other takes its place."""
+        """Has no effect: if a device fails, an error is raised, and no other device is tried."""
 
     def disable_fallback(self) -> None:
-        """Has no effect: a device that fails is an error, and no other takes its place."""
+        """Has no effect: if a device fails, an error is raised, and no other device is tried."""
 
     def end_profiling(self) -> str:
-        """Writes the profile of the runs so far, and returns its file; "" without profiling."""
+        """Writes the profile of the runs so far, and returns its file name; "" if not profiling."""
         return "" if self._trace is None else self._trace.save()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When profiling began, by `time.perf_counter_ns`; 0 without profiling."""
+        """Returns the start of profiling by `time.perf_counter_ns`; 0 if not profiling."""
         return 0 if self._trace is None else self._trace.start_ns
 
     def create_ortvalue_from_shape_and_type(
@@ -73,24 +73,24 @@ class SessionFacts:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        """Creates a tensor of zeros; see `OrtValue.ortvalue_from_shape_and_type`."""
         make = OrtValue.ortvalue_from_shape_and_type
         return make(shape, element_type, device_type, device_id, vendor_id)
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where inputs are best: in the host's memory."""
+        """Returns the preferred memory of each input: host memory."""
         return [OrtMemoryInfo() for _ in self._loaded.inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
-        """Where outputs are: in the host's memory, unless they are bound to a device."""
+        """Returns the memory of each output: host memory, unless it is bound to a device."""
         return [OrtMemoryInfo() for _ in self._loaded.outputs]
 
     def get_input_epdevices(self) -> list[None]:
-        """The device of a plug-in for each input; there are no plug-ins."""
+        """Returns None for each input: there are no plug-in devices."""
         return [None for _ in self._loaded.inputs]
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Is not there: `clrt explain` tells where each node runs.
+        """Is not supported: `clrt explain` shows where each node runs.
 
         Raises:
             Fail: Always.
@@ -105,7 +105,7 @@ class SessionFacts:
         LOG.debug("The options %s of providers are ignored.", dict(options))
 
     def get_tuning_results(self) -> list[Any]:
-        """What was tuned: nothing here; `clrt tune` keeps its own records."""
+        """Returns an empty list: `clrt tune` keeps its own records."""
         return []
 
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of a run checked as ONNX Runtime does: a dtype is never converted, symbols say nothing."""
+"""Checks inputs of runs as ONNX Runtime does: dtypes must match, names of dims are ignored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _FIX = "Please fix either the inputs/outputs or the model."
 
 
 class Feeds:
-    """The inputs of a session.
+    """Checks and converts the inputs of a session's runs.
 
     Args:
-        inputs: What a run must be given.
-        overridable: What it may be given besides.
-        device: What it runs on; tensors on others come by the host.
+        inputs: Inputs of the session.
+        overridable: Initializers that runs may pass values for.
+        device: Device of the session; tensors on other devices are copied through the host.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Feeds:
         self._overridable = frozenset(arg.name for arg in overridable)
 
     def of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs as a model takes them.
+        """Checks inputs by name, and converts them to arrays, device tensors, lists or dicts.
 
         Raises:
-            InvalidArgument: One is missing or unknown, or is of another type, rank or size.
-            RuntimeException: One is nothing that a run takes.
+            InvalidArgument: An input is missing, unknown, or of another type, rank or size.
+            RuntimeException: An input is an object that cannot be converted.
         """
         self.check_names(given)
         checks = self._checks
@@ -55,10 +55,10 @@ class Feeds:
         return feeds
 
     def check_names(self, given: Mapping[str, Any]) -> None:
-        """Whether all that is required is there, and nothing unknown.
+        """Checks that all required inputs are named, and no unknown ones.
 
         Raises:
-            InvalidArgument: It is not so.
+            InvalidArgument: An input is missing or unknown.
         """
         names = given.keys()
         if not self._required <= names:
@@ -71,53 +71,53 @@ class Feeds:
             raise InvalidArgument(f"Invalid input name: {unknown}")
 
     def overridden(self, feeds: Collection[str]) -> frozenset[str]:
-        """Those of the names that are initializers."""
+        """Returns the names among `feeds` that are overridable initializers."""
         return self._overridable.intersection(feeds) if self._overridable else self._overridable
 
     def disagree(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether the sizes of the inputs contradict the names of their dims."""
+        """Returns whether equal names of dims have different sizes, or a name is an expression."""
         sizes: dict[str, set[int]] = {}
         for arg in self._args:
             shape = getattr(feeds.get(arg.name), "shape", ())
             for dim, size in zip(arg.shape, shape, strict=False):
                 if isinstance(dim, str):
                     sizes.setdefault(dim, set()).add(size)
-        return any(len(found) > 1 or not dim.isidentifier() for dim, found in sizes.items())
+        return any(len(values) > 1 or not dim.isidentifier() for dim, values in sizes.items())
 
 
 def _check_for(arg: NodeArg, device: DeviceInfo) -> Check:
-    """What makes an input of what a user gives, or raises."""
+    """Returns a function that checks and converts a user's value for an input."""
     name, type_ = arg.name, arg.type
     if type_.startswith("optional("):
         inside = NodeArg(name, type_.removeprefix("optional(")[:-1], arg.shape)
         inner = _check_for(inside, device)
-        return lambda given: None if _held(given) is None else inner(given)
+        return lambda given: None if _unwrap(given) is None else inner(given)
     if type_.startswith("seq(tensor("):
         item = _tensor_check(name, type_.removeprefix("seq(")[:-1], None, device)
-        return lambda given: [item(one) for one in _listed(name, _held(given))]
+        return lambda given: [item(one) for one in _check_list(name, _unwrap(given))]
     if type_.startswith("tensor("):
         return _tensor_check(name, type_, arg.shape, device)
-    return _held
+    return _unwrap
 
 
 def _tensor_check(
     name: str, type_: str, shape: Sequence[int | str | None] | None, device: DeviceInfo
 ) -> Check:
-    """The check of a tensor; `shape` is None for one of any rank."""
+    """Returns a function that checks and converts a tensor; `shape` is None for any rank."""
     dtype = dtype_of_type(type_)
-    wanted = dtype.numpy  # no array has that of text, which has no length
+    expected = dtype.numpy  # of text it equals no array's dtype, since it has no length
     rank = None if shape is None else len(shape)
     fixed = [(i, d) for i, d in enumerate(shape or ()) if isinstance(d, int)]
 
     def check(given: Any) -> Any:
         if not isinstance(given, np.ndarray):
             given = _tensor(name, dtype, given, device)
-        if given.dtype != wanted:
-            given = _typed(name, dtype, given)
-        found = len(given.shape)
-        if found != rank and rank is not None:
+        if given.dtype != expected:
+            given = _match_dtype(name, dtype, given)
+        actual = len(given.shape)
+        if actual != rank and rank is not None:
             raise InvalidArgument(
-                f"Invalid rank for input: {name} Got: {found} Expected: {rank} {_FIX}"
+                f"Invalid rank for input: {name} Got: {actual} Expected: {rank} {_FIX}"
             )
         for axis, size in fixed:
             if given.shape[axis] != size:
@@ -139,45 +139,50 @@ def _wrong_sizes(name: str, shape: Sequence[int], fixed: Sequence[tuple[int, int
     )
 
 
-def _held(given: Any) -> Any:
+def _unwrap(given: Any) -> Any:
     return given.held if isinstance(given, OrtValue) else given
 
 
-def _listed(name: str, given: Any) -> Sequence[Any]:
+def _check_list(name: str, given: Any) -> Sequence[Any]:
     if not isinstance(given, (list, tuple)):
         raise RuntimeException(f"Input '{name}' is a sequence; pass a list.")
     return given
 
 
 def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | DeviceTensor:
-    """A tensor of what is no array: an OrtValue, or a list, whose elements have no dtype yet."""
-    held = _held(given)
-    if isinstance(held, DeviceTensor):
-        return held if held.session.device.key == device.key else held.numpy()
-    if isinstance(held, np.ndarray):
-        return held
-    if held is None:
+    """Converts an OrtValue, device tensor or list to a tensor; a list gets the input's dtype.
+
+    Raises:
+        Fail: There is no value.
+        RuntimeException: The value is another object, or its elements cannot be converted.
+    """
+    value = _unwrap(given)
+    if isinstance(value, DeviceTensor):
+        return value if value.session.device.key == device.key else value.numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    if value is None:
         raise Fail(f"Missing Input: {name}")
-    if not isinstance(held, list):
+    if not isinstance(value, list):
         raise RuntimeException(
-            f"Unable to handle object of type {type(held)}: "
+            f"Unable to handle object of type {type(value)}: "
             f"Input must be a list of dictionaries or a single numpy array for input '{name}'."
         )
     try:
         if dtype is DType.STRING:
-            return _texts(np.asarray(held, object))
-        return np.asarray(held).astype(dtype.numpy)
+            return _texts(np.asarray(value, object))
+        return np.asarray(value).astype(dtype.numpy)
     except (TypeError, ValueError) as error:
         raise RuntimeException(
             f"Could not create tensor from given input list for input '{name}': {error}"
         ) from error
 
 
-def _typed(name: str, dtype: DType, given: Array | DeviceTensor) -> Array | DeviceTensor:
-    """A tensor whose dtype is not NumPy's for the input: text, or in another order of bytes.
+def _match_dtype(name: str, dtype: DType, given: Array | DeviceTensor) -> Array | DeviceTensor:
+    """Converts text, and arrays in another byte order; other dtypes than the input's are errors.
 
     Raises:
-        InvalidArgument: It is of another type.
+        InvalidArgument: The dtype differs from the input's.
     """
     if isinstance(given, DeviceTensor):
         actual = given.dtype
@@ -199,10 +204,10 @@ def _wrong_type(name: str, actual: str, dtype: DType) -> InvalidArgument:
 
 
 def _texts(array: Array) -> Array:
-    """Text of any objects, as ONNX Runtime makes it."""
+    """Converts the elements of an object array to text, as ONNX Runtime does."""
     if array.dtype.kind != "O":
         return array
     flat = [x if isinstance(x, str) else str(x) for x in array.reshape(-1).tolist()]
-    made = np.empty(len(flat), object)
-    made[:] = flat
-    return made.reshape(array.shape)
+    result = np.empty(len(flat), object)
+    result[:] = flat
+    return result.reshape(array.shape)

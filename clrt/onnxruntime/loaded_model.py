@@ -1,4 +1,4 @@
-"""A file of ONNX Runtime's as models of clrt: one, or more where a run asks for another."""
+"""`LoadedFile`: an ONNX file of a session, and the models loaded from it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from clrt.passes.pipeline import optimize
 from clrt.runtime.model.model import Model, load
 from clrt.runtime.opencl.devices import DeviceInfo
 
-# Where the name of ONNX Runtime's own format stands in a file of it.
+# Bytes 4 to 8 of a file in ONNX Runtime's own format.
 _ORT_FORMAT = b"ORTM"
 
 
 class LoadedFile:
-    """An ONNX file on a device.
+    """An ONNX file and the models loaded from it for a device.
 
-    An initializer that is an input, too, is a constant until a run gives it a value: then there
-    is a second model that has it as an input.
+    An initializer that is also an input is a constant, until a run passes a value for it: then a
+    second model is loaded that has it as an input.
 
     Attributes:
-        inputs, overridable, outputs: As ONNX Runtime shows them.
+        model: Model without overridden initializers.
+        inputs, outputs: Inputs and outputs of the session.
+        overridable: Initializers that are also inputs.
     """
 
     def __init__(
@@ -60,23 +62,26 @@ class LoadedFile:
             self._save(Path(options.optimized_model_filepath))
 
     def metadata(self) -> ModelMetadata:
-        """What the file says of its model."""
-        told = self._file.metadata
+        """Returns the metadata of the file."""
+        metadata = self._file.metadata
         return ModelMetadata(
-            told.producer,
-            told.domain,
-            told.version,
-            told.description,
-            told.graph_name,
-            told.graph_description,
-            dict(told.properties),
+            metadata.producer,
+            metadata.domain,
+            metadata.version,
+            metadata.description,
+            metadata.graph_name,
+            metadata.graph_description,
+            dict(metadata.properties),
         )
 
     def model_for(self, given: frozenset[str]) -> Model:
-        """The model with some overridable initializers as inputs.
+        """Returns the model with some overridable initializers as inputs, loading it if needed.
+
+        Args:
+            given: Names of these initializers.
 
         Raises:
-            ClrtError: One of ONNX Runtime's: the model is not valid, or cannot run here.
+            ClrtError: The model is invalid or cannot run here, as one of ONNX Runtime's errors.
         """
         with self._lock:
             if given not in self._models:
@@ -89,15 +94,15 @@ class LoadedFile:
             return self._models[given]
 
     def separate_dims(self, refused: Model) -> bool:
-        """Lets each dim have a size of its own, for inputs that contradict their dims' names.
+        """Reloads the model with an independent symbol for each dim.
 
-        ONNX Runtime does not look at these names.
+        ONNX Runtime ignores the names of dims, so that inputs may contradict them.
 
         Args:
-            refused: The model that did not take such inputs.
+            refused: Model that rejected such inputs.
 
         Returns:
-            Whether there is another model now.
+            Whether `refused` has been replaced; False if its dims are independent already.
         """
         with self._lock:
             if refused in self._models.values():
@@ -127,7 +132,7 @@ class LoadedFile:
                 )
 
     def _outputs(self) -> Iterator[NodeArg]:
-        """The outputs: as the file declares them, and where it does not, as they are inferred."""
+        """Yields the outputs as the file declares them, completed by inferred shapes."""
         names = _names_of_dims(self._file.inputs, self.model)
         for value, spec in zip(self._file.outputs, self.model.outputs, strict=True):
             inferred = None if spec.shape is None else [_dim(d, names) for d in spec.shape]
@@ -141,26 +146,27 @@ class LoadedFile:
 
 def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> OnnxFile:
     if isinstance(source, (str, os.PathLike)):
-        given: Path | bytes = Path(os.fspath(source))
+        path_or_bytes: Path | bytes = Path(os.fspath(source))
     elif isinstance(source, bytes):
-        given = source
+        path_or_bytes = source
     else:
         raise WrongType(f"Unable to load from type '{type(source)}'")
     try:
-        return OnnxFile(given, options.given.sizes, options.given.denoted, options.given.files)
+        given = options.given
+        return OnnxFile(path_or_bytes, given.sizes, given.denoted, given.files)
     except ClrtError as error:
-        if _head(given)[4:8] == _ORT_FORMAT:
+        if _head(path_or_bytes)[4:8] == _ORT_FORMAT:
             raise exceptions.NotImplemented(
                 "The model is in ONNX Runtime's own format, which clrt does not read; load the "
                 "ONNX file that it was made of."
             ) from error
-        raise of_file(error, given) from error
+        raise of_file(error, path_or_bytes) from error
 
 
 def _head(source: Path | bytes) -> bytes:
     if isinstance(source, bytes):
         return source[:8]
-    if not os.path.isfile(source):  # where Path's raises, False
+    if not os.path.isfile(source):  # False for paths for which Path.is_file raises
         return b""
     with source.open("rb") as file:
         return file.read(8)
@@ -171,7 +177,7 @@ def _node_arg(value: FileValue) -> NodeArg:
 
 
 def _names_of_dims(declared: Sequence[FileValue], model: Model) -> dict[str, str | None]:
-    """The name that the file has for each of clrt's symbols."""
+    """Returns the file's name of each of clrt's symbols; None for an unnamed dim."""
     return {
         str(symbol): name if isinstance(name, str) else None
         for value, spec in zip(declared, model.inputs, strict=True)

@@ -1,4 +1,4 @@
-"""How ONNX Runtime describes memory; clrt plans its own."""
+"""ONNX Runtime's descriptions of memory and allocators, without effect: clrt plans memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class OrtAllocatorType(IntEnum):
-    """Who gives memory."""
+    """Kind of an allocator."""
 
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
@@ -16,7 +16,7 @@ class OrtAllocatorType(IntEnum):
 
 
 class OrtMemType(IntEnum):
-    """What memory is for."""
+    """Purpose of memory."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1
@@ -26,7 +26,7 @@ class OrtMemType(IntEnum):
 
 @dataclass(frozen=True)
 class OrtMemoryInfo:
-    """A kind of memory."""
+    """Description of memory: allocator, device and purpose."""
 
     name: str = "Cpu"
     allocator_type: OrtAllocatorType = OrtAllocatorType.ORT_ARENA_ALLOCATOR
@@ -35,10 +35,10 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg:
-    """How an arena grows in ONNX Runtime; clrt's has the size that a plan says.
+    """Settings for the growth of ONNX Runtime's arenas, without effect: plans size clrt's.
 
     Attributes:
-        settings: As they were given.
+        settings: Arguments as passed.
     """
 
     def __init__(self, *settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Settings of sessions and runs: each of ONNX Runtime's is taken, and followed where it can be."""
+"""Options of sessions and runs: all of ONNX Runtime's are accepted, some have an effect."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from clrt.runtime.execution.run import Run
 
 LOG = logging.getLogger("clrt.onnxruntime")
 
+# Message of a run that `RunOptions.terminate` cancels, as in ONNX Runtime.
 TERMINATED = "Exiting due to terminate flag being set to true."
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How much a graph is optimised: not at all, cleaned up, or fused as clrt always does."""
+    """Optimisation level: none, clean-up only, or all passes (extended, layout and all)."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -43,14 +44,14 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether nodes run one after the other; clrt leaves that to the device."""
+    """Whether nodes run in sequence or in parallel; without effect."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """In which order nodes run; clrt chooses it when it plans memory."""
+    """Order in which nodes run; without effect."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -68,7 +69,7 @@ _CASTS: Mapping[type, Callable[[Any], object]] = {bool: bool, int: _as_int}
 
 
 class Settings:
-    """Named settings, which are the class's own attributes, and entries of text."""
+    """Base of options: typed settings, which subclasses declare as attributes, and text entries."""
 
     _defaults: ClassVar[dict[str, Any]]
     _entries: dict[str, str]
@@ -85,14 +86,14 @@ class Settings:
         kind = type(self).__name__
         if name not in self._defaults:
             raise AttributeError(f"'{kind}' object has no attribute '{name}'")
-        wanted = type(self._defaults[name])
-        taken = _CASTS[wanted](value) if wanted in _CASTS else value
-        if not isinstance(taken, wanted):
-            raise WrongType(f"{kind}.{name} must be of type {wanted.__name__}; it is {value!r}.")
-        object.__setattr__(self, name, taken)
+        expected = type(self._defaults[name])
+        converted = _CASTS[expected](value) if expected in _CASTS else value
+        if not isinstance(converted, expected):
+            raise WrongType(f"{kind}.{name} must be of type {expected.__name__}; it is {value!r}.")
+        object.__setattr__(self, name, converted)
 
     def changed(self) -> dict[str, object]:
-        """The settings that are no longer what they are by default."""
+        """Returns the settings that differ from their defaults, by name."""
         pairs = ((name, getattr(self, name)) for name in self._defaults)
         return {name: value for name, value in pairs if value != self._defaults[name]}
 
@@ -110,16 +111,16 @@ class Settings:
 
 @dataclass
 class Given:
-    """What the methods of a `SessionOptions` were told.
+    """Values passed to the methods of a `SessionOptions`.
 
     Attributes:
-        sizes: Of dims by their name.
-        denoted: Of dims by their denotation.
-        initializers: Values in the place of initializers.
-        providers: Settings of providers by name.
-        files: Contents of external data by the name that the model has for their file.
+        sizes: Sizes of dims, by their symbolic name.
+        denoted: Sizes of dims, by their denotation.
+        initializers: Values that replace initializers, by name.
+        providers: Options of providers by name.
+        files: Contents of external data files, by the file name in the model.
         pick: Chooses the device; None if neither devices nor a policy were set.
-        is_load_cancelled: Whether nothing is to be loaded.
+        is_load_cancelled: Whether loading raises `ModelLoadCanceled`.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -132,11 +133,12 @@ class Given:
 
 
 class SessionOptions(Settings):
-    """How a session loads and runs its model.
+    """Options for loading and running a model.
 
-    Followed are `graph_optimization_level`, `intra_op_num_threads` on a CPU device,
-    `optimized_model_filepath`, `enable_profiling`, the log's level, overrides of free dims, values
-    of initializers and providers. All else is noted in the log, at the level of debugging.
+    These have an effect: `graph_optimization_level`, `intra_op_num_threads` on a CPU device,
+    `optimized_model_filepath`, `enable_profiling` with `profile_file_prefix`, overrides of free
+    dims, values of initializers, external data in memory, and providers. All others are ignored,
+    with a log message of level DEBUG.
     """
 
     _followed: ClassVar = frozenset(
@@ -175,16 +177,16 @@ class SessionOptions(Settings):
 
     @property
     def given(self) -> Given:
-        """What its methods were told."""
+        """Values passed to the methods of these options."""
         return self._given
 
     @property
     def optimize_level(self) -> int:
-        """The level that `clrt.load` takes."""
+        """Level for `clrt.load`: 0, 1 or 2."""
         return min(int(self.graph_optimization_level), 2)
 
     def log_ignored(self) -> None:
-        """Says which settings have no effect."""
+        """Logs the changed settings and entries that have no effect."""
         for name, value in self.changed().items():
             if name not in self._followed:
                 LOG.debug("SessionOptions.%s = %r is ignored: clrt decides it.", name, value)
@@ -192,40 +194,40 @@ class SessionOptions(Settings):
             LOG.debug("The session's entry %s = %s is ignored.", key, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry; none has an effect."""
+        """Stores an entry, which has no effect."""
         self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """An entry.
+        """Returns the value of an entry.
 
         Raises:
-            RuntimeException: There is none of this key.
+            RuntimeException: There is no entry of this key.
         """
         return self._entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Gives the symbolic dim of a name a size in all inputs."""
+        """Fixes the size of a symbolic dim, by its name, in all inputs."""
         self._given.sizes[name] = operator.index(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Gives the dims of a denotation, such as "DATA_BATCH", a size in all inputs."""
+        """Fixes the size of all dims with a denotation, such as "DATA_BATCH", in all inputs."""
         self._given.denoted[denotation] = operator.index(size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Puts a value in the place of an initializer.
+        """Replaces the value of an initializer.
 
         Raises:
-            RuntimeException: It is no OrtValue that holds a tensor.
+            RuntimeException: `value` is not an OrtValue with a tensor.
         """
         if not isinstance(value, OrtValue) or not value.is_tensor():
             raise RuntimeException(f"The value of initializer '{name}' must be an OrtValue.")
         self._given.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Puts values in the place of initializers.
+        """Replaces the values of several initializers.
 
         Raises:
-            RuntimeException: As `add_initializer`, or there are more of the one than of the other.
+            RuntimeException: As `add_initializer`, or the lists differ in length.
         """
         if len(names) != len(values):
             raise RuntimeException(f"There are {len(names)} names and {len(values)} values.")
@@ -235,15 +237,16 @@ class SessionOptions(Settings):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Gives the contents of external data, in the place of files beside the model.
+        """Passes the contents of external data files, which are then not read from disk.
 
         Args:
-            names: Of the files, as the model has them.
-            buffers: Their contents: bytes, or what exposes a buffer of them.
-            lengths: Bytes of each that count.
+            names: File names in the model.
+            buffers: Contents of each file: bytes, or an object with the buffer protocol.
+            lengths: Number of bytes to use of each buffer.
 
         Raises:
-            RuntimeException: The sequences differ in length, or a buffer has fewer bytes.
+            RuntimeException: The lists differ in length, or a buffer has fewer bytes.
+            WrongType: An element of `buffers` does not support the buffer protocol.
         """
         if not len(names) == len(buffers) == len(lengths):
             raise RuntimeException(
@@ -259,76 +262,76 @@ class SessionOptions(Settings):
             self._given.files[name] = data[: operator.index(length)]
 
     def values(self) -> dict[str, Array]:
-        """The elements that take the place of those of initializers."""
+        """Returns the arrays that replace initializers, by name."""
         return {name: value.numpy() for name, value in self._given.initializers.items()}
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
-        """A provider for sessions that are given none."""
+        """Adds a provider for sessions that are created without providers."""
         self._given.providers[name] = dict(options)
 
     def add_provider_for_devices(
         self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
     ) -> None:
-        """Selects the device of sessions that are given no providers.
+        """Selects the device of sessions that are created without providers.
 
         Args:
-            devices: One of `get_ep_devices()`.
+            devices: Entries of `get_ep_devices()`, which must be one device.
 
         Raises:
-            InvalidArgument: There is none, or it is none of these.
-            Fail: There are several: a model runs on one.
+            InvalidArgument: `devices` is empty, has other objects, or several providers.
+            Fail: Several devices are selected: clrt runs a model on one.
         """
         choice = choice_of(devices, options)
         self._given.pick = lambda: choice
 
     def has_providers(self) -> bool:
-        """Whether providers, a device or a policy were set."""
+        """Returns whether providers, a device or a policy were set."""
         return bool(self._given.providers) or self._given.pick is not None
 
     def set_provider_selection_policy(self, policy: object) -> None:
-        """Selects the device of sessions that are given no providers, by a policy.
+        """Selects the device of sessions that are created without providers, by a policy.
 
         Raises:
-            InvalidArgument: It is no policy.
-            NotImplemented: It goes by power.
+            InvalidArgument: `policy` is not a policy.
+            NotImplemented: The policy depends on power.
             DeviceError: There is no device.
         """
         choice = choice_by_policy(policy)
         self._given.pick = lambda: choice
 
     def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
-        """Selects the device of sessions that are given no providers, by a function.
+        """Selects the device of sessions that are created without providers, by a function.
 
-        It is called as ONNX Runtime does, when a session is made, but with no metadata.
+        It is called when a session is created, as by ONNX Runtime, but without metadata.
         """
         self._given.pick = lambda: choice_by_delegate(delegate)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Notes that a library of ops is not used; a model that needs one is refused.
+        """Logs that the library of custom ops is not used; models with such ops are refused.
 
         Raises:
-            Fail: There is no such file.
+            Fail: The file does not exist.
         """
         if not Path(path).is_file():
             raise Fail(f"The library of ops '{path}' does not exist.")
         LOG.warning("The ops of '%s' are not used: they are made for ONNX Runtime alone.", path)
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
-        """Whether loading ends with `ModelLoadCanceled`."""
+        """Sets whether loading raises `ModelLoadCanceled`."""
         self._given.is_load_cancelled = bool(is_cancelled)
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[..., Any], max_data_size: int = 0
     ) -> None:
-        """Is ignored: no model has data of a provider's compiler."""
+        """Has no effect: no model has data of a provider's compiler."""
         LOG.debug("SessionOptions.set_ep_context_data_read_func is ignored.")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Is ignored, as `set_ep_context_data_read_func`."""
+        """Has no effect; see `set_ep_context_data_read_func`."""
 
 
 class RunOptions(Settings):
-    """How a run goes. `terminate`, set to True in another thread, ends the runs that have them."""
+    """Options of runs. Setting `terminate` to True cancels the runs in progress that use them."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -346,15 +349,18 @@ class RunOptions(Settings):
     def __setattr__(self, name: str, value: object) -> None:
         with self._lock:
             super().__setattr__(name, value)
-            ended = list(self._runs) if name == "terminate" and value else []
-        for run in ended:
+            cancelled = list(self._runs) if name == "terminate" and value else []
+        for run in cancelled:
             run.cancel()
 
     def result(self, begin: Callable[[], Run]) -> dict[str, Any]:
-        """The outputs of a run that `terminate` ends.
+        """Starts a run that `terminate` can cancel, and returns its outputs.
+
+        Args:
+            begin: Starts the run.
 
         Raises:
-            Fail: It was ended.
+            Fail: The run was cancelled.
             ClrtError: As `Run.wait`.
         """
         if self.terminate:
@@ -362,9 +368,9 @@ class RunOptions(Settings):
         run = begin()
         with self._lock:
             self._runs.add(run)
-            is_late = self.terminate
+            is_cancelled = self.terminate  # set before the run was registered
         try:
-            if is_late:
+            if is_cancelled:
                 run.cancel()
             return run.wait()
         except CancelledError as error:
@@ -374,19 +380,19 @@ class RunOptions(Settings):
                 self._runs.discard(run)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry; none has an effect."""
+        """Stores an entry, which has no effect."""
         self._add_entry(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """An entry.
+        """Returns the value of an entry.
 
         Raises:
-            RuntimeException: There is none of this key.
+            RuntimeException: There is no entry of this key.
         """
         return self._entry(key)
 
     def add_active_adapter(self, adapter: object) -> None:
-        """Is not there: an adapter of LoRA is merged into the model when it is exported.
+        """Is not supported: merge LoRA adapters into the model before exporting it.
 
         Raises:
             NotImplemented: Always.

@@ -1,4 +1,4 @@
-"""Execution providers by ONNX Runtime's names, and the devices that clrt runs in their place."""
+"""Maps ONNX Runtime's execution providers to OpenCL devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clrt.runtime.opencl.devices import DeviceInfo, choose_device, devices
 
 CPU = "CPUExecutionProvider"
 CLRT = "ClrtExecutionProvider"
-# Whoever asks for one of these wants a GPU.
+# Providers that stand for a GPU.
 GPUS = (
     "TensorrtExecutionProvider",
     "NvTensorRTRTXExecutionProvider",
@@ -24,7 +24,7 @@ GPUS = (
     "DmlExecutionProvider",
     "WebGpuExecutionProvider",
 )
-# Those of ONNX Runtime's that stand for no device of OpenCL.
+# Providers of ONNX Runtime that correspond to no OpenCL device.
 OTHERS = (
     "OpenVINOExecutionProvider",
     "DnnlExecutionProvider",
@@ -40,7 +40,7 @@ OTHERS = (
     "CANNExecutionProvider",
     "AzureExecutionProvider",
 )
-# How OrtValues and bindings name a GPU.
+# Device types by which OrtValues and bindings name a GPU.
 GPU_TYPES = frozenset(("cuda", "dml", "webgpu", "gpu"))
 
 Providers: TypeAlias = "Sequence[str | tuple[str, Mapping[Any, Any]]] | None"
@@ -48,10 +48,10 @@ Providers: TypeAlias = "Sequence[str | tuple[str, Mapping[Any, Any]]] | None"
 
 @dataclass(frozen=True)
 class ProviderChoice:
-    """What a session runs on.
+    """Device and providers of a session.
 
     Attributes:
-        options: By the name of each provider that was asked for and is there, best first.
+        options: Options of each requested provider that is available, by name, preferred first.
     """
 
     device: DeviceInfo
@@ -59,60 +59,69 @@ class ProviderChoice:
 
 
 def get_available_providers() -> list[str]:
-    """The providers that a session can be given: those of GPUs only where there is one."""
+    """Returns the providers that a session can use; GPU providers only if there is a GPU."""
     return [CLRT, *(GPUS if _gpus() else ()), CPU]
 
 
 def get_all_providers() -> list[str]:
-    """Every provider that is known by name."""
+    """Returns every known provider, available or not."""
     return [CLRT, *GPUS, *OTHERS, CPU]
 
 
 def get_device() -> str:
-    """ "GPU" where there is one, else "CPU"."""
+    """Returns "GPU" if there is one, else "CPU"."""
     return "GPU" if _gpus() else "CPU"
 
 
 def choose(
     providers: Providers, options: Sequence[Mapping[Any, Any]] | None = None
 ) -> ProviderChoice:
-    """The device for providers in order of preference.
+    """Chooses the device of the first available provider.
 
-    Without any it is the device that `clrt.load` takes. One that is not there is passed over with
-    a warning, and behind all of them is the CPU.
+    Unavailable providers are skipped with a warning; the CPU is the last resort.
+
+    Args:
+        providers: Names, or pairs of name and options, preferred first; None for the device that
+            `clrt.load` chooses.
+        options: Options of each provider, if `providers` are names alone.
 
     Raises:
-        DeviceError: There is no device, or not the one that an option names.
+        DeviceError: There is no device, or no device that matches an option.
     """
     try:
-        asked = _by_name(providers, options)
+        requested = _by_name(providers, options)
     except InvalidArgument as error:
         warn_user(f"{error} {CPU} is taken.")
-        asked = {}
+        requested = {}
     else:
-        if not asked and providers is None:
-            asked = {CLRT: {}}
+        if not requested and providers is None:
+            requested = {CLRT: {}}
     available = get_available_providers()
-    there: dict[str, dict[str, str]] = {}
-    for name, given in asked.items():
+    usable: dict[str, dict[str, str]] = {}
+    for name, texts in requested.items():
         if name in available:
-            there[name] = given
+            usable[name] = texts
         else:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
                 stacklevel=4,
             )
-    there.setdefault(CPU, {})
-    name, given = next(iter(there.items()))
-    return ProviderChoice(_device(name, given), there)
+    usable.setdefault(CPU, {})
+    name, texts = next(iter(usable.items()))
+    return ProviderChoice(_device(name, texts), usable)
 
 
 def device_of_type(name: str, number: int) -> DeviceInfo:
-    """The device that OrtValues name: "cuda", 0 is the first GPU; "clrt" what `clrt.load` takes.
+    """Returns the device that an OrtValue or binding names.
+
+    Args:
+        name: "clrt" for the device that `clrt.load` chooses; any other type, such as "cuda", for a
+            GPU.
+        number: Index of the GPU.
 
     Raises:
-        DeviceError: There is none.
+        DeviceError: There is no such device.
     """
     if name == "clrt":
         return choose_device()
@@ -125,10 +134,10 @@ def device_of_type(name: str, number: int) -> DeviceInfo:
 def _by_name(
     providers: Providers, options: Sequence[Mapping[Any, Any]] | None
 ) -> dict[str, dict[str, str]]:
-    """The options of each provider, as text.
+    """Returns the options of each provider by name, as text.
 
     Raises:
-        InvalidArgument: It is no such list.
+        InvalidArgument: `providers` is not a list of names or pairs, or the lengths differ.
     """
     if providers is None:
         return {}
@@ -139,9 +148,9 @@ def _by_name(
             "'providers' and 'provider_options' should be the same length if both are given."
         )
     pairs: list[tuple[Any, Any]] = []
-    for place, item in enumerate(providers):
+    for index, item in enumerate(providers):
         pair = (
-            item if isinstance(item, tuple) else (item, {} if options is None else options[place])
+            item if isinstance(item, tuple) else (item, {} if options is None else options[index])
         )
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
             raise InvalidArgument(
@@ -149,10 +158,10 @@ def _by_name(
                 f"{item!r} is neither."
             )
         pairs.append(pair)
-    named: dict[str, dict[str, str]] = {}
-    for name, given in pairs:
-        named.setdefault(name, {str(k): str(v) for k, v in given.items()})
-    return named
+    by_name: dict[str, dict[str, str]] = {}
+    for name, values in pairs:
+        by_name.setdefault(name, {str(k): str(v) for k, v in values.items()})
+    return by_name
 
 
 def _device(name: str, options: Mapping[str, str]) -> DeviceInfo:

@@ -1,4 +1,4 @@
-"""Puts `clrt.onnxruntime` under the name `onnxruntime`."""
+"""Registers `clrt.onnxruntime` under the module name `onnxruntime`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clrt.errors import warn_user
 from clrt.onnxruntime.environment import VERSION
 
 NAME = "onnxruntime"
-# Each module that is there under ONNX Runtime's name for it, the outer ones first.
+# Modules that are registered under ONNX Runtime's names, outer ones first.
 _MODULES = (
     "",
     ".capi",
@@ -25,7 +25,7 @@ _MODULES = (
 
 
 class _Distribution(metadata.Distribution):
-    """What `importlib.metadata` says of `onnxruntime` where it is not installed."""
+    """Package metadata of `onnxruntime` for `importlib.metadata`, if it is not installed."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":
@@ -37,10 +37,10 @@ class _Distribution(metadata.Distribution):
 
 
 class _Finder(metadata.DistributionFinder):
-    """Finds that distribution by its name."""
+    """Finds `_Distribution` by the name "onnxruntime"."""
 
     def find_spec(self, *_: object) -> None:
-        """Finds no module: these are there."""
+        """Returns None: the modules are in `sys.modules` already."""
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
@@ -50,9 +50,9 @@ class _Finder(metadata.DistributionFinder):
 
 
 def install() -> None:
-    """Makes `import onnxruntime` give `clrt.onnxruntime`, whether or not ONNX Runtime is installed.
+    """Makes `import onnxruntime` import `clrt.onnxruntime`, even if ONNX Runtime is installed.
 
-    Call it before anything imports ONNX Runtime: who has it keeps it.
+    Call it before anything imports ONNX Runtime: modules that have imported it keep using it.
     """
     package = importlib.import_module("clrt.onnxruntime")
     before = sys.modules.get(NAME)

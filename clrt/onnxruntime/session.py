@@ -1,4 +1,4 @@
-"""InferenceSession: a model as programs for ONNX Runtime load and run it."""
+"""`InferenceSession`: loads and runs a model with ONNX Runtime's interface."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ from clrt.runtime.model.model import Model
 from clrt.runtime.opencl.devices import DeviceInfo
 from clrt.runtime.opencl.sub_devices import with_cores
 
+# Threads per session for `run_async`.
 _ASYNC_THREADS = 2
 AsyncCallback = Callable[[list[Any], Any, str], object]
 
 
 class InferenceSession(SessionFacts):
-    """A model that runs as in ONNX Runtime.
+    """A model with ONNX Runtime's interface.
 
     Args:
         path_or_bytes: An ONNX file or its bytes.
-        sess_options: How to load and run it; see `SessionOptions` for what is followed.
-        providers: Names, or pairs of name and options, in order of preference; None for the device
-            that `clrt.load` takes.
-        provider_options: The options of each, where `providers` are names alone.
+        sess_options: Options for loading and running; see `SessionOptions` for those that have an
+            effect.
+        providers: Names, or pairs of name and options, preferred first; None for the device that
+            `clrt.load` chooses.
+        provider_options: Options of each provider, if `providers` are names alone.
 
     Raises:
-        NoSuchFile, InvalidProtobuf, InvalidArgument: It is no model.
-        InvalidGraph, Fail: The model is not valid.
-        NotImplemented: clrt lacks something that it needs.
+        NoSuchFile, InvalidProtobuf, InvalidArgument: There is no file, or it is not a model.
+        InvalidGraph, Fail: The model is invalid.
+        NotImplemented: The model needs a feature that clrt lacks.
         EPFail: There is no device.
     """
 
@@ -65,7 +67,7 @@ class InferenceSession(SessionFacts):
             LOG.debug("The argument %s of InferenceSession is ignored.", name)
         options.log_ignored()
         self._source = path_or_bytes
-        # Optimum and others read it.
+        # Optimum and others read this attribute.
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._options = options
@@ -86,7 +88,7 @@ class InferenceSession(SessionFacts):
         try:
             pick = self._options.given.pick if providers is None else None
             self._choice = choose(providers, provider_options) if pick is None else pick()
-            device = _divided(self._choice.device, self._options.intra_op_num_threads)
+            device = _restrict_cores(self._choice.device, self._options.intra_op_num_threads)
         except StatusError:
             raise
         except ClrtError as error:
@@ -108,18 +110,18 @@ class InferenceSession(SessionFacts):
         """Runs the model.
 
         Args:
-            output_names: The outputs wanted, in this order; None for all.
+            output_names: Names of the outputs to return, in this order; None for all.
             input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
-                map. No dtype is converted.
-            run_options: `terminate`, set in another thread, ends the run.
+                map. Dtypes must match: they are not converted.
+            run_options: `terminate`, set in another thread, cancels the run.
 
         Returns:
             An array for each output, a list for a sequence, a dict for a map.
 
         Raises:
-            InvalidArgument: A name, type, rank, size or value does not fit.
-            Fail: The run was ended, or shapes inside the model do not fit together.
-            RuntimeException: There is no memory for it, or an input is of an unknown type.
+            InvalidArgument: A name, type, rank, size or value does not match the model.
+            Fail: The run was cancelled, or shapes within the model do not match.
+            RuntimeException: The run does not fit in memory, or an input has an unknown type.
             EPFail: The device fails.
         """
         names = self._wanted(output_names)
@@ -134,14 +136,14 @@ class InferenceSession(SessionFacts):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Runs the model while this thread goes on.
+        """Runs the model in another thread.
 
         Args:
-            callback: Called in another thread with the outputs, `user_data` and the text of an
-                error, which is empty where there is none.
+            callback: Called in that thread with the outputs, `user_data` and the message of the
+                error; "" if there is none.
 
         Raises:
-            InvalidArgument: An input is missing.
+            InvalidArgument: An input is missing or unknown.
         """
         self._feeds.check_names(input_feed)
         if self._threads is None:
@@ -162,7 +164,7 @@ class InferenceSession(SessionFacts):
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Runs the model on OrtValues, and gives OrtValues; otherwise as `run`."""
+        """Runs the model on OrtValues and returns OrtValues; otherwise as `run`."""
         names = self._wanted(output_names)
         results = self._run(self._feeds.of(input_dict_ort_values), names, run_options)
         return [self.value(name, results[name]) for name in names]
@@ -176,22 +178,22 @@ class InferenceSession(SessionFacts):
         fetches: OrtValueVector,
         fetch_devices: Sequence[OrtDevice],
     ) -> None:
-        """Runs the model as `run_with_ort_values`, and puts the outputs behind `fetches`."""
+        """Runs the model as `run_with_ort_values`, and appends the outputs to `fetches`."""
         pairs = dict(zip(feed_names, feeds, strict=True))
         fetches.extend(self.run_with_ort_values(fetch_names, pairs, run_options))
 
     def io_binding(self) -> IOBinding:
-        """Inputs and outputs that stay bound from run to run."""
+        """Creates a binding: inputs and outputs that stay bound to memory from run to run."""
         return IOBinding(self)
 
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Runs the model on what is bound.
+        """Runs the model on bound inputs and outputs.
 
         Raises:
-            InvalidArgument: The binding is another session's.
-            RuntimeException: As `run`.
+            InvalidArgument: The binding belongs to another session.
+            RuntimeException: The run fails.
         """
         if iobinding.session is not self:
             raise InvalidArgument("IOBinding must be used with the session that created it.")
@@ -220,16 +222,16 @@ class InferenceSession(SessionFacts):
         run_options: RunOptions | None,
         on_device: bool = False,
     ) -> dict[str, Any]:
-        """The outputs by name, on the device or the host."""
-        given = self._feeds.overridden(feeds)
+        """Computes outputs by name, as device tensors if `on_device`, else on the host."""
+        overridden = self._feeds.overridden(feeds)
         loaded, trace = self._loaded, self._trace
         start_ns = time.perf_counter_ns() if trace is not None else 0
         while True:
-            model = loaded.model_for(given) if given else loaded.model
+            model = loaded.model_for(overridden) if overridden else loaded.model
             try:
                 results = _results(model, feeds, names, run_options, on_device)
             except ShapeError as error:
-                # Such sizes are no error in ONNX Runtime.
+                # Sizes that contradict the names of dims are no error in ONNX Runtime.
                 if self._feeds.disagree(feeds) and loaded.separate_dims(model):
                     continue
                 raise of_run(error) from error
@@ -240,7 +242,13 @@ class InferenceSession(SessionFacts):
             return results
 
     def value(self, name: str, held: Any, device: OrtDevice | None = None) -> OrtValue:
-        """An output as an OrtValue."""
+        """Wraps an output in an OrtValue.
+
+        Args:
+            name: Name of the output.
+            held: Its value.
+            device: Its location; None for the host.
+        """
         type_ = self._output_types[name]
         return OrtValue(held, type_) if device is None else OrtValue(held, type_, device)
 
@@ -249,14 +257,14 @@ class InferenceSession(SessionFacts):
         providers: Providers = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
     ) -> None:
-        """Loads the model anew on the device for other providers."""
+        """Loads the model again on the device of other providers."""
         before = self._loaded
         self._load(providers, provider_options)
         before.close()
 
 
-def _divided(device: DeviceInfo, cores: int) -> DeviceInfo:
-    """The device with so many cores, if any are asked for and it can be divided."""
+def _restrict_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
+    """Returns a sub-device with `cores` cores; the device itself if `cores` < 1 or it cannot be."""
     if cores < 1:
         return device
     try:

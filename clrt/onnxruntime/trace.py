@@ -1,4 +1,4 @@
-"""The profile of a session: when its runs were, as Chrome's and Perfetto's trace events."""
+"""Profile of a session: times of its runs as trace events for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class SessionTrace:
-    """Events of a session, written as one file.
+    """Collects events of a session, and writes them to a file.
 
     Attributes:
-        start_ns: When it began, by `time.perf_counter_ns`.
+        start_ns: Start of profiling, in nanoseconds of `time.perf_counter_ns`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -24,7 +24,7 @@ class SessionTrace:
         self._saved = False
 
     def add(self, name: str, start_ns: int, **args: Any) -> None:
-        """Notes what went on from a given time until now."""
+        """Records an event that began at `start_ns` and ends now, with arguments for display."""
         self._events.append(
             {
                 "cat": "Session",
@@ -39,12 +39,12 @@ class SessionTrace:
         )
 
     def add_run(self, start_ns: int, feeds: Mapping[str, Any]) -> None:
-        """Notes a run that ends now, with the shapes of its inputs."""
+        """Records a run that ends now, with the shapes of its inputs."""
         shapes = {n: list(x.shape) for n, x in feeds.items() if hasattr(x, "shape")}
         self.add("model_run", start_ns, shapes=shapes)
 
     def save(self) -> str:
-        """Writes the file the first time, and returns its name; "" afterwards."""
+        """Writes the file and returns its name; "" from the second call on."""
         if self._saved:
             return ""
         self._saved = True

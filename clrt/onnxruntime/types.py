@@ -1,4 +1,4 @@
-"""Element types by ONNX Runtime's names, and the inputs and outputs of a session."""
+"""ONNX Runtime's names of types, and descriptions of a session's inputs, outputs and metadata."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _BY_NAME = {_NAMES.get(dtype, dtype.value): dtype for dtype in DType}
 
 
 def tensor_type(dtype: DType) -> str:
-    """The type of a tensor: "tensor(float)"."""
+    """Returns the type of a tensor by its dtype, such as "tensor(float)"."""
     return f"tensor({_NAMES.get(dtype, dtype.value)})"
 
 
 def array_type(array: np.ndarray[Any, Any]) -> str:
-    """The type of the tensor that an array is; of objects it is text, as in ONNX Runtime."""
+    """Returns the tensor type of an array, such as "tensor(float)".
+
+    An array of objects counts as text, as in ONNX Runtime.
+    """
     if array.dtype.kind in "SUO":
         return tensor_type(DType.STRING)
     try:
@@ -31,18 +34,23 @@ def array_type(array: np.ndarray[Any, Any]) -> str:
 
 
 def dtype_of_type(text: str) -> DType:
-    """The element type in a type such as "seq(tensor(float))"."""
-    found = re.search(r"tensor\((\w+)\)", text)
-    if found is None or found[1] not in _BY_NAME:
+    """Returns the element type in a type such as "seq(tensor(float))".
+
+    Raises:
+        InvalidArgument: The type has no tensor, or its element type is unknown.
+    """
+    match = re.search(r"tensor\((\w+)\)", text)
+    if match is None or match[1] not in _BY_NAME:
         raise InvalidArgument(f"clrt has no type {text}.")
-    return _BY_NAME[found[1]]
+    return _BY_NAME[match[1]]
 
 
 def element_type(given: Any) -> DType:
-    """The element type that a NumPy type is, or a number of `onnx.TensorProto.DataType`.
+    """Converts a NumPy type, or a number in `onnx.TensorProto.DataType`, to a dtype.
 
     Raises:
-        InvalidArgument: It is neither.
+        InvalidArgument: `given` is neither.
+        RuntimeException: The type is text.
     """
     if isinstance(given, (int, np.integer)):
         dtype = DType.from_onnx(int(given))
@@ -66,9 +74,9 @@ class NodeArg:
     """An input or output of a session.
 
     Attributes:
-        type: "tensor(float)", "seq(tensor(int64))", "map(string,tensor(float))", …
-        shape: A size, the name of a symbolic dim or None for each axis. It is empty where the
-            type has no shape.
+        type: Type such as "tensor(float)", "seq(tensor(int64))" or "map(string,tensor(float))".
+        shape: For each axis its size, the name of its symbolic dim, or None; empty if the type has
+            no shape.
     """
 
     name: str
@@ -81,10 +89,10 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model's file says of it.
+    """Metadata of an ONNX file.
 
     Attributes:
-        custom_metadata_map: The file's metadata_props.
+        custom_metadata_map: The file's `metadata_props`.
     """
 
     producer_name: str

@@ -1,4 +1,4 @@
-"""OrtValue: a tensor in the host's memory or on a device, or a sequence or map."""
+"""`OrtValue`: a tensor in host memory or on a device, or a sequence or map."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SPARSE = "clrt has no sparse tensors; pass the dense array, which runs of ONNX 
 
 
 class OrtDeviceVendorId(IntEnum):
-    """Who made a device, by their PCI numbers."""
+    """PCI vendor IDs of device vendors."""
 
     NONE = 0x0000
     AMD = 0x1002
@@ -41,10 +41,10 @@ class OrtDeviceVendorId(IntEnum):
 
 
 class OrtDevice:
-    """A place for tensors: the host's memory ("cpu") or a device ("clrt", "cuda", "dml", "gpu").
+    """Location of tensors: host memory ("cpu") or a device ("clrt", "cuda", "dml", "gpu", …).
 
     Attributes:
-        name: The type as it was given.
+        name: The device type, as passed.
     """
 
     _numbers: ClassVar = {"cpu": 0, "npu": 3, "cann": 3, "clrt": 1, **dict.fromkeys(GPU_TYPES, 1)}
@@ -58,32 +58,32 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """A place by its type and number.
+        """Creates a location from a device type and number.
 
         Raises:
-            InvalidArgument: There is no such type.
+            InvalidArgument: The device type is unknown.
         """
         return OrtDevice(ort_device_name, device_id, vendor_id)
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the host's memory."""
+        """Whether it is host memory."""
         return self.name == "cpu"
 
     def device_id(self) -> int:
-        """Its number among those of its type."""
+        """Returns the number of the device among those of its type."""
         return self._id
 
     def device_type(self) -> int:
-        """0 for the host's memory, 1 for a GPU."""
+        """Returns ONNX Runtime's number of the type: 0 for host memory, 1 for GPU, 3 for NPU."""
         return self._numbers[self.name]
 
     def device_vendor_id(self) -> int:
-        """Who made it; 0 if that was not said."""
+        """Returns the vendor's PCI ID that was passed; 0 if none was."""
         return self._vendor
 
     def device_mem_type(self) -> int:
-        """0: its own memory."""
+        """Returns 0, ONNX Runtime's number for the device's default memory."""
         return 0
 
 
@@ -91,11 +91,12 @@ HOST = OrtDevice("cpu")
 
 
 class OrtValue:
-    """What goes into a run, or comes out of it.
+    """An input or output of a run.
 
     Args:
-        held: An array, which is not copied, a tensor on a device, a list or a dict.
-        type_: Its type, where that is none of a tensor.
+        held: The value: an array, which is not copied, a device tensor, a list, a dict or None.
+        type_: Type of a value that is not a tensor, such as "seq(tensor(float))".
+        device: Location as the program named it.
     """
 
     def __init__(self, held: Any, type_: str = "", device: OrtDevice = HOST) -> None:
@@ -107,10 +108,10 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, data: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """A tensor of an array: its memory itself, or a copy of it on a device.
+        """Creates a tensor that shares an array's memory, or a copy of it on a device.
 
         Raises:
-            RuntimeException: It is no array, one of text, or there is no such device.
+            RuntimeException: `data` is not an array, has text, or the device does not exist.
         """
         if not isinstance(data, np.ndarray) or data.dtype.kind in "SUO":
             raise RuntimeException(
@@ -120,10 +121,13 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
-        """A tensor of another element type over the memory of an array, such as bfloat16.
+        """Creates a tensor that reinterprets an array's memory, as bfloat16 for example.
+
+        Args:
+            onnx_element_type: Number in `onnx.TensorProto.DataType`.
 
         Raises:
-            RuntimeException: Their elements have not the same size.
+            RuntimeException: The element types differ in size.
         """
         dtype = element_type(onnx_element_type)
         if dtype.itemsize != data.itemsize:
@@ -142,18 +146,21 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """A tensor of zeros.
+        """Creates a tensor of zeros.
+
+        Args:
+            element_type: A NumPy type or a number in `onnx.TensorProto.DataType`.
 
         Raises:
-            RuntimeException: There is no such device.
-            InvalidArgument: There is no such element type.
+            RuntimeException: The device does not exist.
+            InvalidArgument: The element type is unknown.
         """
         array = np.zeros(tuple(shape), _numpy_of(element_type))
         return cls._placed(array, OrtDevice(device_type, device_id, vendor_id))
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: object) -> OrtValue:
-        """Is not there.
+        """Is not supported.
 
         Raises:
             NotImplemented: Always.
@@ -162,7 +169,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """A tensor over the memory of another library's, which it shares."""
+        """Creates a tensor that shares the memory of another library's host tensor."""
         return cls(np.from_dlpack(data))
 
     @classmethod
@@ -177,60 +184,61 @@ class OrtValue:
         return cls(tensor, "", device)
 
     def data_ptr(self) -> int:
-        """The address of the elements.
+        """Returns the address of the elements in host memory.
 
         Raises:
-            RuntimeException: They are on a device, where OpenCL gives no address, or it is none.
+            RuntimeException: The value is on a device, which OpenCL has no addresses for, or is not
+                a tensor.
         """
         if not isinstance(self.held, np.ndarray):
             raise RuntimeException("This OrtValue has no address: it is no tensor of the host's.")
         return int(self.held.ctypes.data)
 
     def device_name(self) -> str:
-        """The type of the device that it lies on: "cpu", or as it was given."""
+        """Returns the device type of its location: "cpu", or as the program passed it."""
         return self._device.name
 
     def shape(self) -> list[int]:
-        """The sizes of the tensor.
+        """Returns the shape of the tensor.
 
         Raises:
-            RuntimeException: It is no tensor.
+            RuntimeException: The value is not a tensor.
         """
         return list(self._tensor().shape)
 
     def data_type(self) -> str:
-        """Its type: "tensor(float)"."""
+        """Returns the type of the value, such as "tensor(float)"."""
         if isinstance(self.held, DeviceTensor):
             return tensor_type(self.held.dtype)
         return array_type(self.held) if isinstance(self.held, np.ndarray) else self._type
 
     def element_type(self) -> int:
-        """The number of the element type in `onnx.TensorProto.DataType`."""
+        """Returns the number of the element type in `onnx.TensorProto.DataType`."""
         return dtype_of_type(self.data_type()).onnx
 
     def tensor_size_in_bytes(self) -> int:
-        """What the elements take."""
+        """Returns the size of the tensor in bytes."""
         tensor = self._tensor()
         return prod(tensor.shape) * dtype_of_type(self.data_type()).itemsize
 
     def has_value(self) -> bool:
-        """Whether it is an optional without a value."""
+        """Returns False for an optional without a value, else True."""
         return self.held is not None
 
     def is_tensor(self) -> bool:
-        """Whether it is a tensor."""
+        """Returns whether the value is a tensor."""
         return isinstance(self.held, (np.ndarray, DeviceTensor))
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it is a sparse tensor; none is."""
+        """Returns False: there are no sparse tensors."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence of tensors."""
+        """Returns whether the value is a sequence of tensors."""
         return isinstance(self.held, list) and self._type.startswith("seq(tensor")
 
     def as_sparse_tensor(self) -> Any:
-        """Is not there.
+        """Is not supported.
 
         Raises:
             NotImplemented: Always.
@@ -238,10 +246,10 @@ class OrtValue:
         raise exceptions.NotImplemented(_SPARSE)
 
     def numpy(self) -> Array:
-        """The elements: the host's memory itself, or a copy from the device.
+        """Returns the elements: the array itself in host memory, or a copy from the device.
 
         Raises:
-            RuntimeException: It is no tensor.
+            RuntimeException: The value is not a tensor.
             EPFail: The device fails.
         """
         tensor = self._tensor()
@@ -268,10 +276,10 @@ class OrtValue:
         return int(kind), number
 
     def update_inplace(self, data: Array) -> None:
-        """Gives the tensor the elements of an array of the same size and type.
+        """Overwrites the elements by those of an array of the same size and type.
 
         Raises:
-            RuntimeException: It is of another.
+            RuntimeException: The size or type differs.
         """
         array = native(np.asarray(data))
         if array.nbytes != self.tensor_size_in_bytes() or array_type(array) != self.data_type():
@@ -295,22 +303,22 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """OrtValues in order, as runs by vectors take them."""
+    """List of OrtValues, for `run_with_ortvaluevector`."""
 
     def push_back(self, value: OrtValue) -> None:
-        """Puts a value behind the others."""
+        """Appends a value."""
         self.append(value)
 
 
 class SparseTensor:
-    """Is not there: clrt has no sparse tensors."""
+    """Is not supported: clrt has no sparse tensors."""
 
     def __init__(self, *_: object) -> None:
         raise exceptions.NotImplemented(_SPARSE)
 
     @classmethod
     def sparse_coo_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not there.
+        """Is not supported.
 
         Raises:
             NotImplemented: Always.
@@ -319,7 +327,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_csr_from_numpy(cls, *_: object) -> SparseTensor:
-        """Is not there.
+        """Is not supported.
 
         Raises:
             NotImplemented: Always.
@@ -332,10 +340,13 @@ def _numpy_of(given: Any) -> np.dtype[Any]:
 
 
 def at_address(address: int, shape: Sequence[int], given: Any) -> Array:
-    """The elements at an address of the host's memory, which must stay valid.
+    """Returns an array over host memory at an address, which must stay valid.
+
+    Args:
+        given: Element type: a NumPy type or a number in `onnx.TensorProto.DataType`.
 
     Raises:
-        InvalidArgument: There is no such element type.
+        InvalidArgument: The element type is unknown.
     """
     dtype = _numpy_of(given)
     size = prod(shape) * dtype.itemsize

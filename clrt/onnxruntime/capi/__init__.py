@@ -1,1 +1,1 @@
-"""The names under which programs find ONNX Runtime's inner modules."""
+"""Counterparts of ONNX Runtime's internal modules that programs import."""

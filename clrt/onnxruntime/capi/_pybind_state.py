@@ -1,3 +1,3 @@
-"""As `onnxruntime_pybind11_state`."""
+"""Alias of `onnxruntime_pybind11_state`."""
 
 from clrt.onnxruntime.capi.onnxruntime_pybind11_state import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Sessions, bindings and values, where ONNX Runtime has them."""
+"""Sessions, bindings and values, under the module name that ONNX Runtime has for them."""
 
 from clrt.onnxruntime.binding import IOBinding
 from clrt.onnxruntime.session import InferenceSession

@@ -1,4 +1,4 @@
-"""The exceptions, and the classes that ONNX Runtime has here."""
+"""Exceptions, options and other classes, under the module name that ONNX Runtime has for them."""
 
 from clrt.onnxruntime.environment import (
     create_and_register_allocator,

@@ -1,1 +1,1 @@
-"""The part of `onnxruntime.transformers` that programs run models with."""
+"""The part of `onnxruntime.transformers` that programs use to run models."""

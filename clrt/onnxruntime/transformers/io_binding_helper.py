@@ -11,14 +11,15 @@ from clrt.onnxruntime.exceptions import InvalidArgument
 from clrt.onnxruntime.session import InferenceSession
 from clrt.onnxruntime.types import NodeArg, dtype_of_type
 
-# NumPy has no such numbers of its own; as in ONNX Runtime there is no answer for them.
+# Types that NumPy itself lacks; as in ONNX Runtime, they have no NumPy type here.
 _NOT_NUMPY = frozenset(("bfloat16", "int4", "uint4", "int2", "uint2"))
 
 
 class TypeHelper:
-    """Translates between names of types; torch is imported only by what returns its types.
+    """Converts between ONNX Runtime's, NumPy's, torch's and ONNX's types.
 
-    A type that is not known is a ValueError, as in ONNX Runtime.
+    Only methods that return torch's types import torch. An unknown type raises ValueError, as in
+    ONNX Runtime.
     """
 
     @staticmethod
@@ -33,7 +34,7 @@ class TypeHelper:
 
     @staticmethod
     def ort_type_to_numpy_type(ort_type: str) -> type:
-        """Returns NumPy's scalar type, and `bool` for booleans."""
+        """Returns NumPy's scalar type for a type such as "tensor(float)"; `bool` for booleans."""
         dtype = _dtype(ort_type)
         if dtype.value in _NOT_NUMPY or dtype.value.startswith("float8"):
             raise ValueError(f"{ort_type} not found in map")
@@ -41,16 +42,16 @@ class TypeHelper:
 
     @staticmethod
     def ort_type_to_torch_type(ort_type: str) -> Any:
-        """Returns torch's dtype."""
+        """Returns torch's dtype for a type such as "tensor(float)"."""
         name = _dtype(ort_type).value.replace("float8e", "float8_e")
-        found = getattr(import_module("torch"), name, None)
-        if found is None:
+        dtype = getattr(import_module("torch"), name, None)
+        if dtype is None:
             raise ValueError(f"{ort_type} not found in map")
-        return found
+        return dtype
 
     @staticmethod
     def ort_type_to_onnx_type(ort_type: str) -> int:
-        """Returns the number of `onnx.TensorProto.DataType`."""
+        """Returns the number in `onnx.TensorProto.DataType` for a type such as "tensor(float)"."""
         return _dtype(ort_type).onnx
 
     @staticmethod
@@ -70,17 +71,17 @@ class TypeHelper:
 
     @staticmethod
     def get_io_onnx_type_map(ort_session: InferenceSession) -> dict[str, int]:
-        """Returns the number of each input's and output's type by name."""
+        """Returns the number in `onnx.TensorProto.DataType` of each input and output, by name."""
         return {n: TypeHelper.ort_type_to_onnx_type(t) for n, t in _types(ort_session).items()}
 
     @staticmethod
     def get_io_numpy_type_map(ort_session: InferenceSession) -> dict[str, type]:
-        """Returns NumPy's type of each input and output by name."""
+        """Returns NumPy's scalar type of each input and output, by name."""
         return {n: TypeHelper.ort_type_to_numpy_type(t) for n, t in _types(ort_session).items()}
 
     @staticmethod
     def get_io_torch_type_map(ort_session: InferenceSession) -> dict[str, Any]:
-        """Returns torch's type of each input and output by name."""
+        """Returns torch's dtype of each input and output, by name."""
         return {n: TypeHelper.ort_type_to_torch_type(t) for n, t in _types(ort_session).items()}
 
 
@@ -92,10 +93,13 @@ def _types(session: InferenceSession) -> dict[str, str]:
 
 
 def _type_of(args: Sequence[NodeArg], kind: str, name: str) -> str:
-    """Returns the type of the argument `name`; `kind` says in the error which arguments `args` are.
+    """Returns the type of the input or output `name` in `args`.
+
+    Args:
+        kind: "input" or "output", for the message.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: There is no input or output of that name.
     """
     for arg in args:
         if arg.name == name:
