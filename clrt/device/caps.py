@@ -1,4 +1,4 @@
-"""Capabilities: what planning may know of a device, read from hardware or from JSON."""
+"""Device capabilities: all that planning may know of a device, read from hardware or JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ ALIGNMENT_BYTES = 128
 
 @dataclass(frozen=True, order=True)
 class MatrixShape:
-    """What a matrix unit multiplies at once: rows x depth by depth x columns.
+    """Operand shape of one matrix instruction: (rows x depth) times (depth x columns).
 
     Attributes:
-        operands, sums: Dtypes.
-        instructions: By what kernels reach it: "amx", "vnni", "avx_vnni", "avx2", and those of
+        rows, columns: Size of the result.
+        depth: Size of the summed axis.
+        operands: Dtype of the operands.
+        sums: Dtype of the result.
+        instructions: Instruction set: "amx", "vnni", "avx_vnni", "avx2", or one of
             `clrt.device.gpu_matrix_shapes`.
     """
 
@@ -32,15 +35,16 @@ class MatrixShape:
 
 
 AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
-# A number of 8 bits without a sign by one with a sign, four of each at a time.
+# Dot products of 4 uint8 by 4 int8: by AVX-512 VNNI; by AVX-VNNI in vectors half as long; and, on
+# CPUs without either, by two instructions of AVX2.
 VNNI_INT8 = MatrixShape(1, 16, 4, "int8", "int32", "vnni")
-# The same in vectors half as long, and that in two instructions: where there is nothing better.
 AVX_VNNI_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx_vnni")
 AVX2_INT8 = MatrixShape(1, 8, 4, "int8", "int32", "avx2")
-# DOTS of common/dots.clh for each.
-_DOTS = {VNNI_INT8: 1, AVX2_INT8: 2, AVX_VNNI_INT8: 3}
-# Of a core, where each of them is counted: at least as many as any such device has.
-_SMALL_UNITS = 8
+# Values of the macro DOTS of common/dots.clh.
+_DOT_CODES = {VNNI_INT8: 1, AVX2_INT8: 2, AVX_VNNI_INT8: 3}
+# Execution units per core, on devices that report execution units as compute units; no such device
+# has more.
+_UNITS_PER_CORE = 8
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,21 @@ class DeviceCaps:
     """Capabilities of one OpenCL device.
 
     Attributes:
+        platform, name, vendor, driver: As OpenCL reports them.
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
-        cl_version: (major, minor) of OpenCL.
-        float_lanes: Floats in a vector register of the compiled code (16 with AVX-512).
-        opencl_c: (major, minor) of the newest OpenCL C that its compiler takes.
-        sub_group_sizes: Work-items of a sub-group that kernels may ask for.
-        matrix_shapes: What its matrix units multiply, where kernels may use them.
-        quirks: Ids of the rows of `clrt.device.quirks` that apply.
+        cl_version: (major, minor) of the supported OpenCL version.
+        compute_units: Number of compute units that OpenCL reports; see `cores`.
+        max_work_group_size: Maximum number of work-items per work-group.
+        local_mem_bytes: Local memory per work-group.
+        global_mem_bytes: Global memory of the device.
+        max_alloc_bytes: Maximum size of one buffer.
+        float_lanes: float32 elements per vector register of compiled code (16 with AVX-512).
+        opencl_c: (major, minor) of the newest OpenCL C version that the compiler supports.
+        sub_group_sizes: Sub-group sizes that kernels may request.
+        matrix_shapes: Matrix instructions that kernels may use.
+        extensions: OpenCL extensions.
+        simulator: Whether the device interprets kernels (Oclgrind).
+        quirks: Ids of the quirks in `clrt.device.quirks` that apply.
     """
 
     platform: str
@@ -78,14 +90,19 @@ class DeviceCaps:
 
     @property
     def int8_dot_isa(self) -> int:
-        """By what bytes are multiplied, DOTS of common/dots.clh; 0: by no instruction for them."""
-        return next((n for shape, n in _DOTS.items() if shape in self.matrix_shapes), 0)
+        """Instruction set of int8 dot products: value of DOTS in common/dots.clh; 0 if none."""
+        return next((code for shape, code in _DOT_CODES.items() if shape in self.matrix_shapes), 0)
 
     @property
     def cores(self) -> int:
-        """How many work-groups run apart from each other: one on a unit, or several small ones."""
-        small = "counts-small-units" in self.quirks
-        return max(1, self.compute_units // _SMALL_UNITS) if small else self.compute_units
+        """Number of cores that run work-groups independently.
+
+        Equal to `compute_units`, unless the device counts the execution units of a core.
+        """
+        counts_execution_units = "counts-small-units" in self.quirks
+        if counts_execution_units:
+            return max(1, self.compute_units // _UNITS_PER_CORE)
+        return self.compute_units
 
     @property
     def is_cpu(self) -> bool:
@@ -97,11 +114,11 @@ class DeviceCaps:
 
     @property
     def has_fp16(self) -> bool:
-        """Whether half arithmetic works (16-bit storage always does)."""
+        """Whether float16 arithmetic is supported; float16 storage always is."""
         return "cl_khr_fp16" in self.extensions
 
     def to_json(self) -> str:
-        """The capabilities as JSON, with which planning is tested where the device is not."""
+        """Returns the capabilities as JSON, for planning tests without the device."""
         record = asdict(self)
         for name in ("extensions", "quirks", "sub_group_sizes"):
             record[name] = sorted(record[name])
@@ -110,7 +127,7 @@ class DeviceCaps:
 
     @classmethod
     def from_json(cls, text: str) -> DeviceCaps:
-        """The inverse of `to_json`. Fields of other versions of clrt are ignored."""
+        """Parses the result of `to_json`; ignores unknown fields, such as of other versions."""
         known = {f.name for f in fields(cls)}
         record = {k: v for k, v in json.loads(text).items() if k in known}
         for name in {"cl_version", "opencl_c"} & record.keys():

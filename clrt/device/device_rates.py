@@ -1,4 +1,4 @@
-"""How fast a device computes, moves bytes and starts kernels: estimates that only rank variants."""
+"""Estimated compute rate, memory bandwidth and launch overhead of devices, to rank variants."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from functools import lru_cache
 
 from clrt.device.caps import DeviceCaps
 
-# Of a unit. A CPU's core adds two vectors of eight products in a cycle at 3.5 GHz, however wide its
-# registers are: Zen 4 takes two cycles for sixteen. A GPU's adds 128 products at 1.5 GHz.
+# FLOP/s per core. A CPU core: two FMAs of 8 lanes per cycle at 3.5 GHz, even with wider registers,
+# since Zen 4 needs two cycles for 16 lanes. A GPU core: 128 FMAs per cycle at 1.5 GHz.
 _CPU_FLOPS, _GPU_FLOPS = 112e9, 384e9
+# float32 lanes to which _CPU_FLOPS refers.
 _CPU_LANES = 8
+# Memory bandwidth per core, in bytes per second.
 _CPU_BYTES, _GPU_BYTES = 12e9, 8e9
+# Fixed overhead per launch, in seconds.
 _LAUNCH_S = 4e-6
 
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Rates of a device.
+    """Estimated rates of a device.
 
     Attributes:
-        flops: Floating-point operations in a second.
-        nbytes: Bytes to or from memory in a second.
-        launch_s: Seconds that a launch takes by itself.
+        flops: Floating-point operations per second.
+        nbytes: Memory bandwidth in bytes per second.
+        launch_s: Fixed overhead per launch, in seconds.
     """
 
     flops: float
@@ -32,7 +35,7 @@ class DeviceRates:
 
 @lru_cache(maxsize=64)
 def rates_of(caps: DeviceCaps) -> DeviceRates:
-    """What a device of these capabilities reaches, about."""
+    """Returns the estimated rates of a device with these capabilities."""
     units = caps.cores
     if not caps.is_cpu:
         return DeviceRates(units * _GPU_FLOPS, units * _GPU_BYTES, _LAUNCH_S)

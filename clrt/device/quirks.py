@@ -1,4 +1,4 @@
-"""Quirks: what devices do differently from what they report, each with its evidence."""
+"""Quirks: measured deviations of devices from what they report, with what clrt does about each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ class Quirk:
     """A measured deviation of a device from what it reports.
 
     Attributes:
-        platform: Regular expression that the platform name must match.
-        driver: The same for the driver's version.
+        id: Name of the quirk in `DeviceCaps.quirks`.
+        platform: Regular expression that is searched in the platform name.
         effect: What clrt does about it.
-        evidence: The measurement.
+        evidence: The measurement that shows it.
+        driver: Regular expression that is searched in the driver version; "" matches all.
     """
 
     id: str
@@ -26,7 +27,7 @@ class Quirk:
     driver: str = ""
 
     def holds(self, caps: DeviceCaps) -> bool:
-        """Whether a device has it."""
+        """Returns whether a device has the quirk."""
         return bool(re.search(self.platform, caps.platform) and re.search(self.driver, caps.driver))
 
 
@@ -123,5 +124,5 @@ QUIRKS: tuple[Quirk, ...] = (
 
 
 def quirks_of(caps: DeviceCaps) -> frozenset[str]:
-    """Ids of the quirks that a device has."""
+    """Returns the ids of the quirks that a device has."""
     return frozenset(q.id for q in QUIRKS if q.holds(caps))

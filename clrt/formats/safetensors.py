@@ -44,20 +44,28 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LFS_MARK = b"version https://git-lfs"
-# The first tensor starts on a page, each at a multiple of ALIGNMENT_BYTES: devices read in place.
+# Alignment of the first tensor in bytes; each further one starts at a multiple of ALIGNMENT_BYTES,
+# so that devices can read the mapped file in place.
 _PAGE_BYTES = 4096
-# Prefix of the names of tensors that only fill gaps.
+# Name prefix of tensors that only pad the file.
 PADDING = "padding/"
-# The format's own limit.
+# Maximum size of a header in bytes, as the format defines it.
 MAX_HEADER_BYTES = 100_000_000
-# NumPy's largest rank.
+# Maximum rank of a NumPy array.
 _MAX_RANK = 64
+# Maximum length of a reason in a message: it may quote names as long as the file.
 _MAX_MESSAGE_CHARS = 500
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where one tensor lies: its dtype code, shape and absolute byte range."""
+    """A tensor in the header.
+
+    Attributes:
+        dtype: Dtype code, such as "F32".
+        shape: Shape.
+        start, stop: Byte range in the file, with an exclusive end.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -70,7 +78,10 @@ class SafetensorsHeader:
     """The header of a file.
 
     Attributes:
-        data_start: Offset of the first tensor's byte.
+        file: The file.
+        tensors: The tensors by name.
+        metadata: The file's text metadata.
+        data_start: Offset in bytes of the first tensor.
     """
 
     file: Path
@@ -79,12 +90,12 @@ class SafetensorsHeader:
     data_start: int
 
     def map(self) -> NDArray[np.uint8]:
-        """The file's bytes, memory-mapped: a page is read when it is first used."""
+        """Returns the file's bytes, memory-mapped read-only."""
         return np.memmap(self.file, np.uint8, mode="r")
 
 
 def read_header(file: Path) -> SafetensorsHeader:
-    """The header of a safetensors file, checked: types, shapes, and byte ranges against the file.
+    """Reads the header of a safetensors file; checks dtypes, shapes and byte ranges.
 
     Raises:
         ModelError: The file is damaged, or a Git LFS pointer.
@@ -110,15 +121,15 @@ def read_header(file: Path) -> SafetensorsHeader:
 
 @contextmanager
 def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A file of weights, open at its start, and its size.
+    """Context manager: opens a weight file; yields the stream and the file's size in bytes.
 
     Raises:
-        ModelError: It cannot be read, or is a pipe, a device or a Git LFS pointer.
+        ModelError: The file cannot be read, or is a pipe, a device or a Git LFS pointer.
     """
     try:
         try:
             status = file.stat()
-        except ValueError as error:  # a NUL
+        except ValueError as error:  # the path contains a NUL
             raise ModelError(f"'{file}' cannot be read: {error}.") from error
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise ModelError(f"'{file}' is a pipe or a device; models are read from files.")
@@ -135,51 +146,58 @@ def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def damaged(file: Path, why: str) -> ModelError:
-    """The error for a damaged file."""
-    # A name may be as long as the file.
+    """Returns the error for a damaged file, for a reason `why` as a clause."""
     shown = why if len(why) <= _MAX_MESSAGE_CHARS else f"{why[:_MAX_MESSAGE_CHARS]}…"
     return ModelError(f"{file} is damaged: {shown}; download or convert it again.")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parses JSON text.
 
     Raises:
-        ValueError, RecursionError: It is not JSON, or an object in it has a key twice.
+        ValueError: The text is not JSON, or an object in it repeats a key.
+        RecursionError: The text nests too deep.
     """
     return json.loads(text, object_pairs_hook=_object)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    items = dict(pairs)
+    if len(items) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise ValueError(f"{key[:100]!r} is there twice")
             seen.add(key)
-    return found
+    return items
 
 
 @dataclass
 class Table:
-    """The header of a file to be written. Tensors are added in the order of their bytes."""
+    """The header of a file to be written; tensors are added in file order.
+
+    Attributes:
+        metadata: Text metadata.
+        entries: Header entries by tensor name.
+        data_bytes: Bytes of the tensors so far, including padding.
+    """
 
     metadata: dict[str, str]
     entries: dict[str, Any] = field(default_factory=dict)
     data_bytes: int = 0
 
     def add(self, name: str, array: Array) -> Iterator[memoryview]:
-        """Adds a tensor. Returns its byte count, and that of the gap to the next one.
+        """Adds a tensor; yields the bytes to write: its own, then padding to the next one, if any.
 
-        A dtype that the format lacks becomes bytes, along the last axis.
+        A tensor of a dtype that the format lacks is stored as uint8, with the bytes of an element
+        as a further axis.
         """
         raw = np.asarray(array, order="C")
         if raw.dtype not in _CODES:
             raw = raw.reshape(*raw.shape, 1).view(np.uint8)
         self._enter(name, _CODES[raw.dtype], raw.shape, raw.nbytes)
         yield raw.reshape(-1).view(np.uint8).data
-        # The format allows no holes, so the bytes in between are a tensor, too.
+        # The format allows no holes, so the padding is a tensor, too.
         if gap := -self.data_bytes % ALIGNMENT_BYTES:
             self._enter(f"{PADDING}{name}", "U8", (gap,), gap)
             yield memoryview(bytes(gap))
@@ -190,7 +208,7 @@ class Table:
         self.data_bytes += nbytes
 
     def encode(self) -> bytes:
-        """The header's bytes, padded so that the tensors start on a page."""
+        """Returns the header's bytes, padded so that the first tensor is page-aligned."""
         table = {"__metadata__": self.metadata, **self.entries}
         text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % _PAGE_BYTES)
@@ -211,15 +229,15 @@ def _entry(base: int, name: str, spec: Any) -> Entry:
 
 
 def _are_sizes(items: Any) -> bool:
-    """Whether a value is a list of integers from 0 to 2^63 - 1; True is not one."""
+    """Returns whether a value is a list of integers from 0 to 2^63 - 1; bools do not count."""
     return isinstance(items, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in items)
 
 
 def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int) -> None:
-    """Checks that each tensor has the bytes its shape asks for, and that there are no holes.
+    """Checks that each byte range has the size of its tensor, and that ranges fill the file.
 
     Raises:
-        ModelError: One check fails.
+        ModelError: A range is outside the file, overlaps another, has a wrong size or leaves a gap.
     """
     at = base
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):

@@ -1,1 +1,1 @@
-"""GGUF: the file, its metadata, and the codecs of its block types."""
+"""GGUF: file reader, metadata, and codecs of the block types."""

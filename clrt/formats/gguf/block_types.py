@@ -1,8 +1,8 @@
-"""The block types of GGUF: how large their blocks are, and what these hold.
+"""GGUF block types: block sizes, and decoding to floats or to levels, scales and minima.
 
-A row is a whole number of blocks. All but the types of plain numbers give an element as
-`(level - zero) * scale - minimum`, with a scale, and a minimum if any, per sub-block of 16 or 32
-elements. That holds of types with a table or a grid, too: its values are the levels.
+A row is a whole number of blocks. In quantized types an element is
+`(level - zero) * scale - minimum`, with a scale, and in some types a minimum, per sub-block of 16
+or 32 elements. Types with a table or a codebook have its values as levels.
 
 Source: llama.cpp, ggml/src/ggml-common.h and ggml.c (`type_traits`).
 """
@@ -28,33 +28,34 @@ SCALE_OFFSETS: Mapping[str, tuple[int, ...]] = {
     "Q6_K": (208,),
     "IQ4_XS": (0,),
 }
-"""Where a block has the float16 numbers that its scales, and its minima, are multiplied by.
+"""Types with 8-bit integer scales and minima: byte offsets in a block of the float16 factors.
 
-Of these types scales and minima are integers of 8 bits but for that.
+The first is the factor of the scales, the second, if any, that of the minima.
 """
 HALF_SCALES = frozenset(
     ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q8_1", "IQ4_NL", "TQ1_0", "TQ2_0", "Q1_0", "NVFP4")
 )
-"""Types whose scales and minima float16 holds as they are."""
+"""Types whose scales and minima are exact in float16."""
+# Bytes of the float16 number 1.
 _ONE = np.array([1], "<f2").view(np.uint8)
-# Elements that are unpacked at once: what lies between bytes and floats stays in the caches.
+# Elements decoded at a time, so that intermediate arrays stay in the caches.
 _CHUNK_ELEMS = 1 << 18
 
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """Rows of a quantised tensor taken apart: value = (level - zero) * scale - minimum.
+    """Decoded rows of a quantized tensor: value = (level - zero) * scale - minimum.
 
     Attributes:
-        bits: Bits that hold any level: 2, 3, 4, 5, 6 or 8.
-        block: Consecutive elements that share a scale: 16 or 32.
-        levels: [rows, cols].
-        scales: [rows, cols / block].
-        minima: As `scales`; None where they are all 0.
-        zero: The level that stands for 0.
+        bits: Bits per level: 2, 3, 4, 5, 6 or 8.
+        block: Number of consecutive elements that share a scale: 16 or 32.
+        levels: uint8 [rows, cols].
+        scales: float32 [rows, cols / block].
+        minima: float32 [rows, cols / block]; None if the type has none.
+        zero: Level that means 0.
 
     Numerics:
-        Evaluated in float32 in this order, the value is that of `BlockType.dequantise` to the bit.
+        The formula in float32, in this order, equals `BlockType.dequantise` bit by bit.
     """
 
     bits: int
@@ -67,7 +68,12 @@ class DecodedRows:
 
 @dataclass(frozen=True)
 class BlockEncoding:
-    """How the elements of a quantised type are coded; the fields are as those of `DecodedRows`."""
+    """Encoding of a quantized type's elements.
+
+    Attributes:
+        bits, block, zero: As in `DecodedRows`.
+        unpack: Decodes blocks, uint8 [blocks, bytes per block].
+    """
 
     bits: int
     block: int
@@ -76,20 +82,21 @@ class BlockEncoding:
 
     @property
     def has_minima(self) -> bool:
-        """Whether sub-blocks have minima: where no level stands for 0."""
+        """Whether decoded rows have minima: in types without a level that means 0."""
         return self.zero == 0
 
 
 @dataclass(frozen=True)
 class BlockType:
-    """How elements of one type lie in a file.
+    """A tensor type of GGUF.
 
     Attributes:
-        code: Its number in files.
-        elements: Elements per block.
+        name: Name as in llama.cpp, such as "Q4_K".
+        code: Type number in files.
+        elements: Elements per block; 1 for plain dtypes.
         nbytes: Bytes per block.
-        dtype: The dtype of plain numbers; None for quantised types.
-        coding: None for plain numbers.
+        dtype: NumPy dtype of a plain type; None for quantized types.
+        coding: Encoding of a quantized type; None for plain dtypes.
     """
 
     name: str
@@ -100,54 +107,54 @@ class BlockType:
     coding: BlockEncoding | None = None
 
     def row_bytes(self, cols: int) -> int:
-        """The bytes of a row, whose columns are a multiple of `elements`."""
+        """Returns the bytes of a row of `cols` elements, a multiple of `elements`."""
         return cols // self.elements * self.nbytes
 
     def dequantise(self, raw: Bytes) -> Floats:
-        """The values of rows as float32; plain integers and F64 are rounded to it.
+        """Decodes rows to float32; plain integers and F64 are rounded.
 
         Args:
-            raw: [..., bytes per row].
+            raw: uint8 [..., bytes per row].
 
         Returns:
-            [..., cols]. Bytes of F32 are not copied where they are aligned.
+            float32 [..., cols]; a view of `raw` for aligned F32.
         """
         raw = np.ascontiguousarray(raw)
         if self.dtype is not None:
             return np.require(raw.view(self.dtype), requirements="A").astype(np.float32, copy=False)
         cols = raw.shape[-1] // self.nbytes * self.elements
-        made = np.empty((*raw.shape[:-1], cols), np.float32)
-        blocks, values = raw.reshape(-1, self.nbytes), made.reshape(-1, self.elements)
-        for at in self._chunks(len(blocks)):
-            self._evaluate(blocks[at], values[at])
-        return made
+        result = np.empty((*raw.shape[:-1], cols), np.float32)
+        blocks, values = raw.reshape(-1, self.nbytes), result.reshape(-1, self.elements)
+        for chunk in self._chunks(len(blocks)):
+            self._evaluate(blocks[chunk], values[chunk])
+        return result
 
     def _evaluate(self, blocks: Bytes, out: Floats) -> None:
-        """The values of blocks, into `out`: [blocks, elements]."""
+        """Decodes blocks into `out`, [blocks, elements]."""
         coding = self.coding
         assert coding is not None
-        with np.errstate(invalid="ignore", over="ignore"):  # a file may hold any scale
+        with np.errstate(invalid="ignore", over="ignore"):  # a file may contain any scale
             levels, scales, minima = coding.unpack(blocks)
             np.subtract(levels, np.float32(coding.zero), out=out, dtype=np.float32)
-            parts = out.reshape(*scales.shape, -1)
-            parts *= scales[..., None]
+            sub_blocks = out.reshape(*scales.shape, -1)
+            sub_blocks *= scales[..., None]
             if minima is not None:
-                parts -= minima[..., None]
+                sub_blocks -= minima[..., None]
 
     @cached_property
     def has_minima(self) -> bool:
-        """Whether minima are subtracted from the elements."""
+        """Whether blocks of this type store minima."""
         blocks = np.zeros((1, self.nbytes), np.uint8)
         return self.coding is not None and self.coding.unpack(blocks).minima is not None
 
     def levels(self, raw: Bytes) -> DecodedRows:
-        """Rows of a quantised type taken apart.
+        """Decodes rows to levels, scales and minima.
 
         Args:
-            raw: [rows, bytes per row].
+            raw: uint8 [rows, bytes per row].
 
         Raises:
-            ValueError: The type is one of plain numbers.
+            ValueError: The type is a plain dtype.
         """
         coding = self.coding
         if coding is None:
@@ -157,13 +164,13 @@ class BlockType:
         levels = np.empty((len(blocks), self.elements), np.uint8)
         scales = np.empty((len(blocks), self.elements // coding.block), np.float32)
         minima = np.empty_like(scales) if coding.has_minima else None
-        for at in self._chunks(len(blocks)):
+        for chunk in self._chunks(len(blocks)):
             with np.errstate(invalid="ignore", over="ignore"):
-                unpacked = coding.unpack(blocks[at])
-            levels[at] = unpacked.levels
-            _spread(unpacked.scales, scales[at])
+                unpacked = coding.unpack(blocks[chunk])
+            levels[chunk] = unpacked.levels
+            _repeat(unpacked.scales, scales[chunk])
             if minima is not None and unpacked.minima is not None:
-                _spread(unpacked.minima, minima[at])
+                _repeat(unpacked.minima, minima[chunk])
         rows, cols = len(raw), raw.shape[1] // self.nbytes * self.elements
         sub_blocks = rows, cols // coding.block
         return DecodedRows(
@@ -176,11 +183,13 @@ class BlockType:
         )
 
     def whole_levels(self, raw: Bytes) -> tuple[DecodedRows, list[Bytes]]:
-        """As `levels`, with integer scales and minima; the type must be in `SCALE_OFFSETS`.
+        """Decodes rows as `levels`, but with integer scales and minima, and their float16 factors.
+
+        The type must be in `SCALE_OFFSETS`.
 
         Returns:
-            With the levels, the bytes of the float16 numbers that scales are multiplied by, and of
-            those of minima: [rows, 2 * blocks].
+            The decoded rows; and the bytes of the factors of the scales and, if any, of the minima,
+            each uint8 [rows, 2 * blocks].
         """
         blocks = np.array(raw).reshape(-1, self.nbytes)
         halves = []
@@ -190,26 +199,27 @@ class BlockType:
         return self.levels(blocks.reshape(raw.shape)), halves
 
     def _chunks(self, blocks: int) -> Iterator[slice]:
-        """So many blocks as a few at a time."""
+        """Returns slices of a number of blocks, each of about _CHUNK_ELEMS elements."""
         step = _CHUNK_ELEMS // self.elements
         return (slice(at, at + step) for at in range(0, blocks, step))
 
 
-def _spread(given: Floats, out: Floats) -> None:
-    """Numbers per block, each for as many sub-blocks as `out` has."""
-    out.reshape(*given.shape, -1)[:] = given[..., None]
+def _repeat(numbers: Floats, out: Floats) -> None:
+    """Copies numbers to `out`, each repeated to fill the sub-blocks of `out`."""
+    out.reshape(*numbers.shape, -1)[:] = numbers[..., None]
 
 
 def _plain(name: str, code: int, dtype: Any) -> BlockType:
-    made = np.dtype(dtype)
-    return BlockType(name, code, 1, made.itemsize, made)
+    numpy_dtype = np.dtype(dtype)
+    return BlockType(name, code, 1, numpy_dtype.itemsize, numpy_dtype)
 
 
 def _coded(name: str, code: int, elements: int, nbytes: int, *coding: Any) -> BlockType:
     return BlockType(name, code, elements, nbytes, None, BlockEncoding(*coding))
 
 
-# Of the quantised: elements and bytes per block; bits of a level, elements per scale, zero.
+# Quantized types: name, code, elements and bytes per block; bits per level, elements per scale,
+# level that means 0, decoder.
 _TYPES = (
     _plain("F32", 0, "<f4"),
     _plain("F16", 1, "<f2"),
@@ -246,6 +256,6 @@ _TYPES = (
     _coded("NVFP4", 40, 64, 36, 5, 16, SIGNED_FIVE_BITS, decode.nvfp4),
     _coded("Q1_0", 41, 128, 18, 2, 32, 1, decode.q1_0),
 )
-# By code, as files have it, and by name.
+# All types, by their code in files and by name.
 BLOCK_TYPES: Mapping[int, BlockType] = {t.code: t for t in _TYPES}
 BLOCK_TYPES_BY_NAME: Mapping[str, BlockType] = {t.name: t for t in _TYPES}

@@ -1,8 +1,8 @@
-"""The grids of GGUF's IQ types: which points the groups of their elements can be.
+"""Codebooks (grids) of GGUF's IQ types: the vectors that groups of elements can have.
 
-A grid is a set of points whose coordinates are of a few values. An index in a file counts the
-points in ascending order, the first coordinate as the lowest digit. So a bitmap over all points
-says everything; it is held here compressed.
+A grid is a subset of all vectors whose coordinates have a few values. Indices in a file number the
+grid's vectors in ascending order, with the first coordinate as the lowest digit. So a grid is
+stored here as a compressed bitmap over all vectors.
 
 Source: the numbers are those of llama.cpp, ggml/src/ggml-common.h, under the MIT licence,
 copyright (c) 2023-2026 The ggml authors.
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 
 class _PackedGrid(NamedTuple):
-    """Attributes:
-    values: What a coordinate can be, ascending.
-    size: Coordinates per point.
-    bitmap: A bit per point that could be, compressed, as base64.
+    """A compressed grid.
+
+    Attributes:
+        values: Values of a coordinate, ascending.
+        size: Coordinates per vector.
+        bitmap: Whether each possible vector is in the grid, one bit each; zlib and base64.
     """
 
     values: tuple[int, ...]
@@ -32,8 +34,8 @@ class _PackedGrid(NamedTuple):
     bitmap: bytes
 
 
-# Those of IQ1_S, and so the levels of both IQ1 types, are eight times as large as llama.cpp has
-# them: it adds or takes away 1/8.
+# The values of IQ1_S, and so the levels of both IQ1 types, are 8 times those of llama.cpp, which
+# adds or subtracts 1/8.
 _GRIDS: Mapping[str, _PackedGrid] = {
     "IQ1_S": _PackedGrid(
         (-8, 0, 8),
@@ -99,7 +101,7 @@ _GRIDS: Mapping[str, _PackedGrid] = {
 
 @cache
 def grid(name: str) -> NDArray[np.int8]:
-    """The points of a grid by index: [points, coordinates]."""
+    """Returns the vectors of a grid by index: read-only int8 [vectors, coordinates]."""
     values, size, bitmap = _GRIDS[name]
     bits = np.frombuffer(zlib.decompress(base64.b64decode(bitmap)), np.uint8)
     codes = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
@@ -111,8 +113,8 @@ def grid(name: str) -> NDArray[np.int8]:
 
 @cache
 def signs() -> NDArray[np.uint8]:
-    """Eight sign bits by an index of seven: the eighth makes their number even."""
+    """Returns 8 sign bits by 7-bit index, uint8 [128]: the top bit makes the parity even."""
     index = np.arange(128, dtype=np.uint8)
     parity = np.bitwise_xor.reduce(np.unpackbits(index[:, None], axis=1), axis=1)
-    made: NDArray[np.uint8] = index | parity << np.uint8(7)
-    return made
+    sign_bits: NDArray[np.uint8] = index | parity << np.uint8(7)
+    return sign_bits

@@ -1,4 +1,4 @@
-"""Packs floats into blocks of GGUF.
+"""Encodes float rows as GGUF blocks of type Q8_0.
 
 Source: llama.cpp, ggml/src/ggml-quants.c (`quantize_row_q8_0_ref`).
 """
@@ -9,25 +9,25 @@ import numpy as np
 
 from clrt.formats.gguf.decode import Bytes, Floats
 
-#: Elements of a block.
 Q8_0_ELEMENTS = 32
-_Q8_0_MOST = 127
+"""Elements per block."""
+_MAX_LEVEL = 127
 
 
 def pack_q8_0(rows: Floats) -> Bytes:
-    """Rows as blocks of Q8_0: a scale in float16, and 32 signed bytes.
+    """Encodes rows as Q8_0 blocks: a float16 scale and 32 int8 levels each.
 
     Args:
-        rows: Finite, float32 `[rows, columns]`; the columns are a multiple of 32.
+        rows: Finite float32 `[rows, columns]`, with a multiple of 32 columns.
 
     Returns:
-        `[rows, columns / 32 * 34]`.
+        uint8 `[rows, columns / 32 * 34]`.
 
-    Numerics: an element is off by half a level at most, 1/254 of the largest one of its block.
+    Numerics: the error is at most half a level, 1/254 of the largest element of the block.
     """
     count = len(rows)
     blocks = rows.reshape(count, -1, Q8_0_ELEMENTS)
-    scales = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(_Q8_0_MOST)
+    scales = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(_MAX_LEVEL)
     inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
     levels = blocks * inverse
     # Halves are rounded away from zero, as C's roundf does.

@@ -1,10 +1,9 @@
-"""Reads GGUF, the format of llama.cpp, without copying the tensors.
+"""Opens GGUF files, the format of llama.cpp, or sharded sets, without copying the tensors.
 
 A GGUF file has a header of counts, metadata by key, a record per tensor, and the tensors' bytes.
-Large models are split into several such files, which are read as one.
 
-The `gguf` package is not used but by the tests: it parses field by field in Python, which takes
-seconds for a vocabulary, and does not check what it reads.
+Only the tests use the `gguf` package: it parses field by field in Python, which takes seconds for a
+vocabulary, and does not check what it reads.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -30,10 +29,11 @@ from clrt.formats.safetensors import damaged, open_weights
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _HEADER_BYTES = 24
-# The least that a key with its value, and the record of a tensor, take.
-_LEAST_FIELD_BYTES, _LEAST_RECORD_BYTES = 14, 25
+# Minimum bytes of a metadata key with its value, and of a tensor's record.
+_MIN_FIELD_BYTES, _MIN_RECORD_BYTES = 14, 25
+# Alignment of tensors in bytes if the metadata has none.
 _DEFAULT_ALIGNMENT = 32
-# ggml's largest rank.
+# Maximum rank of ggml.
 _MAX_RANK = 4
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
@@ -43,9 +43,12 @@ class GgufTensor:
     """A tensor of a GGUF file.
 
     Attributes:
-        shape: Row-major: the last axis is the one that blocks lie along.
-        raw: The bytes in the mapped file, read-only: [*shape[:-1], bytes per row].
-        file: The file that has them, from `start` on.
+        name: Name.
+        type: Block type.
+        shape: Row-major shape; blocks are along the last axis.
+        raw: Encoded bytes, a read-only view of the mapped file: [*shape[:-1], bytes per row].
+        file: The file, or the shard, that contains the tensor.
+        start: Byte offset in the file.
     """
 
     name: str
@@ -56,20 +59,20 @@ class GgufTensor:
     start: int
 
     def dequantise(self) -> Floats:
-        """The values as float32, in `shape`."""
+        """Returns the elements as float32, in `shape`."""
         return self.type.dequantise(self.raw).reshape(self.shape)
 
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A GGUF file, or all shards of a split one.
+    """A GGUF file, or all shards of a sharded one.
 
     Attributes:
         path: The file, or the first shard.
-        version: Of the format: 2 or 3.
-        metadata: Of the first shard, where there are several.
-        tensors: By name, in the order of the files.
-        files: All shards.
+        version: Format version: 2 or 3.
+        metadata: Metadata of the file, or of the first shard.
+        tensors: Tensors by name, in file order.
+        files: The file, or all shards.
     """
 
     path: Path
@@ -80,15 +83,15 @@ class GgufFile:
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """Opens a GGUF file. Tensors stay in the file until their bytes are used.
+    """Opens a GGUF file and maps it into memory; tensor bytes are read on first access.
 
     Args:
-        path: The file, or any shard of a split one ("name-00001-of-00003.gguf"); the others lie
-            beside it.
+        path: The file, or any shard of a sharded one ("name-00001-of-00003.gguf") with the others
+            in the same folder.
 
     Raises:
         ModelError: The file or a shard is missing or damaged.
-        UnsupportedError: It has a version, byte order or type that clrt does not know.
+        UnsupportedError: The version, byte order or a tensor type is not supported.
     """
     first = _read_file(Path(path))
     count = first.metadata.integer("split.count", 1)
@@ -96,43 +99,44 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def find_gguf(folder: Path) -> list[Path]:
-    """The GGUF models of a folder, of split ones the first shard. Projectors of images are none."""
-    found = []
+    """Returns the GGUF models in a folder: the first shard of each, without image projectors."""
+    models = []
     for path in sorted(folder.glob("*.gguf")):
         shard = _SHARD.fullmatch(path.name)
         if not path.name.startswith("mmproj") and (shard is None or int(shard[2]) == 1):
-            found.append(path)
-    return found
+            models.append(path)
+    return models
 
 
-def _join(given: GgufFile, count: int) -> GgufFile:
-    """All shards of a split file as one.
+def _join(any_shard: GgufFile, count: int) -> GgufFile:
+    """Opens all shards of a sharded file.
 
     Args:
-        given: Any of them.
+        any_shard: One of the shards.
+        count: Number of shards.
 
     Raises:
         ModelError: A shard is missing, damaged or of another model.
     """
-    name = _SHARD.fullmatch(given.path.name)
+    name = _SHARD.fullmatch(any_shard.path.name)
     if name is None or int(name[3]) != count:
         raise ModelError(
-            f"{given.path} is one of {count} shards, and its name does not end in "
+            f"{any_shard.path} is one of {count} shards, and its name does not end in "
             f"'-00001-of-{count:05}.gguf' or the like; give the shards their names again."
         )
     tensors: dict[str, GgufTensor] = {}
     shards: list[GgufFile] = []
     for index in range(count):
-        file = given.path.with_name(f"{name[1]}-{index + 1:05}-of-{count:05}.gguf")
+        file = any_shard.path.with_name(f"{name[1]}-{index + 1:05}-of-{count:05}.gguf")
         if not os.path.exists(file):
             raise ModelError(
-                f"{file} is missing: it is shard {index + 1} of {count} of {given.path}; download "
-                "it, too."
+                f"{file} is missing: it is shard {index + 1} of {count} of {any_shard.path}; "
+                "download it, too."
             )
         shard = _read_file(file)
-        have = (shard.metadata.integer("split.no"), shard.metadata.integer("split.count"))
-        if have != (index, count):
-            raise damaged(file, f"it says that it is shard {have[0] + 1} of {have[1]}")
+        declared = (shard.metadata.integer("split.no"), shard.metadata.integer("split.count"))
+        if declared != (index, count):
+            raise damaged(file, f"it says that it is shard {declared[0] + 1} of {declared[1]}")
         if twice := tensors.keys() & shard.tensors.keys():
             raise damaged(file, f"another shard has the tensor '{min(twice)}', too")
         tensors |= shard.tensors
@@ -146,7 +150,7 @@ def _join(given: GgufFile, count: int) -> GgufFile:
 
 
 def _read_file(path: Path) -> GgufFile:
-    """One file, also where it is a shard."""
+    """Opens a single file, without the other shards if it is one."""
     with open_weights(path) as (stream, size):
         start = stream.read(8)
         if start[:4] != _MAGIC:
@@ -161,8 +165,8 @@ def _read_file(path: Path) -> GgufFile:
             _refuse_version(path, version)
         mapped = np.memmap(stream, np.uint8, mode="r")
     cursor = ByteReader(path, mapped.data, len(start))
-    tensor_count = cursor.count(_LEAST_RECORD_BYTES, "tensors")
-    metadata = read_metadata(cursor, cursor.count(_LEAST_FIELD_BYTES, "metadata keys"))
+    tensor_count = cursor.count(_MIN_RECORD_BYTES, "tensors")
+    metadata = read_metadata(cursor, cursor.count(_MIN_FIELD_BYTES, "metadata keys"))
     tensors = _read_tensors(cursor, tensor_count, _alignment(metadata), np.asarray(mapped))
     return GgufFile(path, version, metadata, tensors, (path,))
 
@@ -180,7 +184,7 @@ def _refuse_version(path: Path, version: int) -> NoReturn:
 
 
 def _alignment(metadata: Metadata) -> int:
-    """What the offsets of tensors are multiples of."""
+    """Returns the alignment of tensor offsets in bytes."""
     alignment = metadata.integer("general.alignment", _DEFAULT_ALIGNMENT)
     if alignment <= 0 or alignment & (alignment - 1):
         raise damaged(metadata.file, f"its 'general.alignment' is {alignment}, no power of two")
@@ -190,10 +194,14 @@ def _alignment(metadata: Metadata) -> int:
 def _read_tensors(
     cursor: ByteReader, count: int, alignment: int, mapped: Bytes
 ) -> Mapping[str, GgufTensor]:
-    """The tensors, by the records that follow.
+    """Reads `count` tensor records at the cursor.
+
+    Args:
+        mapped: All bytes of the file.
 
     Raises:
-        ModelError: One is damaged, there twice, outside the file or over another.
+        ModelError: A record is damaged, a name is repeated, or a tensor is outside the file or
+            overlaps another.
     """
     records: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for index in range(count):
@@ -246,10 +254,10 @@ def _tensor(
 
 
 def _check_apart(file: Path, tensors: Sequence[GgufTensor]) -> None:
-    """Checks that no two tensors share bytes.
+    """Checks that tensors do not overlap in the file.
 
     Raises:
-        ModelError: Two do.
+        ModelError: Two tensors overlap.
     """
     stop, before = 0, ""
     for tensor in sorted(tensors, key=lambda t: t.start):

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file: values by key, decoded when they are first asked for."""
+"""Metadata of GGUF files: values by key, decoded on first access."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from clrt.errors import ModelError
 from clrt.formats.safetensors import damaged
 
-# Arrays are tuples of texts, or one-dimensional arrays of numbers, which are read-only.
+# An array is a tuple of strings, or a read-only one-dimensional NumPy array of numbers.
 MetadataValue: TypeAlias = "bool | int | float | str | tuple[str, ...] | NDArray[Any]"
 V = TypeVar("V")
 
-# The format's own limit of keys. Names of tensors get the same.
+# Maximum length of a key, as the format defines it, and of a tensor's name.
 _MAX_NAME_BYTES = (1 << 16) - 1
-# A string costs time even where it is empty.
+# Maximum number of strings in an array: each costs time, even if it is empty.
 _MAX_TEXTS = 1 << 24
+# Type codes of values: string, array, and the dtypes of numbers.
 _TEXT, _ARRAY = 8, 9
 _DTYPES: Mapping[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
@@ -39,12 +40,12 @@ _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 class ByteReader:
-    """Reads a file's bytes in order, and never past their end.
+    """Reads integers and strings from a file's bytes in order, with bounds checks.
 
     Args:
-        file: For messages.
+        file: Path of the file, for messages.
         data: All bytes of the file.
-        at: The offset of the first byte to read.
+        at: Offset of the next byte to read.
     """
 
     def __init__(self, file: Path, data: memoryview, at: int) -> None:
@@ -52,17 +53,17 @@ class ByteReader:
 
     @property
     def left(self) -> int:
-        """Bytes that are still to come."""
+        """Number of bytes not yet read."""
         return len(self.data) - self.at
 
     def skip(self, nbytes: int, what: str) -> int:
-        """Passes bytes. Returns where they start.
+        """Skips bytes; returns the offset of the first one.
 
         Args:
-            what: What they are, for the message: "the value of 'general.name'".
+            what: Name of the skipped field, for the message: "the value of 'general.name'".
 
         Raises:
-            ModelError: The file has fewer.
+            ModelError: The file ends before.
         """
         if nbytes > self.left:
             raise damaged(self.file, f"it ends within {what}")
@@ -70,29 +71,33 @@ class ByteReader:
         return self.at - nbytes
 
     def u32(self, what: str) -> int:
-        """The next unsigned integer of 32 bits."""
+        """Reads a 32-bit unsigned integer; `what` names it in messages."""
         return int(_U32.unpack_from(self.data, self.skip(4, what))[0])
 
     def u64(self, what: str) -> int:
-        """The next unsigned integer of 64 bits."""
+        """Reads a 64-bit unsigned integer; `what` names it in messages."""
         return int(_U64.unpack_from(self.data, self.skip(8, what))[0])
 
-    def count(self, least_bytes: int, what: str) -> int:
-        """A number of things that follow and take so many bytes each, or more.
+    def count(self, min_bytes: int, what: str) -> int:
+        """Reads the number of items that follow.
+
+        Args:
+            min_bytes: Minimum size of an item in bytes.
+            what: Name of the items, in the plural.
 
         Raises:
-            ModelError: The file has no room for as many.
+            ModelError: The rest of the file is too short for that many items.
         """
         count = self.u64(f"the number of {what}")
-        if count * least_bytes > self.left:
+        if count * min_bytes > self.left:
             raise damaged(self.file, f"it has no room for the {count} {what} that it announces")
         return count
 
     def name(self, what: str) -> str:
-        """The next string: a key, or the name of a tensor.
+        """Reads a string: a key, or the name of a tensor.
 
         Raises:
-            ModelError: It is empty, too long or no UTF-8.
+            ModelError: The string is empty, too long or not UTF-8.
         """
         size = self.u64(what)
         if not 0 < size <= _MAX_NAME_BYTES:
@@ -104,7 +109,11 @@ class ByteReader:
             raise damaged(self.file, f"{what} is no UTF-8") from error
 
     def skip_texts(self, count: int, what: str) -> None:
-        """Passes that many strings."""
+        """Skips `count` strings.
+
+        Raises:
+            ModelError: The file ends before.
+        """
         data, at, unpack = self.data, self.at, _U64.unpack_from
         try:
             for _ in range(count):
@@ -114,12 +123,13 @@ class ByteReader:
         self.skip(at - self.at, what)
 
 
-class _FieldPlace(NamedTuple):
-    """Where a value lies.
+class _FieldSpan(NamedTuple):
+    """Type and byte range of a value.
 
     Attributes:
-        kind: The code of its type, or of its elements' type.
-        elements: How many an array has; -1 where it is none.
+        kind: Type code of the value, or of an array's elements.
+        elements: Number of elements of an array; -1 for a single value.
+        start, stop: Byte range in the file, with an exclusive end.
     """
 
     kind: int
@@ -129,70 +139,71 @@ class _FieldPlace(NamedTuple):
 
 
 class Metadata(Mapping[str, MetadataValue]):
-    """What a GGUF file says of its model.
+    """Metadata of a GGUF file: a mapping that decodes each value on first access.
 
-    A vocabulary of 256,000 strings is passed over when the file is opened, which takes 30 ms, and
-    made into Python strings when somebody asks for it.
+    Opening a file skips a vocabulary of 256,000 strings in 30 ms; Python strings are created only
+    when the value is read.
 
     Attributes:
-        file: For messages.
+        file: Path of the file, for messages.
     """
 
-    def __init__(self, file: Path, data: memoryview, places: Mapping[str, _FieldPlace]) -> None:
+    def __init__(self, file: Path, data: memoryview, spans: Mapping[str, _FieldSpan]) -> None:
         self.file = file
         self._data = data
-        self._places = places
+        self._spans = spans
         self._values: dict[str, MetadataValue] = {}
 
     def __getitem__(self, key: str) -> MetadataValue:
         if key not in self._values:
-            self._values[key] = self._decode(key, self._places[key])
+            self._values[key] = self._decode(key, self._spans[key])
         return self._values[key]
 
     def __contains__(self, key: object) -> bool:
-        return key in self._places
+        return key in self._spans
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._spans)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._spans)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string; `default` where the key is missing.
+        """Returns a string; `default` if the key is missing.
 
         Raises:
-            ModelError: It is missing and there is no default, or it is something else; as below.
+            ModelError: The key is missing and there is no default, or the value has another type.
         """
         return self._typed(key, default, "a text", lambda v: v if isinstance(v, str) else None)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """A truth value, as `text`."""
+        """Returns a bool; default and errors as in `text`."""
         return self._typed(key, default, "a bool", lambda v: v if isinstance(v, bool) else None)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer, as `text`."""
+        """Returns an integer; default and errors as in `text`."""
         return self._typed(key, default, "an integer", lambda v: v if type(v) is int else None)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """An integer or a float, as `text`."""
+        """Returns an integer or a float as a float; default and errors as in `text`."""
         return self._typed(
             key, default, "a number", lambda v: float(v) if type(v) in (int, float) else None
         )
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """An array of strings, as `text`."""
+        """Returns an array of strings; default and errors as in `text`."""
         return self._typed(
             key, default, "an array of texts", lambda v: v if isinstance(v, tuple) else None
         )
 
     def numbers(self, key: str, default: NDArray[Any] | None = None) -> NDArray[Any]:
-        """An array of numbers in the dtype of the file, as `text`."""
+        """Returns an array of numbers in the file's dtype; default and errors as in `text`."""
         return self._typed(
             key, default, "an array of numbers", lambda v: v if isinstance(v, np.ndarray) else None
         )
 
-    def _typed(self, key: str, default: V | None, what: str, take: Callable[[Any], V | None]) -> V:
+    def _typed(self, key: str, default: V | None, what: str, cast: Callable[[Any], V | None]) -> V:
+        """Returns a value converted by `cast`, which returns None for a value of another type."""
         if key not in self:
             if default is not None:
                 return default
@@ -201,42 +212,42 @@ class Metadata(Mapping[str, MetadataValue]):
                 "llama.cpp."
             )
         value = self[key]
-        taken = take(value)
-        if taken is None:
+        result = cast(value)
+        if result is None:
             raise ModelError(
                 f"The metadata '{key}' of {self.file} is {_described(value)} and not {what}; "
                 "convert the model again with a newer llama.cpp."
             )
-        return taken
+        return result
 
-    def _decode(self, key: str, place: _FieldPlace) -> MetadataValue:
-        kind, count, start, stop = place
+    def _decode(self, key: str, span: _FieldSpan) -> MetadataValue:
+        kind, count, start, stop = span
         if kind == _TEXT:
             texts = self._texts(key, max(count, 1), start, stop)
             return texts[0] if count < 0 else texts
         dtype = np.dtype("u1") if kind == 7 else _DTYPES[kind]
-        found = np.frombuffer(self._data[start:stop], dtype)
+        numbers = np.frombuffer(self._data[start:stop], dtype)
         if kind == 7:
-            found = found != 0
+            numbers = numbers != 0
         if count < 0:
-            value: bool | int | float = found[0].item()
+            value: bool | int | float = numbers[0].item()
             return value
-        made = np.array(found)  # aligned
-        made.flags.writeable = False
-        return made
+        aligned = np.array(numbers)
+        aligned.flags.writeable = False
+        return aligned
 
     def _texts(self, key: str, count: int, start: int, stop: int) -> tuple[str, ...]:
         data, at, unpack = bytes(self._data[start:stop]), 0, _U64.unpack_from
-        made = []
+        strings = []
         try:
             for _ in range(count if stop > start else 0):
                 end = at + 8 + unpack(data, at)[0]
-                made.append(data[at + 8 : end].decode())
+                strings.append(data[at + 8 : end].decode())
                 at = end
         except UnicodeDecodeError as error:
-            what = f"text {len(made)} of the metadata '{key}' is no UTF-8"
+            what = f"text {len(strings)} of the metadata '{key}' is no UTF-8"
             raise damaged(self.file, what) from error
-        return tuple(made)
+        return tuple(strings)
 
 
 def _described(value: MetadataValue) -> str:
@@ -248,22 +259,22 @@ def _described(value: MetadataValue) -> str:
 
 
 def read_metadata(cursor: ByteReader, count: int) -> Metadata:
-    """Finds where each value lies, and passes all.
+    """Reads `count` metadata entries at the cursor; values are located but not decoded.
 
     Raises:
-        ModelError: A key or a value is damaged, or a key is there twice.
+        ModelError: A key or a value is damaged, or a key is repeated.
     """
-    places: dict[str, _FieldPlace] = {}
+    spans: dict[str, _FieldSpan] = {}
     for index in range(count):
         key = cursor.name(f"the key of metadata {index}")
-        if key in places:
+        if key in spans:
             raise damaged(cursor.file, f"the key '{key}' is there twice")
-        places[key] = _place(cursor, f"the metadata '{key}'")
-    return Metadata(cursor.file, cursor.data, places)
+        spans[key] = _skip_value(cursor, f"the metadata '{key}'")
+    return Metadata(cursor.file, cursor.data, spans)
 
 
-def _place(cursor: ByteReader, what: str) -> _FieldPlace:
-    """Where the next value lies."""
+def _skip_value(cursor: ByteReader, what: str) -> _FieldSpan:
+    """Skips the next value; returns its type and byte range."""
     kind, count = cursor.u32(what), -1
     if kind == _ARRAY:
         kind, count = cursor.u32(what), cursor.u64(what)
@@ -278,4 +289,4 @@ def _place(cursor: ByteReader, what: str) -> _FieldPlace:
         cursor.skip(_DTYPES[kind].itemsize * (1 if count < 0 else count), what)
     else:
         raise damaged(cursor.file, f"{what} has the unknown type {kind}")
-    return _FieldPlace(kind, count, start, cursor.at)
+    return _FieldSpan(kind, count, start, cursor.at)
