@@ -1,6 +1,6 @@
-"""The intermediate representation: dtypes, dims, graph, patch, verifier, text form."""
+"""Intermediate representation (IR): dtypes, dims, graph, patch, verifier, text form."""
 
-import clrt.ir.dim_operations  # noqa: F401 (enters them in `dims.OPERATIONS`)
+import clrt.ir.dim_operations  # noqa: F401 (registers them in `dims.OPERATIONS`)
 from clrt.ir.dims import Dim, Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value

@@ -1,8 +1,7 @@
-"""Attributes of ops: whatever makes an op, each has the Python type that its field declares.
+"""Coerces the attributes of ops to the Python types that their fields declare.
 
-Whoever makes an op (the importer, the text form, a pass) gets a `ModelError` for a value of another
-type, so that `infer` and the kernels see integers where they count and words of a list where they
-choose.
+This happens whenever an op is constructed, by the importer, the text form or a pass. A value of
+another type raises a `ModelError`, so that `infer` and the kernels can rely on the types.
 """
 
 from __future__ import annotations
@@ -21,38 +20,39 @@ import numpy as np
 
 from clrt.errors import ModelError
 
+# Maximum length of an attribute's value in a message, in characters.
 _SHOWN_CHARS = 40
 _NOTHING = "nothing"
 
-# Gives the value as the field has it; raises _Mismatch.
+# Converts a value to the type of a field; raises _Mismatch if it does not fit.
 Kind: TypeAlias = Callable[[Any], Any]
 
 
 class _Mismatch(Exception):
-    """A value is not of the kind that a field declares; the text says what the field takes."""
+    """A value does not fit the type of a field; the text names the expected values."""
 
 
 def coerce_attributes(op: Any) -> None:
-    """Brings the fields of a frozen dataclass to their declared types: lists become tuples, say.
+    """Converts the fields of a frozen dataclass to their declared types, such as lists to tuples.
 
     Raises:
-        ModelError: One has a value of another type, or none of the values its field lists.
+        ModelError: A value has another type, or is not one of the values that its field allows.
     """
     for name, kind in _kinds(op.__class__):
-        given = getattr(op, name)
+        value = getattr(op, name)
         try:
-            settled = kind(given)
+            coerced = kind(value)
         except _Mismatch as error:
             title = getattr(op, "name", "") or type(op).__name__
             raise ModelError(
-                f"{title}: attribute '{name}' is {shown(given)}; expected {error}."
+                f"{title}: attribute '{name}' is {shown(value)}; expected {error}."
             ) from error
-        if settled is not given:
-            object.__setattr__(op, name, settled)
+        if coerced is not value:
+            object.__setattr__(op, name, coerced)
 
 
 def attribute_names(cls: type) -> tuple[str, ...]:
-    """The names of the fields of a dataclass."""
+    """Returns the names of a dataclass' fields, in order."""
     return _names(cls)
 
 
@@ -62,7 +62,7 @@ def _names(cls: type) -> tuple[str, ...]:
 
 
 def shown(value: object) -> str:
-    """A value in a message: never more than a few words of it."""
+    """Returns an attribute's value for a message: its repr, at most 40 characters, or its type."""
     text = repr(value) if isinstance(value, str | bytes | int | float) else type(value).__name__
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
@@ -73,19 +73,19 @@ def _kinds(cls: type) -> tuple[tuple[str, Kind], ...]:
 
 
 def _owner(cls: type, name: str) -> type:
-    """The class that declares a field of a dataclass: itself, or one that it inherits from."""
+    """Returns the class that declares a dataclass field: `cls` or one of its bases."""
     return next(base for base in cls.__mro__ if name in get_annotations(base))
 
 
 @cache
 def _declared(owner: type, name: str) -> Kind:
-    # `get_type_hints` of a class would read its class attributes, too, of which ops have many.
+    # `get_type_hints` of the class would also evaluate the many class attributes of ops.
     field = types.SimpleNamespace(__annotations__={name: get_annotations(owner)[name]})
     return _kind(get_type_hints(field, vars(sys.modules[owner.__module__]))[name])
 
 
 def _kind(hint: Any) -> Kind:
-    """What a declared type takes."""
+    """Returns the converter to a declared type."""
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin, args = get_origin(hint), get_args(hint)
@@ -149,23 +149,23 @@ def _list_of(element: Kind) -> Kind:
         if not isinstance(values, tuple | list):
             raise _Mismatch("a list")
         try:
-            settled = tuple(map(element, values))
+            coerced = tuple(map(element, values))
         except _Mismatch as error:
             raise _Mismatch(f"a list of which each is {error}") from error
-        # An equal tuple of equal types stays the one that other ops may share.
-        return values if type(values) is tuple and all(map(is_, values, settled)) else settled
+        # A tuple that needs no conversion is returned itself, since ops may share it.
+        return values if type(values) is tuple and all(map(is_, values, coerced)) else coerced
 
     return kind
 
 
 def _any_of(kinds: Mapping[Any, Kind]) -> Kind:
     def kind(value: Any) -> Any:
-        given = value.item() if isinstance(value, np.generic) else value
-        exact = kinds.get(type(given))
+        python_value = value.item() if isinstance(value, np.generic) else value
+        exact = kinds.get(type(python_value))
         expected = []
         for each in kinds.values() if exact is None else (exact,):
             try:
-                return each(given)
+                return each(python_value)
             except _Mismatch as error:
                 expected.append(str(error))
         raise _Mismatch(" or ".join(e for e in expected if e != _NOTHING))

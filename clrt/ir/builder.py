@@ -1,4 +1,4 @@
-"""Makes nodes and constants, typed as they are added, for a graph or a patch."""
+"""Builder of nodes and constants for a graph or a patch; infers types as nodes are added."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ConcatenatedRows, IrOp, TensorType
 
-# Larger constants are not worth comparing.
+# Maximum number of elements of a constant that is shared with equal ones.
 _MAX_INTERNED = 64
 
 
 class Builder:
-    """Collects new nodes in topological order.
+    """Creates new nodes in topological order.
 
     Attributes:
         nodes: The nodes so far.
-        names: Where names come from, each once.
+        names: Source of unique names.
 
     Args:
-        names: Names that are taken; None for those of a graph of its own.
-        origin: Goes in front of made-up names: the node or graph that the nodes stand for.
-        suffix: Follows the origin in names; empty for the name of the op.
-        origins: Names of the ONNX nodes that the nodes stand for; each its own where empty.
-        made_by: The pass that makes the nodes.
-        nodes: A list that the nodes are added to.
+        names: Names of the surrounding graph; None for a new graph.
+        origin: Prefix of generated names: the node or graph that the new nodes replace; "" for
+            none.
+        suffix: Follows the origin in generated names; "" for the name of the op.
+        origins: Names of the ONNX nodes that the new nodes stand for; if empty, each new node is
+            its own origin.
+        made_by: Name of the pass that creates the nodes; "" outside of passes.
+        nodes: List to which the nodes are appended; None for a new list.
     """
 
     def __init__(
@@ -52,23 +54,26 @@ class Builder:
         self._interned: dict[tuple[DType, tuple[int, ...], bytes], Value] = {}
 
     def add(self, op: IrOp, *inputs: Value | None) -> Value:
-        """The first output of a new node; its type is inferred.
+        """Adds a node with inferred types; returns its first output.
+
+        Args:
+            inputs: Inputs of the op; None for an absent optional input.
 
         Raises:
-            ShapeError, ModelError: What `IrOp.infer` raises.
+            ShapeError, ModelError: As `IrOp.infer`.
         """
         return self.add_all(op, *inputs)[0]
 
     def add_all(self, op: IrOp, *inputs: Value | None) -> list[Value]:
-        """Every output of a new node; raises what `add` does."""
-        given = list(inputs)
-        # Where there are graphs, it is the number of inputs that says which are captured.
-        while given and given[-1] is None and not op.graphs:
-            given.pop()
-        types = op.infer_with_data([None if v is None else v.type for v in given])
+        """Adds a node as `add`; returns all its outputs."""
+        values = list(inputs)
+        # With subgraphs, the number of inputs tells which values they capture.
+        while values and values[-1] is None and not op.graphs:
+            values.pop()
+        types = op.infer_with_data([None if v is None else v.type for v in values])
         name = self._fresh(op.name)
         results = [f"{name}:{k}" if k else name for k in range(len(types))]
-        node = self.emit(op, given, name, results, types)
+        node = self.emit(op, values, name, results, types)
         self._inferred[node] = types
         return node.outputs
 
@@ -80,33 +85,35 @@ class Builder:
         outputs: Sequence[str],
         types: Sequence[TensorType],
     ) -> Node:
-        """A new node whose name, output names and types are decided elsewhere."""
+        """Adds a node with a given name, output names and output types; returns the node."""
         values = [Value(n, t) for n, t in zip(outputs, types, strict=True)]
-        made = Node(name, op, list(inputs), values, self._origins, self._made_by)
-        self.nodes.append(made)
-        return made
+        node = Node(name, op, list(inputs), values, self._origins, self._made_by)
+        self.nodes.append(node)
+        return node
 
     def inline(
         self, graph: Graph, inputs: Sequence[Value | None], bindings: Bindings | None = None
     ) -> list[Value]:
-        """The outputs of a copy of a graph that reads these values in place of its inputs.
+        """Adds copies of a graph's nodes, which keep their names; returns the copy's outputs.
 
-        Its nodes keep their names.
+        Args:
+            inputs: Values that replace the graph's inputs; None for absent ones.
+            bindings: Sizes of symbols; None to bind none.
         """
         body = graph.over(inputs, bindings)
         self.nodes += body.nodes
         return body.outputs
 
     def input(self, name: str, dtype: DType, shape: Shape | None) -> Value:
-        """A new value that no node computes, for a graph's input."""
+        """Returns a new value without a producer, for a graph's input."""
         return Value(self.names.unique(name), TensorType(dtype, shape))
 
     def constant(self, array: Array | ConcatenatedRows) -> Value:
-        """A constant of these elements."""
+        """Returns a new constant with the elements of `array`."""
         return self._value(TensorType.of(array))
 
     def numbers(self, value: Any, dtype: DType = DType.INT64) -> Value:
-        """A constant of a dtype, from numbers in nested lists; small equal ones are one value."""
+        """Returns a constant from nested lists of numbers; equal small constants are shared."""
         array = np.asarray(value, dtype.numpy)
         if array.size > _MAX_INTERNED:
             return self._value(TensorType(dtype, array.shape, array))
@@ -116,15 +123,15 @@ class Builder:
         return self._interned[key]
 
     def ints(self, *values: int) -> Value:
-        """An int64 list [n]."""
+        """Returns an int64 constant [n]."""
         return self.numbers(values)
 
     def dims(self, dims: Sequence[Dim]) -> Value:
-        """An int64 list [n] of dims, symbolic where they are."""
+        """Returns an int64 constant [n] of dims, which may be symbolic."""
         return self._value(TensorType.of_dims(dims))
 
     def dim(self, dim: Dim) -> Value:
-        """A dim as int64[], symbolic where it is."""
+        """Returns an int64 scalar constant of a dim, which may be symbolic."""
         if isinstance(dim, int):
             return self.numbers(dim)
         data = np.empty((), object)
@@ -132,15 +139,19 @@ class Builder:
         return self._value(TensorType(DType.INT64, (), data))
 
     def patch(self, replace: dict[Value, Value]) -> Patch:
-        """The patch of the nodes so far; new values learn what was known of the old ones."""
-        made = set(self.nodes)
+        """Returns a patch with the nodes so far.
+
+        Args:
+            replace: New value by old value; types of new values are intersected with the old ones.
+        """
+        new_nodes = set(self.nodes)
         typed = frozenset(
             node
             for node, types in self._inferred.items()
             if all(v.type is t for v, t in zip(node.outputs, types, strict=True))
         )
         for old, new in replace.items():
-            if new.producer in made:
+            if new.producer in new_nodes:
                 new.type = old.type.intersect(new.type)
         return Patch(replace, self.nodes, typed)
 
@@ -151,7 +162,7 @@ class Builder:
         outputs: Iterable[Value],
         output_names: Sequence[str] = (),
     ) -> Graph:
-        """The graph of the nodes so far."""
+        """Returns a graph of the nodes so far."""
         return Graph(name, list(inputs), list(outputs), self.nodes, list(output_names))
 
     def _value(self, type_: TensorType) -> Value:

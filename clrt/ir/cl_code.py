@@ -1,8 +1,8 @@
-"""Text of OpenCL C, kept apart from all other text so that no model can write any.
+"""OpenCL C source fragments, typed so that no text of a model can enter a kernel.
 
-A kernel's source is a file of clrt behind defines, and the value of a define is a number or `Code`.
-Code is what stands as a literal in clrt's own files (tests/unit/ir/test_cl_code.py reads every
-call), and what `fill` and `join` make of such by putting in numbers and other Code.
+A program is a kernel file of clrt after macro definitions, whose values are numbers or `Code`. Code
+is created only from literals in clrt's own files (tests/unit/ir/test_cl_code.py checks every call),
+and from other Code and numbers by `substitute` and `join`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
+# Exclusive bound on the magnitude of integers in a kernel's source.
 _LIMIT = 1 << 64
 
 
 class Code(str):
-    """OpenCL C that clrt wrote itself.
+    """A fragment of OpenCL C that clrt itself contains.
 
-    It is a `str`, but what the methods of `str` give, f-strings too, is plain text again, and
-    that no define takes.
+    Results of `str` methods and f-strings are plain `str`, which macros do not accept.
     """
 
     __slots__ = ()
 
     def substitute(self, *args: Define, **named: Define) -> Code:
-        """This template, as for `str.format`, with numbers and Code put in."""
+        """Fills this template, in the syntax of `str.format`, with numbers and Code."""
         pieces = {name: render_define(value) for name, value in named.items()}
         return Code(self.format(*map(render_define, args), **pieces))
 
     def join(self, parts: Iterable[Code]) -> Code:  # type: ignore[override]
-        """The parts with this in between."""
+        """Joins `parts` with this fragment as separator."""
         return Code(super().join(render_define(p) for p in parts))
 
     def renamed(self, old: Code, new: Code) -> Code:
-        """With `new` wherever `old` stands."""
+        """Returns the fragment with each `old` replaced by `new`."""
         return Code(self.replace(render_define(old), render_define(new)))
 
 
@@ -42,13 +42,13 @@ Define: TypeAlias = "bool | int | float | Code"
 
 
 def render_define(value: object) -> Code:
-    """The one way in which a value stands in a source: floats in hexadecimal, exact to the bit.
+    """Returns a macro's value as source text; floats are hexadecimal and so exact.
 
     Raises:
-        TypeError: It is no finite number of at most 64 bits and no Code: a bug of clrt, which the
-            text of a model would have come through.
+        TypeError: The value is neither a finite number of at most 64 bits nor `Code`: a bug of
+            clrt, by which text of a model could enter a kernel.
     """
-    # Plans ask a few thousand times: the types that there are most of come first.
+    # Called thousands of times per plan: the most frequent types first.
     if type(value) is Code:
         return value
     if isinstance(value, int) and -_LIMIT < value < _LIMIT:

@@ -1,6 +1,7 @@
-"""Operations on dims that are no polynomials: quotients, remainders, extremes, broadcasting.
+"""Non-polynomial operations on dims: floor division, remainder, minimum, maximum, broadcasting.
 
-Each simplifies what holds for every binding. What is left is an `Atom` of its name and operands.
+Each simplifies as far as that is valid for all bindings; else the result is an `Atom` of the
+operation's name and operands.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from clrt.ir.dims import (
     terms_of,
 )
 
-# Of one dim; those of real models have a tenth of it.
+# Maximum number of atoms, and maximum nesting, of one dim; dims of real models have a tenth of it.
 _MAX_ATOMS = 512
 _MAX_DEPTH = 48
-# Of the text of a dim, in which names have up to 200 characters.
+# Maximum length of a dim's text in characters; a symbol's name has up to 200.
 _MAX_CHARS = 200_000
 
 
 def floordiv(left: Dim, right: Dim) -> Dim:
-    """left // right, exact where the divisor is a single term that divides every term."""
+    """Returns left // right; a polynomial if `right` divides `left` for all bindings."""
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     if type(right) is int and right == 1:
@@ -41,7 +42,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     quotient = _exact_quotient(left, right)
     if quotient is not None:
         return quotient
-    if isinstance(right, int) and right > 0:  # one form for the sizes of windows on windows
+    if isinstance(right, int) and right > 0:  # canonical form for sizes of nested windows
         match _with_number(left):
             case "floordiv", x, divisor, more if divisor > 0:
                 return floordiv(x + divisor * more, divisor * right)
@@ -51,14 +52,14 @@ def floordiv(left: Dim, right: Dim) -> Dim:
 
 
 def mod(left: Dim, right: Dim) -> Dim:
-    """left % right."""
+    """Returns left % right."""
     if isinstance(left, int) and isinstance(right, int):
         return left % right
     return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
 
 
 def maximum(left: Dim, right: Dim) -> Dim:
-    """The larger of two dims, symbolic where that depends on the binding."""
+    """Returns the larger of two dims; symbolic if that depends on the bindings."""
     for a, b in ((left, right), (right, left)):
         with suppress(UndecidableDim):
             return a if a >= b else b
@@ -72,7 +73,7 @@ def maximum(left: Dim, right: Dim) -> Dim:
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
-    """The smaller of two dims, symbolic where that depends on the binding."""
+    """Returns the smaller of two dims; symbolic if that depends on the bindings."""
     for a, b in ((left, right), (right, left)):
         with suppress(UndecidableDim):
             return a if a <= b else b
@@ -82,12 +83,12 @@ def minimum(left: Dim, right: Dim) -> Dim:
 
 
 def broadcast(left: Dim, right: Dim) -> Dim:
-    """What two dims broadcast to, which are equal or of which one is 1: the other one."""
+    """Returns what two dims broadcast to, assuming that they are equal or one of them is 1."""
     for one, other in ((left, right), (right, left)):
         contained = (1, one, *_arguments(one, "broadcast"))
         if any(provably_equal(other, dim) for dim in contained) or provably_different(one, 1):
             return one
-        match _with_number(other):  # the first rows of a table, of which there are enough
+        match _with_number(other):  # min(one, n): the first rows of a table with enough rows
             case "min", dim, most, 0 if most >= 1 and provably_equal(dim, one):
                 return one
     return _opaque("broadcast", left, right)
@@ -97,10 +98,10 @@ OPERATIONS.update(floordiv=floordiv, mod=mod, max=maximum, min=minimum, broadcas
 
 
 def parse_dim(text: str) -> Dim:
-    """The inverse of `str(dim)`.
+    """Parses the result of `str(dim)`.
 
     Raises:
-        ValueError: The text is not a dim, or a dim over the bounds.
+        ValueError: The text is not a dim, or the dim exceeds the bounds on its complexity.
     """
     import ast
 
@@ -133,8 +134,9 @@ def parse_dim(text: str) -> Dim:
 
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
+    """Returns an operation that does not simplify, as a dim; raises TooComplex over the bounds."""
     atom = Atom(name, (left, right))
-    # Operations on plain polynomials, which are most, have their bounds already.
+    # Operations on plain polynomials, the common case, cannot exceed the bounds.
     inner = [a for d in (left, right) for m in terms_of(d) for a in m if a.args]
     if inner and (atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS):
         raise TooComplex
@@ -142,7 +144,7 @@ def _opaque(name: str, left: Dim, right: Dim) -> Expr:
 
 
 def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
-    """max(a, min(a, b)) is a, max(a, max(a, b)) is max(a, b); likewise for min."""
+    """Simplifies max(a, min(a, b)) to a, and max(a, max(a, b)) to max(a, b); likewise for min."""
     for one, other in ((left, right), (right, left)):
         if any(provably_equal(one, a) for a in _arguments(other, dual)):
             return one
@@ -152,12 +154,13 @@ def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
 
 
 def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
-    """The operands of a dim that is nothing but one operation."""
+    """Returns the operands of a dim that is just the operation `name`; () for other dims."""
     atom = single_atom(dim)
     return atom.args if atom is not None and atom.name == name else ()
 
 
 def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
+    """Returns left / right as a polynomial; None if `right` does not divide `left`."""
     divisor_terms = terms_of(right)
     if len(divisor_terms) != 1:
         monomial, coefficient = next(iter(divisor_terms.items()))
@@ -178,7 +181,7 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
 
 
 def _with_number(dim: Dim) -> tuple[str, Dim, int, int] | None:
-    """Name, dim and number of an operation on these, and the constant that a dim is more."""
+    """Matches `op(x, n) + c`: returns (name of op, x, n, c); None for other dims."""
     if isinstance(dim, int):
         return None
     constant = dim.terms.get((), 0)

@@ -1,12 +1,12 @@
 """Symbolic dimensions: integer polynomials over named, non-negative symbols.
 
-A `Dim` is an `int` or an `Expr`. An `Expr` keeps one canonical form, so that two dims are equal
-exactly when their polynomials are, and arrays of dims (dtype object) go through the same NumPy
-references as numbers do. What cannot be decided for every binding raises `UndecidableDim`.
+A `Dim` is an `int` or an `Expr`. An `Expr` has a canonical form, so that two dims are equal exactly
+if their polynomials are. Arrays of dims (dtype object) work in the same NumPy references as
+numbers. A comparison whose result depends on the bindings of symbols raises `UndecidableDim`.
 
-A few bytes of a file can ask for a polynomial of any size, so there are bounds on terms, degree,
-coefficients and nesting. What is over them raises `TooComplex`: as elements of a value it is then
-computed when the model runs, as a dim it is refused.
+A few bytes of a file can describe a polynomial of any size, so terms, degree, coefficients and
+nesting are bounded. An operation that exceeds the bounds raises `TooComplex`: elements of a value
+are then computed at run time, a dim is rejected.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ Bindings = Mapping[str, int]
 Substitutes = Mapping[str, Dim]
 Monomial = tuple["Atom", ...]
 _Bounds = tuple[float, float]  # integers, or infinite
-# Operations that are no polynomials, by name; `clrt/ir/dim_operations.py` enters them.
+# Non-polynomial operations by name; `clrt/ir/dim_operations.py` registers them.
 OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {}
-# How the names of symbols begin that no shape of an input gives.
+# Name prefix of symbols that the shapes of inputs do not determine.
 UNKNOWN = "unknown_"
-# Of one dim; those of real models have a tenth of it. A product of that many terms takes 1 ms.
+# Bounds of one dim: terms, products of terms in one multiplication (which take 1 ms), degree of a
+# term, and magnitude of coefficients. Dims of real models have a tenth of these terms.
 _MAX_TERMS = 128
 _MAX_PRODUCTS = 2048
 _MAX_DEGREE = 16
 _MAX_NUMBER = 2**63 - 1
-# Beyond that bounds are as good as infinite, and floats near their end.
+# Magnitude from which a bound of a dim's value counts as infinite, so that floats do not overflow.
 _FAR = 1e60
 _TOO_COMPLEX = (
     "A size inside the model is too long an expression of the sizes of its inputs; "
@@ -46,11 +47,11 @@ _TOO_COMPLEX = (
 
 
 class UndecidableDim(Exception):
-    """The answer depends on the values of the symbols."""
+    """The result of a comparison or conversion depends on the values of the symbols."""
 
 
 class TooComplex(UndecidableDim, UnsupportedError):
-    """A dim is over the bounds of this module."""
+    """A dim exceeds the bounds on terms, degree, coefficients or nesting."""
 
     def __init__(self, message: str = _TOO_COMPLEX) -> None:
         super().__init__(message)
@@ -58,18 +59,23 @@ class TooComplex(UndecidableDim, UnsupportedError):
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A named symbol, or an operation that is no polynomial (a key of `OPERATIONS`)."""
+    """A factor of a term: a symbol, or a non-polynomial operation on dims.
+
+    Attributes:
+        name: Name of the symbol, or of the operation (a key of `OPERATIONS`).
+        args: Operands of the operation; empty for a symbol.
+    """
 
     name: str
     args: tuple[Dim, ...] = ()
 
     @cached_property
     def text(self) -> str:
-        """Its form in messages and files, by which factors and terms are put in order."""
+        """Text in messages and files; factors and terms are sorted by it."""
         return f"{self.name}({', '.join(map(str, self.args))})" if self.args else self.name
 
     def __eq__(self, other: object) -> bool:
-        # Structural: that of the args asks for every binding, and may be undecidable.
+        # Structural equality: `==` of the operands may be undecidable.
         if not isinstance(other, Atom) or (self.name, len(self.args)) != (
             other.name,
             len(other.args),
@@ -82,7 +88,7 @@ class Atom:
 
     @cached_property
     def bounds(self) -> _Bounds:
-        """The least and the largest value over all non-negative bindings."""
+        """Smallest and largest value over all non-negative bindings."""
         if not self.args:
             return 0, math.inf
         left, right = map(_bounds, self.args)
@@ -91,20 +97,20 @@ class Atom:
         if self.name in ("min", "max"):
             pick = min if self.name == "min" else max
             return pick(left[0], right[0]), pick(left[1], right[1])
-        if self.name == "mod":  # it has the divisor's sign
+        if self.name == "mod":  # a remainder has the divisor's sign
             return min(right[0] + 1, 0), max(right[1] - 1, 0)
-        # A quotient is monotone in either operand where the divisor keeps its sign; it is never 0.
+        # A quotient is monotone in each operand while the divisor, never 0, keeps its sign.
         divisors = [d for d in (right[0], -1, 1, right[1]) if d and right[0] <= d <= right[1]]
         return _span(_quotient(n, d) for n in left for d in divisors or [1])
 
     @cached_property
     def depth(self) -> int:
-        """How deep operations are nested."""
+        """Nesting depth of operations, 1 for a symbol."""
         return 1 + max((a.depth for a in self.args if isinstance(a, Expr)), default=0)
 
     @cached_property
     def count(self) -> int:
-        """How many atoms its text has."""
+        """Number of atoms, including those of the operands."""
         return 1 + sum(a.count for a in self.args if isinstance(a, Expr))
 
     def bind(self, bindings: Substitutes) -> Dim:
@@ -115,7 +121,11 @@ class Atom:
 
 
 class Expr:
-    """A polynomial with integer coefficients; immutable and hashable."""
+    """A polynomial with integer coefficients; immutable and hashable.
+
+    Attributes:
+        terms: Nonzero coefficient by monomial, a sorted tuple of atoms; () is the constant term.
+    """
 
     __slots__ = ("_hash", "_symbols", "terms")
 
@@ -131,7 +141,7 @@ class Expr:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        """Equality for every binding; raises Undecidable where bindings differ in the answer."""
+        """Equality for all bindings; raises UndecidableDim if it depends on them."""
         if isinstance(other, Expr) and self.terms == other.terms:
             return True
         if not isinstance(other, (int, Expr)):
@@ -145,7 +155,7 @@ class Expr:
         return False
 
     def same(self, other: object) -> bool:
-        """Structural equality: the same polynomial."""
+        """Returns whether both are the same polynomial; never raises."""
         return isinstance(other, Expr) and self.terms == other.terms
 
     def __add__(self, other: Dim) -> Dim:
@@ -228,35 +238,35 @@ class Expr:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The names this dim depends on."""
+        """Names of the symbols that this dim depends on."""
         if self._symbols is None:
-            found: set[str] = set()
+            names: set[str] = set()
             for atom in chain.from_iterable(self.terms):
                 if atom.args:
-                    found.update(*(a.symbols for a in atom.args if isinstance(a, Expr)))
+                    names.update(*(a.symbols for a in atom.args if isinstance(a, Expr)))
                 else:
-                    found.add(atom.name)
-            self._symbols = frozenset(found)
+                    names.add(atom.name)
+            self._symbols = frozenset(names)
         return self._symbols
 
     @property
     def depth(self) -> int:
-        """How deep operations are nested."""
+        """Nesting depth of operations; 0 for a constant."""
         return max((atom.depth for atom in chain.from_iterable(self.terms)), default=0)
 
     @property
     def count(self) -> int:
-        """How many atoms its text has."""
+        """Number of atoms, including those of operands."""
         return sum(atom.count for atom in chain.from_iterable(self.terms))
 
 
 def symbol(name: str) -> Expr:
-    """The dim named `name`."""
+    """Returns the dim that is the symbol `name`."""
     return Expr({(Atom(name),): 1})
 
 
 def single_atom(dim: Dim) -> Atom | None:
-    """The symbol or operation that a dim is, if it is nothing but that."""
+    """Returns the symbol or operation if a dim is just that; else None."""
     if not isinstance(dim, Expr) or len(dim.terms) != 1:
         return None
     ((monomial, coefficient),) = dim.terms.items()
@@ -264,37 +274,45 @@ def single_atom(dim: Dim) -> Atom | None:
 
 
 def is_symbol(dim: Dim) -> bool:
-    """Whether a dim is one bare symbol."""
+    """Returns whether a dim is just a symbol."""
     atom = single_atom(dim)
     return atom is not None and not atom.args
 
 
 def match_symbols(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
-    """The numbers of the bare symbols among dims, as far as the sizes beside them are numbers."""
+    """Matches dims that are just a symbol with the sizes at the same index.
+
+    Returns:
+        Number by name of the symbol; without symbols whose size is not a number.
+    """
     pairs = zip(dims, sizes, strict=False)
     return {str(dim): n for dim, n in pairs if is_symbol(dim) and isinstance(n, int)}
 
 
 def infer_symbols(dims: Iterable[Dim], others: Iterable[Dim]) -> dict[str, Dim]:
-    """What the unknown symbols among dims are, as far as the dims beside them are known."""
+    """Matches unknown symbols among `dims` with known dims at the same index of `others`.
+
+    Returns:
+        Dim by name of the symbol.
+    """
     pairs = zip(dims, others, strict=False)
     return {str(d): n for d, n in pairs if is_symbol(d) and is_unknown(d) and not is_unknown(n)}
 
 
 def is_unknown(dim: Dim) -> bool:
-    """Whether a dim is not given by the shapes of the graph's inputs."""
+    """Returns whether a dim contains a symbol that the shapes of the inputs do not determine."""
     return isinstance(dim, Expr) and any(s.startswith(UNKNOWN) for s in dim.symbols)
 
 
 def provably_equal(left: Dim, right: Dim) -> bool:
-    """Whether two dims are provably equal; never raises."""
+    """Returns whether two dims are equal for all bindings; False if undecidable."""
     if isinstance(left, Expr):
         return left.same(right)
     return isinstance(right, int) and left == right
 
 
 def provably_different(left: Dim, right: Dim) -> bool:
-    """Whether two dims are provably unequal, for every binding; never raises."""
+    """Returns whether two dims differ for all bindings; False if undecidable."""
     try:
         return left != right
     except UndecidableDim:
@@ -302,18 +320,18 @@ def provably_different(left: Dim, right: Dim) -> bool:
 
 
 def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
-    """Whether two known shapes are provably equal."""
+    """Returns whether two shapes are equal for all bindings; False if one is unknown (None)."""
     if left is None or right is None or len(left) != len(right):
         return False
     return all(provably_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def substitute(dim: Dim, bindings: Substitutes) -> Dim:
-    """A dim with bound symbols replaced by their numbers, or by other dims."""
+    """Returns a dim with symbols replaced by the numbers or dims that `bindings` maps them to."""
     if isinstance(dim, int):
         return dim
     bound = [bindings[name] for name in dim.symbols if name in bindings]
-    # No coefficient is a number of a trace: what of a dim is bound later is inferred anew.
+    # Coefficients must not be traced numbers: a partly bound dim is inferred again later.
     if not bound or (len(bound) < len(dim.symbols) and any(map(is_traced, bound))):
         return dim
     total: Dim = 0
@@ -326,7 +344,7 @@ def substitute(dim: Dim, bindings: Substitutes) -> Dim:
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """The product of dims; 1 for none."""
+    """Returns the product of dims; 1 for none."""
     result: Dim = 1
     for dim in dims:
         result = result * dim
@@ -334,15 +352,15 @@ def product(dims: Sequence[Dim]) -> Dim:
 
 
 def terms_of(dim: Dim) -> dict[Monomial, int]:
-    """The coefficient of each monomial."""
+    """Returns the coefficient by monomial of a dim; a number has the monomial ()."""
     return {(): dim} if isinstance(dim, int) else dim.terms
 
 
 def reduced(terms: Mapping[Monomial, int]) -> Dim:
-    """The dim of these terms: an int where it is constant.
+    """Returns the dim with these terms: an int if it is constant.
 
     Raises:
-        TooComplex: They are over the bounds.
+        TooComplex: The terms exceed the bounds.
     """
     if len(terms) > _MAX_TERMS:
         raise TooComplex
@@ -358,7 +376,7 @@ def reduced(terms: Mapping[Monomial, int]) -> Dim:
 
 
 def _bounds(dim: Dim) -> _Bounds:
-    """The least and the largest value over all non-negative bindings."""
+    """Returns bounds of a dim's value over all non-negative bindings."""
     low: float = 0
     high: float = 0
     for monomial, coefficient in terms_of(dim).items():
@@ -378,12 +396,12 @@ def _quotient(numerator: float, divisor: float) -> float:
 
 
 def _span(values: Iterable[float]) -> _Bounds:
-    found = list(values)
-    return min(found), max(found)
+    numbers = list(values)
+    return min(numbers), max(numbers)
 
 
 def _compare(left: Dim, right: Dim, *, strict: bool) -> bool:
-    """left < right (strict) or left <= right."""
+    """Returns left < right if `strict`, else left <= right; raises UndecidableDim."""
     low, high = _bounds(right - left)
     threshold = 1 if strict else 0
     if low >= threshold:

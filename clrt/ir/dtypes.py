@@ -1,4 +1,4 @@
-"""Element types: ONNX's names, NumPy's storage, OpenCL C's spelling."""
+"""Element types, with their ONNX names, NumPy dtypes and OpenCL C types."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class DType(Enum):
 
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype of the same storage; for strings the one of any length.
+        """NumPy dtype; "U" (any length) for strings.
 
-        Dtypes that NumPy lacks are those of ml_dtypes: one element to a byte where it has fewer
-        bits, and so it is on the device, where a kernel can then address each element.
+        Dtypes that NumPy lacks are from ml_dtypes. Elements of fewer than 8 bits occupy a byte, on
+        the device too, so that kernels can address each one.
         """
         return np.dtype(_NUMPY_NAMES.get(self, self.value))
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """`numpy`, under the name that NumPy asks for: `np.dtype(spec.dtype)` is it."""
+        """The same as `numpy`; makes `np.dtype(DType.FLOAT32)` work."""
         return self.numpy
 
     @cached_property
@@ -71,38 +71,38 @@ class DType(Enum):
 
     @property
     def cl(self) -> Code:
-        """The OpenCL C scalar type of the storage."""
+        """OpenCL C scalar type of a stored element."""
         return _CL_NAMES.get(self, _BYTE)
 
     @property
     def storage(self) -> Code:
-        """How `common/storage.clh` reads and writes elements: LOAD_AS(storage, p, i)."""
+        """Storage name by which `common/storage.clh` loads and stores: LOAD_AS(storage, p, i)."""
         return _STORAGES.get(self, _PLAIN)
 
     @property
     def is_low_precision(self) -> bool:
-        """Whether it has at most 8 bits and is no plain integer: rounding to it changes much."""
+        """Whether it has at most 8 bits and is not int8, uint8 or bool."""
         return self.itemsize == 1 and self.storage != "plain"
 
     @property
     def compute(self) -> Code:
-        """The OpenCL C scalar type in which elements are computed."""
+        """OpenCL C scalar type in which elements are computed."""
         if self not in _STORAGES:
             return self.cl
         return _FLOAT if self.is_float else _INT
 
     @property
     def cl_bits(self) -> Code:
-        """The OpenCL C type that holds an element without looking into it."""
+        """Unsigned OpenCL C type of the same size, to copy elements."""
         return _CL_BITS[self.itemsize]
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic] | type) -> DType:
-        """The DType of a NumPy dtype.
+        """Returns the DType of a NumPy dtype.
 
         Raises:
-            ValueError: NumPy has the dtype but clrt does not; or its byte order is another
-                machine's, which `native` mends.
+            ValueError: clrt does not support the dtype, or its byte order is not this machine's
+                (see `native`).
         """
         dtype = np.dtype(dtype)
         if not dtype.isnative and dtype.kind != "U":
@@ -111,22 +111,22 @@ class DType(Enum):
 
     @property
     def file_bits(self) -> int:
-        """Bits per element in a file of ONNX, which packs the small ones."""
+        """Bits per element in ONNX files, which pack elements of 4 and 2 bits."""
         return _FILE_BITS.get(self, 8 * self.itemsize)
 
     @property
     def element_bits(self) -> int:
-        """Bits of a stored element that may be set: the lowest ones."""
+        """Number of low bits of a stored element that may be set."""
         return 1 if self is DType.BOOL else _ELEMENT_BITS.get(self, self.file_bits)
 
     @property
     def onnx(self) -> int:
-        """ONNX's code, of TensorProto.DataType."""
+        """ONNX's code (TensorProto.DataType)."""
         return _ONNX_ORDER.index(self)
 
     @classmethod
     def from_onnx(cls, code: int) -> DType | None:
-        """The DType of ONNX's code; None where clrt has none."""
+        """Returns the DType of an ONNX code; None if clrt does not support it."""
         return _ONNX_ORDER[code] if 0 <= code < len(_ONNX_ORDER) else None
 
     def __str__(self) -> str:
@@ -135,10 +135,10 @@ class DType(Enum):
 
 @cache
 def _of_numpy(dtype: np.dtype[Any]) -> DType:
-    return _BY_NUMPY_NAME.get(dtype.name) or DType(dtype.name)  # NumPy makes the name each time
+    return _BY_NUMPY_NAME.get(dtype.name) or DType(dtype.name)  # `dtype.name` is slow, hence @cache
 
 
-# Floats that kernels read and write as vectors of float32 (common/widen.clh).
+# Floats that kernels load and store as vectors of float32 (common/widen.clh).
 HALVES = frozenset({DType.FLOAT16, DType.BFLOAT16})
 FLOAT_STORAGES = HALVES | {DType.FLOAT32}
 _ONNX_ORDER = (
@@ -182,7 +182,7 @@ _CL_NAMES = {
     DType.UINT64: Code("ulong"),
     DType.BOOL: Code("uchar"),
 }
-# The dtypes that are narrower in memory than in arithmetic.
+# Storage names of dtypes that are computed in a wider type.
 _STORAGES: dict[DType, Code] = {
     DType.FLOAT16: Code("half"),
     **{d: Code(d.value) for d in DType if d not in _CL_NAMES and d is not DType.STRING},
@@ -192,9 +192,9 @@ WIDENED_STORAGES = frozenset(d.storage for d in FLOAT_STORAGES)
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the elements in this machine's byte order, contiguous; no copy if they are so.
+    """Returns an array in this machine's byte order, contiguous; the array itself if it is so.
 
-    Whatever reads the bytes of an array from outside calls it first.
+    To be called before reading the bytes of an array that the user passes.
     """
     dtype = array.dtype
     return np.asarray(array, dtype if dtype.isnative else dtype.newbyteorder("="), order="C")
@@ -202,7 +202,7 @@ def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @cache
 def converts_safely(source: np.dtype[np.generic], target: np.dtype[np.generic]) -> bool:
-    """NumPy's can_cast, except where it takes dtypes of ml_dtypes for safe that lose numbers."""
+    """Returns whether NumPy considers a cast safe; False if a cast of ml_dtypes loses values."""
     if all(dtype.isbuiltin == 1 or dtype.itemsize > 1 for dtype in (source, target)):
         return np.can_cast(source, target, "safe")
     if source.itemsize != 1 or target.kind == "U":

@@ -1,7 +1,7 @@
-"""The graph: typed values, and nodes in topological order.
+"""The IR graph: typed values, and nodes in topological order.
 
-Nodes and values are compared by identity. Only the importer and the pass driver, by a `Patch`,
-change a graph; everything else reads it.
+Nodes and values are compared by identity. Only the importer, and the pass driver by applying a
+`Patch`, modify a graph; all other code reads it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Value:
         name: Unique in the graph; ONNX names are kept.
         type: Dtype, shape and, for constants and shape arithmetic, the elements.
         producer: The node that computes it; None for inputs and constants.
-        symbolic_shape: In a specialised graph, the shape before dims were bound.
-        aliases: Names of the values whose place it took in passes: they had the same elements.
+        symbolic_shape: In a specialized graph, the shape before dims were bound; else None.
+        aliases: Names of values with the same elements that passes replaced by this one.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Value:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the elements are known and no node is needed to compute them."""
+        """Whether the elements are known and no node computes them."""
         return self.producer is None and self.type.known_elements is not None
 
     @property
@@ -61,7 +61,7 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """What the elements take.
+        """Size of the elements in bytes.
 
         Raises:
             PassError: The shape is not static.
@@ -70,12 +70,12 @@ class Value:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the elements are known as numbers."""
+        """Whether the elements are known and none is symbolic."""
         return self.type.has_numbers
 
     @property
     def numbers(self) -> Array | None:
-        """The elements where they are known as numbers."""
+        """The elements if `has_numbers`, else None."""
         return self.type.numbers
 
     def __repr__(self) -> str:
@@ -87,8 +87,12 @@ class Node:
     """One operator applied to values.
 
     Attributes:
-        origins: Names of the ONNX nodes it stands for.
-        made_by: The pass that made it, empty for imported nodes.
+        name: Unique in the graph.
+        op: The operator with its attributes.
+        inputs: Input values; None for an absent optional input.
+        outputs: Output values.
+        origins: Names of the ONNX nodes that it stands for; its own name if none are given.
+        made_by: Name of the pass that created it; "" for imported nodes.
     """
 
     name: str
@@ -109,11 +113,15 @@ class Node:
         return self.outputs[0]
 
     def input(self, index: int) -> Value | None:
-        """An input by position; None where it is left out."""
+        """Returns an input by index; None if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def arg(self, index: int) -> Value:
-        """An input that must be there."""
+        """Returns a required input by index.
+
+        Raises:
+            PassError: The input is absent.
+        """
         value = self.input(index)
         if value is None:
             raise PassError(f"{self.op.name} '{self.name}' lacks input {index}")
@@ -132,11 +140,14 @@ class Graph:
     """A computation from `inputs` to `outputs`.
 
     Attributes:
-        nodes: In topological order.
-        output_names: What the user calls the outputs; kept when a pass replaces their values.
-        properties: The `metadata_props` of the ONNX file, as exporters write them.
-        defaults: Inputs with a value by default, which is a constant here; None if there are none,
-            and in copies.
+        name: Name of the graph.
+        inputs: Input values.
+        outputs: Output values.
+        nodes: Nodes in topological order.
+        output_names: Output names that the user sees; unchanged when a pass replaces the values.
+        properties: `metadata_props` of the ONNX file.
+        defaults: Inputs with default values, which are constants in this graph; None if there are
+            none, and in copies.
     """
 
     name: str
@@ -151,7 +162,7 @@ class Graph:
         self.output_names = self.output_names or [v.name for v in self.outputs]
 
     def values(self) -> Iterator[Value]:
-        """Every value once: inputs, constants and node outputs."""
+        """Yields every value once: inputs, constants and node outputs."""
         seen: set[Value] = set()
         for value in self._mentioned():
             if value not in seen:
@@ -159,11 +170,11 @@ class Graph:
                 yield value
 
     def constants(self) -> Iterator[Value]:
-        """Every constant that a node or the outputs use, once."""
+        """Returns an iterator over the constants that nodes or outputs use, each once."""
         return (v for v in self.values() if v.is_constant)
 
     def names(self) -> set[str]:
-        """The names of its nodes and values."""
+        """Returns the names of all nodes and values."""
         return {n.name for n in self.nodes} | {v.name for v in self.values()}
 
     def _mentioned(self) -> Iterator[Value]:
@@ -174,7 +185,7 @@ class Graph:
         yield from self.outputs
 
     def users(self) -> dict[Value, list[Node]]:
-        """The nodes that read each value (once per reading node)."""
+        """Returns the nodes that read each value, once per node."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(v for v in node.inputs if v is not None):
@@ -182,7 +193,7 @@ class Graph:
         return users
 
     def sort(self) -> None:
-        """Puts `nodes` in topological order, keeping today's order where it can.
+        """Sorts `nodes` topologically, keeping the current order where possible.
 
         Raises:
             PassError: The graph has a cycle.
@@ -195,7 +206,7 @@ class Graph:
                 continue
             makers = (v.producer for v in root.inputs if v is not None)
             if all(m is None or m in state or m not in members for m in makers):
-                state[root] = True  # as most are, where the order is nearly one
+                state[root] = True  # the common case: the order is nearly topological
                 order.append(root)
                 continue
             state[root] = False
@@ -219,7 +230,7 @@ class Graph:
         self.nodes = order
 
     def remove_dead(self) -> int:
-        """Drops nodes whose outputs nothing needs; returns how many."""
+        """Removes nodes that no graph output depends on; returns their number."""
         live: set[Node] = set()
         pending = [v.producer for v in self.outputs if v.producer is not None]
         while pending:
@@ -232,25 +243,25 @@ class Graph:
         return before - len(self.nodes)
 
     def bind(self, bindings: Substitutes) -> None:
-        """Puts numbers in the place of symbols, in the types of all values."""
+        """Substitutes symbols in the types of all values, in place."""
         for value in self.values() if bindings else ():
             value.type = value.type.bind(bindings)
 
     def copy(self, bindings: Substitutes | None = None) -> Graph:
-        """A graph of new nodes and values, with dims bound where given.
+        """Returns a copy with new nodes and values, and symbols substituted by `bindings`.
 
-        Constants without symbols are shared, so that a weight is one `Value` in every copy.
+        Constants without symbols are shared, so that a weight is one `Value` in all copies.
         """
-        made: dict[Value, Value] = {}
+        clones: dict[Value, Value] = {}
 
         def clone(value: Value) -> Value:
             if value.is_constant and value.has_numbers:
                 return value
-            if value not in made:
+            if value not in clones:
                 symbolic = value.shape if value.symbolic_shape is None else value.symbolic_shape
                 type_ = value.type.bind(bindings or {})
-                made[value] = Value(value.name, type_, None, symbolic, value.aliases)
-            return made[value]
+                clones[value] = Value(value.name, type_, None, symbolic, value.aliases)
+            return clones[value]
 
         inputs = [clone(v) for v in self.inputs]
         nodes = [
@@ -269,27 +280,27 @@ class Graph:
         return Graph(self.name, inputs, outputs, nodes, names, self.properties)
 
     def over(self, inputs: Sequence[Value | None], bindings: Substitutes | None = None) -> Graph:
-        """A copy that reads other values in place of the inputs, with dims bound where given."""
+        """Returns a copy that reads `inputs` in place of the graph's inputs; bindings as `copy`."""
         copy = self.copy(bindings)
         copy.replace_inputs(dict(zip(copy.inputs, inputs, strict=True)))
         return copy
 
-    def replace_inputs(self, given: Mapping[Value, Value | None]) -> None:
-        """Reads other values in the place of some inputs, which then are none any more."""
+    def replace_inputs(self, replacements: Mapping[Value, Value | None]) -> None:
+        """Replaces some inputs by other values, in place, and removes them from `inputs`."""
         for node in self.nodes:
-            node.inputs = [None if v is None else given.get(v, v) for v in node.inputs]
-        self.inputs = [v for v in self.inputs if v not in given]
-        self.outputs = [given.get(v) or v for v in self.outputs]
+            node.inputs = [None if v is None else replacements.get(v, v) for v in node.inputs]
+        self.inputs = [v for v in self.inputs if v not in replacements]
+        self.outputs = [replacements.get(v) or v for v in self.outputs]
 
 
 @dataclass
 class Patch:
-    """A change to a graph: nodes to add, and values to take the place of others.
+    """A change to a graph: nodes to add, and values to replace.
 
     Attributes:
-        replace: Old value to new value; dtype and rank must agree.
-        nodes: New nodes, in topological order.
-        typed: Those of them whose types were inferred, and not told by whoever made them.
+        replace: New value by old value; dtype and rank must agree.
+        nodes: New nodes in topological order.
+        typed: New nodes whose output types are those inferred by their op.
     """
 
     replace: dict[Value, Value]
@@ -298,41 +309,46 @@ class Patch:
 
 
 class Names:
-    """Names that are each handed out once, and none of those taken."""
+    """Generates unique names.
+
+    Args:
+        taken: Names in use.
+    """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = dict.fromkeys(taken)
-        # By head, the number up to which all names are taken: a file may give one to each node.
+        self._used = dict.fromkeys(taken)
+        # By prefix, the number below which all names are used: keeps generation linear in time even
+        # if a file uses such names for all its nodes.
         self._counts: dict[str, int] = {}
 
     def reserve(self, name: str) -> None:
-        """Takes a name out of those to be handed out."""
-        self._taken[name] = None
+        """Marks a name as used."""
+        self._used[name] = None
 
     def __len__(self) -> int:
-        """How many names are taken."""
-        return len(self._taken)
+        """Number of used names."""
+        return len(self._used)
 
     def shrink(self, count: int) -> None:
-        """Takes back the names that were taken last, so that `count` are left."""
-        while len(self._taken) > count:
-            self._taken.popitem()
+        """Releases the names that were used last, until `count` are left."""
+        while len(self._used) > count:
+            self._used.popitem()
         self._counts.clear()
 
     def unique(self, name: str, joint: str = ".") -> str:
-        """The name itself; where it is taken, with a number behind it."""
-        if name in self._taken:
+        """Returns `name` if it is unused, else `name`, `joint` and a number; marks it as used."""
+        if name in self._used:
             return self._numbered(f"{name}{joint}", 1)
         self.reserve(name)
         return name
 
     def fresh(self, origin: str, suffix: str) -> str:
-        """The name `<origin>/<suffix>.<k>` of the least k that is left."""
+        """Returns the unused name `<origin>/<suffix>.<k>` with the smallest k; marks it as used."""
         return self._numbered(f"{origin}/{suffix}.", 0)
 
     def _numbered(self, head: str, start: int) -> str:
         number = self._counts.get(head, start)
-        while (name := f"{head}{number}") in self._taken:
+        while (name := f"{head}{number}") in self._used:
             number += 1
         self._counts[head] = number + 1
         self.reserve(name)
@@ -341,11 +357,11 @@ class Names:
 
 @dataclass(frozen=True)
 class Defaults:
-    """Inputs of a model with a value by default, which its graph has as constants.
+    """Inputs of a model that have default values, and are constants in its graph.
 
     Attributes:
-        names: Theirs, in the order of the file.
-        graph_with: Returns the graph, before any pass, that has some of them as plain inputs.
+        names: Names of these inputs, in file order.
+        graph_with: Returns the graph, before any pass, with the named ones as inputs.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Arrays that are parts of mapped files."""
+"""Detects arrays whose memory is a mapped file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clrt.ir.op import Array
 
 
 def is_mapped(array: Array) -> bool:
-    """Whether the elements are a read-only part of a mapped file, one after the other."""
+    """Returns whether an array is a read-only, contiguous part of a mapped file."""
     flags = array.flags
     return not flags.writeable and flags.c_contiguous and isinstance(owner_of(array), mmap.mmap)
 
 
 def owner_of(array: Array) -> Any:
-    """What holds the memory of an array."""
+    """Returns the object that owns the memory of an array or memoryview."""
     owner: Any = array
     while isinstance(owner, (np.ndarray, memoryview)):
         owner = owner.obj if isinstance(owner, memoryview) else owner.base

@@ -1,4 +1,4 @@
-"""What the graph knows of an operator: the contract that `clrt.ops` implements."""
+"""Operators and tensor types of the IR: the interface that `clrt.ops` implements."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class PackedConstant:
-    """Elements that lie in the layout of a kernel, as a compiled model keeps its weights.
+    """Elements in the packed layout of a kernel, as compiled models store weights.
 
     Attributes:
-        array: The elements in that layout.
-        layout: Names it, as `clrt.kernels.spec.PackedWeight` does.
-        restore: Makes the elements in the order of the shape.
+        array: The packed elements.
+        layout: Name of the layout (`clrt.kernels.spec.PackedWeight.layout`).
+        restore: Unpacks an array in this layout to row-major order.
     """
 
     array: Array
@@ -36,20 +36,20 @@ class PackedConstant:
 
     @property
     def elements(self) -> Array:
-        """A copy of the elements in the order of the shape."""
+        """A copy of the elements in row-major order."""
         return self.restore(self.array)
 
 
 @dataclass(frozen=True, eq=False)
 class ConcatenatedRows:
-    """The rows of matrices that lie apart, one matrix below the other.
+    """The vertical concatenation of matrices, without a concatenated copy.
 
-    They lie together only as long as somebody looks at them: weights of a file are never there
+    `elements` and `rows` create temporary copies, so that weights of a file never stay in memory
     twice.
 
     Attributes:
-        parts: The matrices, of one width.
-        dtype: Of the elements.
+        parts: The matrices, of equal width.
+        dtype: Dtype of the concatenation.
     """
 
     parts: tuple[Array, ...]
@@ -57,33 +57,33 @@ class ConcatenatedRows:
 
     @property
     def elements(self) -> Array:
-        """A copy of the elements."""
+        """A copy of all elements."""
         return self.rows(0, self.shape[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all rows together."""
+        """Shape of the concatenation."""
         return (sum(map(len, self.parts)), *self.parts[0].shape[1:])
 
     def rows(self, first: int, end: int) -> Array:
-        """Some rows: of one part they are a view where the dtype is that of the part."""
-        found, start = [], 0
+        """Returns rows `first` to `end`; a view if they are of one matrix of the same dtype."""
+        slices, start = [], 0
         for part in self.parts:
-            piece = part[max(first - start, 0) : max(end - start, 0)]
-            if len(piece):
-                found.append(piece.astype(self.dtype, copy=False))
+            rows = part[max(first - start, 0) : max(end - start, 0)]
+            if len(rows):
+                slices.append(rows.astype(self.dtype, copy=False))
             start += len(part)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return slices[0] if len(slices) == 1 else np.concatenate(slices)
 
 
 @dataclass(frozen=True, eq=False)
 class TracedConstant:
-    """Elements that the host computes of sizes, while planning traces these.
+    """Constant elements that depend on traced sizes, computed on the host.
 
     Attributes:
         array: The elements at the traced sizes.
-        trace: What notes it where planning looks at them.
-        derive: Makes them of the numbers of an evaluation of the trace.
+        trace: Trace of the sizes; it is restricted to these sizes if planning reads the elements.
+        derive: Computes the elements at other sizes, from an evaluation of the trace.
     """
 
     array: Array
@@ -92,13 +92,13 @@ class TracedConstant:
 
     @property
     def elements(self) -> Array:
-        """The elements, which the trace then holds for."""
+        """The elements; reading them restricts the trace to its current sizes."""
         self.trace.pin_all()
         return self.array
 
 
 def dims_array(dims: Sequence[Dim]) -> Array:
-    """Dims as int64, or as objects where one is symbolic.
+    """Returns dims as an int64 array [n]; of dtype object if a dim is symbolic or traced.
 
     Raises:
         ShapeError: A number does not fit into 64 bits.
@@ -117,13 +117,13 @@ def dims_array(dims: Sequence[Dim]) -> Array:
 
 @dataclass(frozen=True)
 class TensorType:
-    """What is known of a tensor before it is computed.
+    """Static type of a tensor: dtype, shape and, if known, its elements.
 
     Attributes:
         dtype: Element type.
-        shape: One dim per axis, symbolic where unknown; None where the rank is unknown.
-        known_elements: The elements, where they are known: numbers, or an object array of symbolic
-            dims (then of dtype int64 or int32).
+        shape: One dim per axis, which may be symbolic; None if the rank is unknown.
+        known_elements: The elements, or an object array of symbolic dims (for dtypes int64 and
+            int32); None if they are unknown.
     """
 
     dtype: DType
@@ -141,7 +141,7 @@ class TensorType:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape where every dim is a number."""
+        """The shape if every dim is a number, else None."""
         shape = self.shape
         if shape is None:
             return None
@@ -152,14 +152,14 @@ class TensorType:
 
     @property
     def data(self) -> Array | None:
-        """The elements in the order of the shape, where they are known."""
+        """The elements in row-major order, which may be symbolic; None if they are unknown."""
         if self.known_elements is None or isinstance(self.known_elements, np.ndarray):
             return self.known_elements
         return self.known_elements.elements
 
     @property
     def has_numbers(self) -> bool:
-        """Whether the elements are known as numbers."""
+        """Whether the elements are known and none is symbolic."""
         known = self.known_elements
         if not isinstance(known, np.ndarray):
             return known is not None
@@ -167,11 +167,11 @@ class TensorType:
 
     @property
     def numbers(self) -> Array | None:
-        """`data` where it has no symbolic element."""
+        """The elements if `has_numbers`, else None."""
         return self.data if self.known_elements is not None and self.has_numbers else None
 
     def is_compatible(self, other: TensorType) -> bool:
-        """Whether both may be of one value: one dtype, and no dims that are known to differ."""
+        """Returns whether one value can have both types: equal dtypes, no provably unequal dims."""
         if self.dtype is not other.dtype or isinstance(other, ContainerType):
             return False
         if self.shape is None or other.shape is None:
@@ -181,7 +181,7 @@ class TensorType:
         )
 
     def bind(self, bindings: Substitutes) -> TensorType:
-        """The type with symbols replaced by numbers, in the shape and in the elements."""
+        """Returns the type with symbols substituted in the shape and in the elements."""
         shape, known = self.shape, self.known_elements
         if shape is not None and not self.is_static:
             shape = tuple(substitute(d, bindings) for d in shape)
@@ -193,9 +193,9 @@ class TensorType:
         return TensorType(self.dtype, shape, known)
 
     def intersect(self, newer: TensorType) -> TensorType:
-        """What two descriptions of one tensor say together: numbers win over symbols.
+        """Combines two types of one tensor; numbers win over symbols, `newer` over `self`.
 
-        The type itself where the other one, of a tensor, tells no more.
+        Returns `self` if `newer` adds no information.
         """
         if isinstance(newer, ContainerType):
             return newer
@@ -217,7 +217,7 @@ class TensorType:
 
     @classmethod
     def of(cls, array: Array | ConcatenatedRows) -> TensorType:
-        """The type of a constant with these elements; NumPy's scalars are arrays without axes."""
+        """Returns the type of a constant with the elements of `array`, which may be a scalar."""
         if isinstance(array, ConcatenatedRows):
             return cls(DType.of(array.dtype), array.shape, array)
         array = np.asarray(array)
@@ -225,17 +225,18 @@ class TensorType:
 
     @classmethod
     def of_dims(cls, dims: Sequence[Dim]) -> TensorType:
-        """The type of an int64 [rank] constant that holds dims."""
+        """Returns the type of an int64 [n] constant that holds dims."""
         return cls(DType.INT64, (len(dims),), dims_array(dims))
 
     @classmethod
     def derived(
         cls, dtype: DType, shape: Shape, sizes: Sequence[int], make: Callable[..., Array]
     ) -> TensorType:
-        """The type of a constant that the host computes of sizes, which may be traced.
+        """Returns the type of a constant that the host computes from sizes, which may be traced.
 
         Args:
-            make: Gives the elements of the sizes, in `dtype` and C order.
+            sizes: Arguments of `make`.
+            make: Computes the elements from the sizes, in `dtype` and C order.
         """
         array, trace = make(*map(untraced, sizes)), trace_of(sizes)
         if trace is None:
@@ -249,7 +250,7 @@ class TensorType:
 
     @property
     def on_host(self) -> bool:
-        """Whether the value never lies on the device."""
+        """Whether values of this type are only on the host, never on the device."""
         return self.dtype is DType.STRING
 
     def __str__(self) -> str:
@@ -259,14 +260,14 @@ class TensorType:
 
 @dataclass(frozen=True)
 class ContainerType(TensorType):
-    """A sequence of values of one type, a value that may be absent, or a map. It stays on the host.
+    """Type of a host-side container: a sequence, an optional or a map.
 
-    `dtype` is that of the tensors inside; there is no shape.
+    `dtype` is the dtype of the tensors inside; `shape` is None.
 
     Attributes:
-        kind: "sequence" (a list), "optional" (the value or None) or "map" (a dict of scalars).
-        element: What is inside; the values of a map.
-        key: Of a map: integers or text.
+        kind: "sequence" (a list), "optional" (a value or None) or "map" (a dict of scalars).
+        element: Type of the contained values; of a map, of its values.
+        key: Dtype of a map's keys, an integer or string; None for other containers.
     """
 
     kind: str = "sequence"
@@ -275,17 +276,17 @@ class ContainerType(TensorType):
 
     @classmethod
     def sequence(cls, element: TensorType) -> ContainerType:
-        """A list of values of one type."""
+        """Returns the type of a list of values of one type."""
         return cls(element.dtype, None, None, "sequence", element)
 
     @classmethod
     def optional(cls, element: TensorType) -> ContainerType:
-        """A value or None."""
+        """Returns the type of a value that may be None."""
         return cls(element.dtype, None, None, "optional", element)
 
     @classmethod
     def map(cls, key: DType, value: DType) -> ContainerType:
-        """A dict of scalars."""
+        """Returns the type of a dict of scalars."""
         return cls(value, None, None, "map", TensorType(value, ()), key)
 
     @property
@@ -309,20 +310,24 @@ class ContainerType(TensorType):
 
 @dataclass(frozen=True)
 class IrOp:
-    """Base of all operators: a frozen dataclass whose fields are the ONNX attributes.
+    """Base class of all operators: a frozen dataclass whose fields are the ONNX attributes.
 
-    `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones). Two are equal
-    where all attributes are the same: among floats 0 and -0 are not, and NaN is.
+    Two ops are equal if all attributes are identical: of floats, 0 and -0 differ, and NaN equals
+    NaN.
+
+    Attributes:
+        name: ONNX op name.
+        domain: ONNX domain; "" for ai.onnx, "clrt" for clrt's own ops.
 
     Raises:
-        ModelError: At construction: an attribute is not of the type that its field declares.
+        ModelError: At construction: an attribute does not have the type that its field declares.
     """
 
     name: ClassVar[str] = ""
     domain: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        # Else each dataclass gets methods of its own, which compare floats as numbers.
+        # Otherwise each dataclass would generate its own methods, which compare floats by value.
         cls.__eq__ = IrOp.__eq__  # type: ignore[method-assign]
         cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
 
@@ -337,15 +342,18 @@ class IrOp:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        # Kept without the lock of `cached_property`: a graph makes an op for each node.
-        found = self.__dict__.get("_kept_identity")
-        if found is None:
+        # Cached without the lock of `cached_property`: each node of a graph creates an op.
+        identity = self.__dict__.get("_cached_identity")
+        if identity is None:
             values = (_identity(getattr(self, name)) for name in attribute_names(type(self)))
-            found = self.__dict__["_kept_identity"] = (type(self), *values)
-        return cast("tuple[object, ...]", found)
+            identity = self.__dict__["_cached_identity"] = (type(self), *values)
+        return cast("tuple[object, ...]", identity)
 
     def infer(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
-        """Types of the outputs from those of the inputs (None: an optional input left out).
+        """Infers the types of the outputs.
+
+        Args:
+            inputs: Types of the inputs; None for an absent optional input.
 
         Raises:
             ShapeError: The inputs do not fit; the message says which axis and why.
@@ -353,23 +361,23 @@ class IrOp:
         raise NotImplementedError(self.name)
 
     def infer_with_data(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
-        """`infer`, plus the elements of outputs where those of the inputs tell them."""
+        """Infers types as `infer`, and elements of outputs that follow from those of the inputs."""
         return self.infer(inputs)
 
     def flops(
         self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType | None]
     ) -> int:
-        """Floating-point operations at static shapes."""
+        """Returns the number of floating-point operations at static shapes."""
         return 0
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """The graphs among the attributes."""
+        """The subgraphs among the attributes."""
         return ()
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that differ from their defaults."""
+        """Attributes that differ from their defaults, by name."""
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -378,7 +386,7 @@ class IrOp:
 
 
 def _identity(attribute: object) -> object:
-    """What equals that of the same attribute only."""
+    """Returns a key of an attribute that compares floats by their bits."""
     if isinstance(attribute, float):
         return attribute.hex()
     return tuple(map(_identity, attribute)) if isinstance(attribute, tuple) else attribute
@@ -389,7 +397,8 @@ class ElementwiseStep:
     """One operation of a fused elementwise program.
 
     Attributes:
-        args: Operands: 0..k-1 are the program's k inputs, k+i is the result of step i.
+        op: The operation.
+        args: Operands: 0..k-1 are the program's k inputs, k+i is the result of operation i.
     """
 
     op: IrOp

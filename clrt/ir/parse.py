@@ -1,4 +1,4 @@
-"""Graphs from the text that `clrt.ir.text` prints."""
+"""Parser of the IR's text form, as printed by `clrt.ir.text`."""
 
 from __future__ import annotations
 
@@ -34,65 +34,80 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
-# Brackets with neither brackets nor texts in them.
+# A bracketed list without nested brackets or strings.
 _PLAIN = re.compile(r"\[[\w\s,.*+?\-]*\]")
 
-# Of graphs, attributes and types in each other; far below what Python's stack holds.
+# Maximum nesting of graphs, attributes and types; far below the limit of Python's stack.
 _MAX_DEPTH = 64
-# NumPy has no more axes.
+# Maximum rank of a NumPy array.
 _MAX_RANK = 64
+# Maximum length of a name in a message, in characters.
 _MAX_SHOWN = 100
 
 
 class OpRegistry(Protocol):
-    """Finds op classes by the name the text has."""
+    """Finds op classes by their name in the text."""
 
     def named(self, name: str) -> type[IrOp]:
-        """The class of `domain.Name`; no domain is ai.onnx."""
+        """Returns the class of `domain.Name`, or of `Name` in the domain ai.onnx.
+
+        Raises:
+            KeyError: There is no such op.
+        """
 
 
-# The elements that were kept under a key, for a constant of this type.
+# Returns the elements stored under a key, for a constant of a type.
 Fetch: TypeAlias = "Callable[[str, TensorType], Array | PackedConstant]"
 
 
 def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> Graph:
-    """The graph of a text.
+    """Parses a graph.
 
     Args:
-        fetch: Finds the constants that a `Store` took out of the text. Without it, elided ones
-            become pseudo-random data seeded by their name; with it, they are refused.
+        text: The text form.
+        registry: Finds op classes.
+        fetch: Returns constants that a `Store` removed from the text; elided ones (`...`) are then
+            an error. None replaces elided constants by pseudo-random data seeded by their name.
 
     Raises:
-        ModelError: The text is not the IR's form.
+        ModelError: The text is not a valid graph.
     """
     parser = _Parser(text, registry, fetch)
     try:
         graph = parser.graph()
         parser.take("end")
     except _INVALID as error:
-        # What numbers, dims, dtypes and op classes say of parts that they do not take.
+        # Raised by constructors of numbers, dims, dtypes and ops for invalid text.
         raise parser.error(parser.position, f"{_short(str(error))}, before") from error
     return graph
 
 
-# What parts of a text that are not valid make the classes raise that are built of them.
+# Exceptions that constructors raise if they are passed invalid parts of a text.
 _INVALID = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
 
 
 class _Parser:
-    """Reads tokens one by one: `kind`, `token` and `position` are those of the next one."""
+    """A recursive-descent parser with one token of lookahead.
+
+    Attributes:
+        kind: Kind of the next token, a group of `_TOKEN` or "end".
+        token: Text of the next token.
+        position: Index of the next token in the text.
+        values: Declared values of the current graph, by name.
+    """
 
     def __init__(self, text: str, registry: OpRegistry, fetch: Fetch | None) -> None:
         self.text, self.registry, self.fetch = text, registry, fetch
         self.kind, self.token, self.position = "", "", 0
         self.values: dict[str, Value] = {}
-        self._end = self._taken = 0
+        # Ends of the next token and of the last consumed one.
+        self._end = self._consumed_end = 0
         self._depth = 0
         self._types: dict[tuple[str, str], TensorType] = {}
         self._advance()
 
     def _advance(self) -> None:
-        self._taken = self._end
+        self._consumed_end = self._end
         match = _TOKEN.match(self.text, self._end)
         if match is None:
             if self.text[self._end :].strip():
@@ -101,7 +116,7 @@ class _Parser:
             return
         self.kind = str(match.lastgroup)
         self.token, self.position, self._end = match[self.kind], *match.span(self.kind)
-        # The type's colon follows the name at once.
+        # The colon before a type directly follows the value's name.
         if self.kind == "value" and self.token.endswith(":"):
             self.token, self._end = self.token[:-1], self._end - 1
 
@@ -133,7 +148,7 @@ class _Parser:
         return _unquoted(self.take("string"))
 
     def graph(self) -> Graph:
-        around, self.values = self.values, {}
+        outer_values, self.values = self.values, {}
         self.expect("graph")
         name = self.string()
         self.expect("(")
@@ -153,7 +168,7 @@ class _Parser:
             outputs.append(self.reference())
             names.append(self.string() if self.accept("as") else outputs[-1].name)
             self.accept(",")
-        self.values = around
+        self.values = outer_values
         return Graph(name, inputs, outputs, nodes, names)
 
     def value_name(self) -> str:
@@ -189,11 +204,11 @@ class _Parser:
                 self.expect(")")
                 return ContainerType(element.dtype, None, None, name, element, key)
         text = self.bracketed()
-        # Most types of a graph are there many times.
-        spelled = name, text
-        if spelled not in self._types:
-            self._types[spelled] = self._tensor_type(DType(name), text[1:-1].strip())
-        return self._types[spelled]
+        # Types repeat often within a graph.
+        type_key = name, text
+        if type_key not in self._types:
+            self._types[type_key] = self._tensor_type(DType(name), text[1:-1].strip())
+        return self._types[type_key]
 
     def _tensor_type(self, dtype: DType, text: str) -> TensorType:
         if text == "?":
@@ -206,7 +221,7 @@ class _Parser:
         return TensorType(dtype, dims)
 
     def bracketed(self) -> str:
-        """The text from a bracket to the one that closes it."""
+        """Consumes a bracketed list; returns its text."""
         start, depth = self.position, 1
         if self.kind == "mark" and (plain := _PLAIN.match(self.text, start)):
             self._end = plain.end()
@@ -217,7 +232,7 @@ class _Parser:
             if self.kind == "mark":
                 depth += {"[": 1, "]": -1}.get(self.token, 0)
             self.take()
-        return self.text[start : self._taken]
+        return self.text[start : self._consumed_end]
 
     def constant(self) -> None:
         value = self.declare()
@@ -241,7 +256,7 @@ class _Parser:
             self.take()
             while not self._starts_a_line():
                 self.take()
-            text = self.text[start : self._taken]
+            text = self.text[start : self._consumed_end]
         shape = tuple(int(d) for d in type_.shape or ())
         if type_.dtype is DType.STRING:
             return _texts(text, shape)
@@ -260,7 +275,7 @@ class _Parser:
         return symbolic.reshape(shape)
 
     def _starts_a_line(self) -> bool:
-        """Whether the next token is the first one of a statement, or behind the last."""
+        """Returns whether the next token starts a statement or ends the graph."""
         if self.kind in ("value", "quoted", "end"):
             return True
         return self.kind in ("name", "mark") and self.token in ("const", "return", "}")
@@ -333,7 +348,7 @@ class _Parser:
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
-        """Bounds how deep types, attributes and graphs lie in each other."""
+        """Context manager: checks the nesting of types, attributes and graphs."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self.error(self.position, f"more than {_MAX_DEPTH} things in each other")
@@ -358,10 +373,10 @@ def _short(text: str) -> str:
 
 
 def _unquoted(token: str) -> str:
-    """What a string in quotes says.
+    """Returns the contents of a quoted string.
 
     Raises:
-        ValueError: It is not Unicode.
+        ValueError: The string contains lone surrogates.
     """
     text: str = json.loads(token)
     text.encode()
@@ -373,11 +388,11 @@ def _dim(text: str) -> Dim:
 
 
 def _texts(text: str, shape: tuple[int, ...]) -> Array:
-    """An array of strings.
+    """Parses an array of strings.
 
     Raises:
-        ValueError: It is of another shape.
-        OutOfMemoryError: It is too large.
+        ValueError: The text is not an array of strings of this shape.
+        OutOfMemoryError: The array exceeds CLRT_HOST_LIMIT.
     """
     items = np.array(json.loads(text), object)
     if items.shape != shape or not all(isinstance(item, str) for item in items.flat):
@@ -386,7 +401,7 @@ def _texts(text: str, shape: tuple[int, ...]) -> Array:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the commas outside of parentheses."""
+    """Splits at commas outside of parentheses; drops empty parts."""
     if "(" not in text:
         return [p for p in map(str.strip, text.split(",")) if p]
     parts, depth, start = list[str](), 0, 0

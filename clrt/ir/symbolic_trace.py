@@ -1,9 +1,9 @@
-"""Numbers that remember how they were computed: what turns a plan into one for many sizes.
+"""Symbolic tracing of planning, which turns a plan for one set of sizes into a template.
 
-Planning is ordinary Python over the sizes of one call. With `TracedInt` numbers in their place the
-same code leaves a `ShapeTrace`: each result as a formula of the symbols, and how each comparison on
-the way came out (a guard). At other sizes for which every guard holds, planning would go the same
-way, so its results are the values of the formulas there.
+Planning is ordinary Python code over the sizes of one call. If the sizes are `TracedInt`s, the same
+code records a `ShapeTrace`: each result as a formula of the symbols, and the outcome of each
+comparison as a guard. At other sizes for which all guards hold, planning would take the same
+branches, so its results are the formulas' values there.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Function = TypeVar("_Function", bound=Callable[..., int])
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The numbers of a trace at some sizes.
+    """Values of a trace's formulas at some sizes.
 
     Attributes:
-        numbers: By formula.
-        arrays: What was derived of them so far, by whatever made it.
+        numbers: Value of each formula, by its index.
+        arrays: Cache of arrays derived from the numbers; the users define the keys.
     """
 
     numbers: list[int]
@@ -33,20 +33,19 @@ class Evaluation:
 
 
 class ShapeTrace:
-    """The formulas and guards that one computation leaves.
+    """Formulas and guards recorded by one computation over traced integers.
 
-    A formula is an index into the numbers of `evaluate`: the symbols come first, then constants and
-    results in the order in which they were made, each distinct one once.
+    A formula is an index into the numbers of `evaluate`: first the symbols, then constants and
+    results in order of creation, each distinct one once.
 
     Attributes:
-        symbols: Their names.
-        pinned_at: Places in the code (file:line) that took a number for what it was, such as an
-            index
-            or a key of a dict: the trace holds for no other.
+        symbols: Names of the symbols.
+        pinned_at: Source lines (file:line) that used a traced number as a plain one, such as an
+            index or a dict key, so that the trace is only valid for its value.
     """
 
     def __init__(self, symbols: Mapping[str, int]) -> None:
-        """Starts with what the symbols are in the computation to come."""
+        """Creates an empty trace for a computation with these values of the symbols."""
         self.symbols = tuple(symbols)
         self.pinned_at: list[str] = []
         self._numbers = list(symbols.values())
@@ -55,12 +54,16 @@ class ShapeTrace:
         self._known: dict[tuple[Any, ...], int] = {}
 
     def start(self) -> dict[str, int]:
-        """The symbols as numbers to compute with."""
+        """Returns the symbols as traced numbers to compute with, by name."""
         pairs = zip(self.symbols, self._numbers, strict=False)
         return {s: _as_int(TracedInt(self, i, n)) for i, (s, n) in enumerate(pairs)}
 
     def formula(self, number: int) -> int:
-        """The index of a number, which may be a constant."""
+        """Returns the formula (index) of a number; plain numbers are added as constants.
+
+        Raises:
+            ValueError: The number belongs to another trace.
+        """
         traced = _traced(number)
         if traced is None:
             return self._constant(int(number))
@@ -69,14 +72,14 @@ class ShapeTrace:
         return traced.index
 
     def evaluate(self, symbols: Mapping[str, int]) -> Evaluation | None:
-        """The numbers at other sizes; None where a guard does not hold."""
+        """Evaluates all formulas at other sizes; returns None if a guard does not hold."""
         numbers = self._numbers.copy()
         for index, name in enumerate(self.symbols):
             numbers[index] = symbols[name]
         try:
             for index, compute, operands in self._steps:
                 numbers[index] = compute(*[numbers[i] for i in operands])
-        except (ArithmeticError, ValueError):  # a division by zero, a shift by less than 0
+        except (ArithmeticError, ValueError):  # a division by zero, a negative shift
             return None
         for (compare, a, b), outcome in self._guards.items():
             if compare(numbers[a], numbers[b]) is not outcome:
@@ -84,25 +87,31 @@ class ShapeTrace:
         return Evaluation(numbers)
 
     def computed(self, compute: _Operation, operands: Sequence[int], value: int) -> int:
-        """A number made of others by a pure function."""
-        used = tuple(map(self.formula, operands))
+        """Records the result of a pure function of numbers; returns it as a traced number.
+
+        Args:
+            compute: The function.
+            operands: Its arguments.
+            value: Its result at the current sizes.
+        """
+        formulas = tuple(map(self.formula, operands))
         if compute in _COMMUTATIVE:
-            used = tuple(sorted(used))
-        index = self._known.get((compute, used))
+            formulas = tuple(sorted(formulas))
+        index = self._known.get((compute, formulas))
         if index is None:
-            index = self._add((compute, used), value)
-            self._steps.append((index, compute, used))
+            index = self._add((compute, formulas), value)
+            self._steps.append((index, compute, formulas))
         return _as_int(TracedInt(self, index, value))
 
     def guard(self, compare: _Operation, a: int, b: int, outcome: bool) -> bool:
-        """Notes how a comparison came out."""
+        """Records the outcome of a comparison; returns the outcome."""
         left, right = self.formula(a), self.formula(b)
         if left != right:
             self._guards[compare, left, right] = outcome
         return outcome
 
     def specialize_on(self, number: TracedInt) -> int:
-        """The plain number, for which alone the trace then holds."""
+        """Returns the plain number; restricts the trace to this value of it."""
         frame = sys._getframe(1)
         while frame.f_code.co_filename == __file__ and frame.f_back is not None:
             frame = frame.f_back
@@ -111,7 +120,7 @@ class ShapeTrace:
         return number.value
 
     def pin_all(self) -> None:
-        """Notes that the sizes of the trace are the only ones that it holds for."""
+        """Restricts the trace to the current values of all symbols."""
         for number in self.start().values():
             operator.index(number)
 
@@ -126,11 +135,16 @@ class ShapeTrace:
 
 
 class TracedInt:
-    """An int of a trace.
+    """An integer that records the operations and comparisons it is used in.
 
-    `isinstance` takes it for an int. It is not derived from int: what reads an int's digits without
-    asking, as NumPy and C code do, would forget the trace. So that code gets a plain number by
-    `__index__`, which the trace notes.
+    `isinstance(x, int)` is true, but the class does not derive from int: NumPy and C code would
+    read the value of a subclass without a record. They call `__index__` instead, which restricts
+    the trace to the value.
+
+    Attributes:
+        trace: The trace.
+        index: The number's formula.
+        value: The number at the current sizes.
     """
 
     __slots__ = ("index", "trace", "value")
@@ -187,7 +201,7 @@ class TracedInt:
         return int(other ** self.trace.specialize_on(self))
 
     def bit_length(self) -> int:
-        """As of an int."""
+        """Returns `int.bit_length`; restricts the trace to the value."""
         return self.trace.specialize_on(self).bit_length()
 
     def __format__(self, spec: str) -> str:
@@ -204,18 +218,18 @@ _COMMUTATIVE = {operator.add, operator.mul, operator.and_, operator.or_}
 
 
 def is_traced(number: object) -> bool:
-    """Whether a number belongs to a trace."""
+    """Returns whether a number is a `TracedInt`."""
     return type(number) is TracedInt
 
 
 def untraced(number: int) -> int:
-    """A number without its trace, for messages and for what is no part of a result."""
+    """Returns the plain value without a record in the trace, for messages and cost estimates."""
     traced = _traced(number)
     return number if traced is None else traced.value
 
 
 def trace_of(numbers: Iterable[object]) -> ShapeTrace | None:
-    """The trace that some of these belong to."""
+    """Returns the trace of the first traced number; None if there is none."""
     return next((t.trace for n in numbers if (t := _traced(n)) is not None), None)
 
 
@@ -224,21 +238,22 @@ def _traced(number: object) -> TracedInt | None:
 
 
 def pure(function: _Function) -> _Function:
-    """Marks a function of numbers whose result is a formula, however it comes to it.
+    """Decorator: records a function of integers as a single operation of a trace.
 
-    For searches and arithmetic with floats: a trace calls it again instead of noting its steps.
+    For searches and float arithmetic: evaluating the trace calls the function, instead of guarding
+    each of its comparisons. Arguments are positional.
     """
 
     @wraps(function)
     def traced(*numbers: int) -> int:
-        of = trace_of(numbers)
+        trace = trace_of(numbers)
         value = function(*map(untraced, numbers))
-        return value if of is None else of.computed(function, numbers, value)
+        return value if trace is None else trace.computed(function, numbers, value)
 
     return cast(_Function, traced)
 
 
-@pure  # a trace that took one branch of a bound would hold on one side of it only
+@pure  # guards of its comparisons would restrict the trace to one side of a bound
 def clamp(number: int, least: int, most: int) -> int:
     """Returns `number` limited to `least` ... `most`; `least` wins if the bounds contradict."""
     return max(least, min(most, number))
@@ -249,7 +264,7 @@ def _as_int(number: TracedInt) -> int:
 
 
 def _integer(other: Any) -> int | None:
-    """What may stand beside a traced number; None for a float, an array and the like."""
+    """Returns an operand of a traced number as an integer; None for floats, arrays and the like."""
     if isinstance(other, int):
         return other
     try:
@@ -259,10 +274,10 @@ def _integer(other: Any) -> int | None:
 
 
 def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
-    """A method and its reflected form.
+    """Returns the method of an arithmetic operator, and the reflected method.
 
     Args:
-        neutral: The right operand that changes nothing.
+        neutral: The right operand for which the result is the left one; None if there is none.
     """
 
     def forward(self: TracedInt, other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The IR as text: printed for people, tests and compiled models; `clrt.ir.parse` reads it.
+"""Text form of the IR, for people, tests and compiled models; `clrt.ir.parse` parses it.
 
 graph "main" (%x: float32[batch,384]) {
   const %w: float32[384,12] = ...
@@ -22,12 +22,12 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import ElementwiseStep, IrOp
 
 _PLAIN = re.compile(r"[\w./:\-]+")
-# Keeps a constant apart from the text and gives the key to find it by; None leaves it in the text.
+# Stores a constant outside the text and returns its key; "" prints `...`, None prints the elements.
 Store: TypeAlias = "Callable[[Value], str | None]"
 
 
 def elided(limit: int = 16) -> Store:
-    """The `Store` that keeps nothing of constants with more than `limit` elements."""
+    """Returns a `Store` that elides constants with more than `limit` elements as `...`."""
     return lambda value: "" if value.has_numbers and prod(value.dims) > limit else None
 
 
@@ -35,10 +35,10 @@ _SHORT = elided()
 
 
 def print_graph(graph: Graph, store: Store = _SHORT) -> str:
-    """The text of a graph.
+    """Returns the text form of a graph.
 
     Args:
-        store: Takes constants out of the text.
+        store: Decides which constants are printed, stored elsewhere or elided.
     """
     inputs = ", ".join(_typed(v) for v in graph.inputs)
     lines = [f"graph {json.dumps(graph.name)} ({inputs}) {{"]
@@ -55,7 +55,7 @@ def print_graph(graph: Graph, store: Store = _SHORT) -> str:
 
 
 def _name(name: str) -> str:
-    # A colon at the end would read as the one in front of the type.
+    # A trailing colon would be parsed as the one before the type.
     plain = _PLAIN.fullmatch(name) and not name.endswith(":")
     return f"%{name}" if plain else f"%{json.dumps(name)}"
 

@@ -1,4 +1,4 @@
-"""The invariants of a graph."""
+"""Verifier of the invariants of a graph."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from clrt.ir.graph import Graph, Node, Value
 
 
 def verify(graph: Graph) -> None:
-    """Checks a graph.
+    """Checks order, producers, unique names and types of a graph.
 
     Raises:
-        PassError: A rule is broken; the message names the node or value and the rule.
+        PassError: An invariant is violated; the message names it and the node or value.
     """
     available: set[Value] = set(graph.inputs)
     constants: set[Value] = set()
@@ -50,10 +50,10 @@ def _unique(name: str, seen: set[str], kind: str) -> None:
 
 
 def verify_types(node: Node) -> None:
-    """Checks that the outputs of a node may have their types.
+    """Checks a node's output types against those that its op infers.
 
     Raises:
-        PassError: They may not, or the inputs do not fit the op.
+        PassError: Types are incompatible, or the inputs do not fit the op.
     """
     try:
         inferred = node.op.infer(node.input_types)
