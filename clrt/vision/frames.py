@@ -94,8 +94,9 @@ def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
 
 
 def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
-    """Returns the size whose shortest edge is `size`, or whose longest edge is `most` if that is
-    less.
+    """Returns the size whose shortest edge is `size`, or smaller so that no edge exceeds `most`.
+
+    Rounds as DETR does, other than `shortest_edge`.
 
     Args:
         multiple: Edges are rounded down to multiples of this.
