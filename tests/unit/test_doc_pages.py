@@ -38,7 +38,7 @@ def _resident_kib(path: Path, *, writable: bool) -> int:
     )
 
 
-def test_drops_what_new_libraries_only_read(tmp_path: Path) -> None:
+def test_read_only_pages_of_new_libraries_are_dropped(tmp_path: Path) -> None:
     old, new = tmp_path / "old.so", tmp_path / "new.so"
     _loaded(old)
     known = mapped_files()
@@ -53,7 +53,7 @@ def test_drops_what_new_libraries_only_read(tmp_path: Path) -> None:
     assert hasattr(library, "PyInit__multiarray_umath")
 
 
-def test_drops_nothing_where_nothing_is_known(tmp_path: Path) -> None:
+def test_no_pages_are_dropped_without_known_files(tmp_path: Path) -> None:
     path = tmp_path / "new.so"
     library = _loaded(path)
     before = _resident_kib(path, writable=False)

@@ -36,7 +36,7 @@ TOUCHED = {"op": 2, "pass": 2, "kernel-variant": 3, "device": 1}
 
 
 @pytest.mark.lengthy
-def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
+def test_documentation_code_runs(tmp_path: Path) -> None:
     """With the files that they name: the model of Getting started, a small BERT, images, …"""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
     small.clip(tmp_path / "clip", one=True)
@@ -73,7 +73,7 @@ def _write(root: Path, name: str, language: str, text: str) -> None:
 
 
 @pytest.mark.lengthy
-def test_recipes_work(tmp_path: Path) -> None:
+def test_recipe_code_and_tests_pass(tmp_path: Path) -> None:
     """All of them, in a copy of the sources. That of a variant goes on with that of an op."""
     ignored = shutil.ignore_patterns("__pycache__", "data")
     for name in ("clrt", "kernels_cl", "tests"):
@@ -109,13 +109,13 @@ def _public() -> Iterator[tuple[str, object]]:
                 yield f"{name}.{member}", value
 
 
-def test_public_names_are_in_the_reference() -> None:
+def test_public_names_are_in_reference() -> None:
     text = "".join(p.read_text("utf-8") for p in PAGES)
     shown = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
     assert {f"clrt.{name}" for name in clrt.__all__} <= shown
 
 
-def test_names_of_the_reference_stand_where_it_says() -> None:
+def test_reference_names_are_defined_in_stated_module() -> None:
     text = "".join(p.read_text("utf-8") for p in PAGES)
     for name in re.findall(r"^::: (clrt\.\S+)$", text, re.MULTILINE):
         path, _, last = name.rpartition(".")
@@ -141,7 +141,7 @@ def _first_cells(page: str, heading: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ["follow-a-run.md", "follow-a-token.md"])
-def test_pages_that_follow_the_code_name_what_is_there(page: str) -> None:
+def test_walkthrough_pages_name_existing_code(page: str) -> None:
     text = (ROOT / "docs" / "internals" / page).read_text("utf-8")
     rows = re.findall(r"`([\w/]+\.py)`(?: `(\w+)`)?", text)
     assert len(rows) > 15
@@ -150,7 +150,7 @@ def test_pages_that_follow_the_code_name_what_is_there(page: str) -> None:
         assert not name or name in {getattr(node, "name", "") for node in tree.body}, (file, name)
 
 
-def test_tables_are_whole() -> None:
+def test_reference_tables_are_complete() -> None:
     assert _first_cells("guides/settings.md", "## Environment") == {k.name for k in env_vars.ALL}
     assert _first_cells("recipes/device.md", "## 3.") == {q.id for q in QUIRKS}
     commands = {f"clrt {name}" for name in COMMANDS} | {"clrt-convert"}
@@ -160,7 +160,7 @@ def test_tables_are_whole() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_documentation_links_resolve(page: Path) -> None:
     """`make docs` checks anchors and names, too; it needs MkDocs."""
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
         assert link.startswith("https://") or (page.parent / link).is_file(), link

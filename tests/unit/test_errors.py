@@ -24,7 +24,7 @@ from clrt.errors import (
     ],
     ids=lambda e: type(e).__name__,
 )
-def test_reworded(error: ClrtError) -> None:
+def test_reworded_error_keeps_type_and_attributes(error: ClrtError) -> None:
     message = str(error)
     again = reworded(error, f"node: {message}")
     assert type(again) is type(error)

@@ -29,13 +29,13 @@ def _modules(code: str) -> list[str]:
     return found
 
 
-def test_importing_clrt_loads_next_to_nothing() -> None:
+def test_import_clrt_loads_few_modules() -> None:
     found = _modules("import clrt")
     assert not set(LATER) & set(found)
     assert len(found) < MOST_MODULES
 
 
-def test_help_and_version_load_no_command() -> None:
+def test_help_and_version_load_no_heavy_modules() -> None:
     run = "from clrt.cli.main import app\ntry:\n    app([{}])\nexcept SystemExit as end:\n"
     for option in ("'--help'", "'--version'", ""):
         found = _modules(run.format(option) + "    assert not end.code")
@@ -51,7 +51,7 @@ def _write_relu(path: Path) -> None:
     write_compiled(CompiledModel(graph_of("%y: float32[2] = Relu(%x)", "%x: float32[2]")), path, "")
 
 
-def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
+def test_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write_relu(path)
     found = _modules(f"import clrt\nclrt.load({str(path)!r}, device='cpu').run([-1.0, 2.0])")
@@ -59,7 +59,7 @@ def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
     assert not {"onnx", "tokenizers", "rich", "typer", "tqdm"} & set(found)
 
 
-def test_a_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
+def test_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
     from tests.unit.models.encoders.checkpoints import make_config, make_tensors, write
 
     write(tmp_path, make_config("bert"), make_tensors("bert"))
@@ -68,7 +68,7 @@ def test_a_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
     assert not {"onnx", "google.protobuf", "tokenizers"} & set(found)
 
 
-def test_only_what_is_public_is_listed() -> None:
+def test_dir_lists_public_names_only() -> None:
     clrt.load  # noqa: B018  what was used once is found again
     assert sorted(dir(clrt)) == sorted([*clrt.__all__, "__version__"])
     for name in clrt.__all__:
@@ -90,7 +90,7 @@ def test_only_what_is_public_is_listed() -> None:
         ("typer", "import clrt.cli", r"The command line .*extra 'cli'"),
     ],
 )
-def test_a_package_that_is_missing_is_named(
+def test_missing_package_error_names_extra(
     tmp_path: Path, missing: str, code: str, message: str
 ) -> None:
     _write_relu(tmp_path / "m.clrt")

@@ -101,34 +101,34 @@ def _rows() -> dict[str, set[str]]:
     return {entry: set(re.findall(r"`(\w+)`", imports)) for entry, imports in rows}
 
 
-def test_each_entry_has_a_row() -> None:
+def test_architecture_table_lists_every_package() -> None:
     entries = {_entry(f) for f in _imports_by_file()} - {"__init__", "__main__"}
     assert _rows().keys() == entries
     assert len(list(ROOT.glob("[!_]*"))) + 2 <= 26
 
 
-def test_rows_have_no_cycle() -> None:
+def test_listed_imports_have_no_cycle() -> None:
     rows = {entry: imports - {"clrt"} for entry, imports in _rows().items()}
     for graph in (rows, INNER):
         list(TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize(("entry", "listed"), _rows().items())
-def test_each_entry_imports_what_its_row_lists(entry: str, listed: set[str]) -> None:
+def test_package_imports_match_architecture_table(entry: str, listed: set[str]) -> None:
     assert _found(entry) == listed
 
 
 @pytest.mark.parametrize(("part", "listed"), INNER.items())
-def test_parts_of_models_and_runtime_import_what_is_listed(part: str, listed: set[str]) -> None:
+def test_models_and_runtime_parts_import_as_listed(part: str, listed: set[str]) -> None:
     entry = part.split("/")[0]
     assert {t for t in _found(part, depth=2) if t.startswith(f"{entry}/")} == listed
 
 
-def test_devices_are_driven_without_plans() -> None:
+def test_opencl_runtime_imports_no_plan_or_ops() -> None:
     assert not {t for t in _found("runtime/opencl", depth=2) if t.split("/")[0] in ("plan", "ops")}
 
 
-def test_only_decompositions_know_each_other() -> None:
+def test_ops_import_only_decomposition_registry() -> None:
     """Files of ops import the registry alone: who asks for rules loads them."""
     for file, names in _imports_by_file().items():
         if file.parts[:2] == ("ops", "decompositions") or file.parts[0] != "ops":
@@ -138,7 +138,7 @@ def test_only_decompositions_know_each_other() -> None:
 
 
 @pytest.mark.parametrize("file", _imports_by_file(), ids=str)
-def test_packages_stay_where_they_belong(file: Path) -> None:
+def test_third_party_packages_are_imported_only_by_owners(file: Path) -> None:
     for name in _imports_by_file()[file]:
         owners = ONLY_IN.get(name.partition(".")[0])
         if owners is not None:

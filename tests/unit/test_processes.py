@@ -20,7 +20,7 @@ GIB = 1 << 30
     ("available", "cores", "workers"),
     [(16 * GIB, 4, 4), (16 * GIB, 64, 10), (5 * GIB, 4, 3), (GIB, 4, 1), (16 * GIB, 1, 1)],
 )
-def test_workers_by_cores_and_memory(
+def test_worker_count_follows_cores_and_memory(
     available: int, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conftest, "_available_bytes", lambda: available)
@@ -29,14 +29,14 @@ def test_workers_by_cores_and_memory(
     assert conftest.pytest_xdist_auto_num_workers() == workers
 
 
-def test_what_is_read_of_memory_is_in_bytes() -> None:
+def test_process_memory_is_read_in_bytes() -> None:
     assert 16 << 20 < conftest._available_bytes() < 1 << 50
     assert 16 << 20 < conftest._resident_bytes() < 1 << 50
     assert conftest._peak_bytes() > conftest._resident_bytes() // 2
     assert conftest._shared_bytes() < conftest._resident_bytes()
 
 
-def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_released_past_memory_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "_held", 0)
     device, x = quick_device(), np.ones(4, np.float32)
     run_graph(sample_graph(Sample(Relu(), (x,))), {"x0": x}, device)
@@ -47,7 +47,7 @@ def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatc
         assert bool(programs._recent) == left  # models of other tests may hold programs
 
 
-def test_a_process_that_holds_too_much_fails_a_test_once(
+def test_excess_process_memory_fails_one_test(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)

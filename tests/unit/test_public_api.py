@@ -10,7 +10,7 @@ from tools.public_api import public_api
 COMMITTED = Path(__file__).with_name("public_api.txt")
 
 
-def test_public_api_is_the_committed_list() -> None:
+def test_public_api_matches_committed_list() -> None:
     before, now = COMMITTED.read_text("utf-8").splitlines(), public_api()
     changes = [x for x in difflib.ndiff(before, now) if x[0] in "+-"]
     assert not changes, (

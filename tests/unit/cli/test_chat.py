@@ -29,7 +29,7 @@ def _session(generator: TextGenerator, **options: Any) -> ChatSession:
     return ChatSession(generator, "Be brief.", {"max_new_tokens": 8, **options})
 
 
-def test_answers_are_those_of_the_library(model: Path, generator: TextGenerator) -> None:
+def test_chat_command_prints_library_answers(model: Path, generator: TextGenerator) -> None:
     wanted = generator.chat("Be brief.", max_new_tokens=8)
     texts = [wanted.send(text).text for text in ("Hello", "/Why?")]
     result = run("chat", model, "--system", "Be brief.", *FEW, text="Hello\n\n//Why?\n/quit\nno\n")
@@ -40,7 +40,9 @@ def test_answers_are_those_of_the_library(model: Path, generator: TextGenerator)
     assert "of 320 tokens of the context; cut at the maximum length" in lines[0]
 
 
-def test_commands(generator: TextGenerator, tmp_path: Path, capsys: Any) -> None:
+def test_slash_commands_edit_chat_history(
+    generator: TextGenerator, tmp_path: Path, capsys: Any
+) -> None:
     talk, file = _session(generator, temperature=2.0), tmp_path / "chat.json"
     for line in ("One", "/retry", "Two", f"/save {file}", "/reset"):
         assert talk.take(line)
@@ -59,7 +61,7 @@ def test_commands(generator: TextGenerator, tmp_path: Path, capsys: Any) -> None
     assert not talk.take("/quit") and not talk.take(" /exit ")
 
 
-def test_errors_leave_the_chat_as_it_was(generator: TextGenerator, capsys: Any) -> None:
+def test_chat_errors_keep_history(generator: TextGenerator, capsys: Any) -> None:
     talk = _session(generator)
     for line, message in (
         ("/foo", "There is no command /foo"),
@@ -80,7 +82,7 @@ def test_errors_leave_the_chat_as_it_was(generator: TextGenerator, capsys: Any) 
     assert talk.take("Hello") and len(talk.chat.messages) == 3
 
 
-def test_ctrl_c_stops_the_answer(
+def test_ctrl_c_stops_generation_and_keeps_chat(
     generator: TextGenerator, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     pieces: list[str] = []
@@ -98,13 +100,13 @@ def test_ctrl_c_stops_the_answer(
     assert talk.take("Go on") and len(talk.chat.messages) == 5
 
 
-def test_no_chat_template(tmp_path: Path) -> None:
+def test_missing_chat_template_is_reported(tmp_path: Path) -> None:
     result = run("chat", write_model(tmp_path, template=None), text="Hello\n")
     assert result.exit_code == 1 and "has no chat template" in result.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such terminals")
-def test_in_a_terminal(model: Path) -> None:
+def test_ctrl_c_at_prompt_keeps_chat_open(model: Path) -> None:
     """With a prompt; Ctrl-C there does not end it."""
     here, there = os.openpty()
     # What runs tests in the background may have them ignore Ctrl-C.

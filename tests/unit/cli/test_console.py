@@ -21,7 +21,7 @@ from clrt.errors import InputError, warn_user
         (UnicodeEncodeError("ascii", "aé", 1, 2, "?"), r"ascii, has no '\xe9'; set PYTHONIO"),
     ],
 )
-def test_errors_are_one_line(
+def test_command_errors_print_one_line_and_exit_1(
     error: Exception, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @clear_errors
@@ -34,14 +34,14 @@ def test_errors_are_one_line(
     assert message in capsys.readouterr().err
 
 
-def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_print_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     clear_errors(lambda: warn_user("[2] nodes run on the host."))()
     assert capsys.readouterr().err == "Warning: [2] nodes run on the host.\n"
     with pytest.warns(UserWarning, match="as ever"):
         warn_user("as ever")
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_broken_pipe_error_propagates() -> None:
     @clear_errors
     def command() -> None:
         raise BrokenPipeError

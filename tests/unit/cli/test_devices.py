@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *found: DeviceInfo) -> Result:
     return CliRunner().invoke(app, ["devices"], env={"COLUMNS": "200"})
 
 
-def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_table_lists_capabilities_and_default(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(
         monkeypatch,
         DeviceInfo(0, GPU, True, "", True, None),
@@ -54,14 +54,16 @@ def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "*" not in cpu.split("└")[0]
 
 
-def test_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_without_default_exits_1(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, DeviceInfo(0, CPU, True, "simulator", False, None))
     assert result.exit_code == 1
     assert "No usable OpenCL device was found. There is: " in result.stderr
     assert "simulator" in result.stderr
 
 
-def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_without_platform_exits_1_with_install_hint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     result = run(monkeypatch)
     assert result.exit_code == 1
     assert "No usable OpenCL device was found" in result.stderr
@@ -78,5 +80,5 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
         (1 << 40, "1.0 TiB"),
     ],
 )
-def test_format_bytes(count: int, text: str) -> None:
+def test_format_bytes_uses_binary_units(count: int, text: str) -> None:
     assert format_bytes(count) == text

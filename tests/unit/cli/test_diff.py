@@ -33,7 +33,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("against", ["onnxruntime", "reference"])
-def test_nothing_departs(bert: Path, against: str) -> None:
+def test_matching_model_reports_no_deviation(bert: Path, against: str) -> None:
     result = run(bert, "--against", against, "--shape", "input_ids=2x9", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert "departs by more than 0.0001" in result.output
@@ -41,7 +41,7 @@ def test_nothing_departs(bert: Path, against: str) -> None:
         assert wanted in result.output
 
 
-def test_the_first_that_departs_is_named(
+def test_first_deviating_node_is_named(
     bert: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plain = OnnxRuntime.values
@@ -66,7 +66,7 @@ def test_the_first_that_departs_is_named(
     assert "last_hidden_state" not in result.output
 
 
-def test_every_node_is_compared(bert: Path) -> None:
+def test_diff_compares_most_intermediate_values(bert: Path) -> None:
     with Diff(bert, Reference(bert), "cpu").model as model:
         assert sample_inputs(model, one_shape(None, model))
     found = Diff(bert, OnnxRuntime(bert), "cpu")
@@ -74,7 +74,7 @@ def test_every_node_is_compared(bert: Path) -> None:
     assert len(found.probes) > 4 * found.alone
 
 
-def test_bad_input_is_one_line(bert: Path, tmp_path: Path) -> None:
+def test_unreadable_inputs_and_compiled_model_are_refused(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "no.npz").write_text("no")
     result = run(bert, "--input", tmp_path / "no.npz")
     assert result.exit_code == 1
@@ -83,7 +83,7 @@ def test_bad_input_is_one_line(bert: Path, tmp_path: Path) -> None:
         Diff(Path("model.clrt"), Reference(bert))
 
 
-def test_inputs_that_were_given_are_not_called_chosen(bert: Path, tmp_path: Path) -> None:
+def test_given_inputs_are_not_reported_as_generated(bert: Path, tmp_path: Path) -> None:
     feeds = {n: np.zeros((1, 7), np.int64) for n in ("attention_mask", "token_type_ids")}
     np.savez(tmp_path / "in.npz", input_ids=np.full((1, 7), 10**6), **feeds)
     given = (bert, "--inputs", tmp_path / "in.npz", "--device", "cpu")

@@ -53,7 +53,7 @@ def run(*args: str | Path, text: str | bytes | None = None) -> Result:
     return CliRunner().invoke(app, ["embed", *map(str, args)], input=text)
 
 
-def test_terminal_output() -> None:
+def test_terminal_shows_vectors_and_similarity() -> None:
     result = run("-m", "m", "a", "bcd")
     assert result.exit_code == 0, result.output
     assert "2 vectors of 2 numbers" in result.stdout
@@ -61,11 +61,11 @@ def test_terminal_output() -> None:
     assert "cosine similarity" in result.stdout
 
 
-def test_markup_in_a_sentence_is_printed_as_it_is() -> None:
+def test_markup_in_sentences_is_printed_literally() -> None:
     assert "[bold]" in run("-m", "m", "[bold]", "[/x]").stdout
 
 
-def test_many_sentences_are_cut(tmp_path: Path) -> None:
+def test_terminal_truncates_many_sentences(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("a\n" * 50)
     result = run("-m", "m", "--file", lines)
@@ -73,13 +73,13 @@ def test_many_sentences_are_cut(tmp_path: Path) -> None:
     assert "cosine similarity" not in result.stdout
 
 
-def test_json_lines() -> None:
+def test_json_prints_one_object_per_sentence() -> None:
     result = run("-m", "m", "--json", "é", "bc")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert rows == [{"text": "é", "embedding": [1, 0.1]}, {"text": "bc", "embedding": [2, 0.1]}]
 
 
-def test_npy_file(tmp_path: Path) -> None:
+def test_npy_output_replaces_file(tmp_path: Path) -> None:
     output = tmp_path / "vectors.npy"
     output.write_text("old")
     result = run("-m", "m", "-o", output, "a", "bc")
@@ -90,7 +90,7 @@ def test_npy_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["vectors.npy"]
 
 
-def test_vectors_go_down_a_pipe() -> None:
+def test_npy_is_written_to_pipe() -> None:
     result = run("-m", "m", "-o", "-", "a", "bc")
     vectors = np.array([[1, 0.1], [2, 0.1]], np.float32)
     np.testing.assert_array_equal(np.load(io.BytesIO(result.stdout_bytes)), vectors)
@@ -103,7 +103,7 @@ def test_vectors_go_down_a_pipe() -> None:
             np.testing.assert_array_equal(np.load(io.BytesIO(pipe.read())), vectors)
 
 
-def test_vectors_go_to_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_npy_to_terminal_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
     for stands_in in (terminal, SimpleNamespace(stdout=None)):
@@ -113,7 +113,7 @@ def test_vectors_go_to_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert not made and not list(tmp_path.iterdir())
 
 
-def test_a_model_found_by_its_name_is_not_overwritten(
+def test_output_does_not_overwrite_model_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.onnx").write_text("weights")
@@ -123,7 +123,7 @@ def test_a_model_found_by_its_name_is_not_overwritten(
     assert (tmp_path / "model.onnx").read_text() == "weights"
 
 
-def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_npy_write_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "vectors.npy"
     output.write_text("old")
 
@@ -136,19 +136,19 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
 
 
-def test_lines_keep_their_place(tmp_path: Path) -> None:
+def test_file_lines_keep_order_and_blanks(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_bytes("\ufeffone\r\n\ntwo words\n".encode())
     run("-m", "m", "--file", lines, "first")
     assert made[0].calls[0]["sentences"] == ["first", "one", "", "two words"]
 
 
-def test_stdin() -> None:
+def test_sentences_are_read_from_stdin() -> None:
     run("-m", "m", "--file", "-", text="a\nb")
     assert made[0].calls[0]["sentences"] == ["a", "b"]
 
 
-def test_options_reach_the_encoder() -> None:
+def test_options_reach_encoder() -> None:
     run(
         *("-m", "m", "--device", "gpu", "--pooling", "cls", "--max-length", "9"),
         *("--batch-size", "4", "--truncate-dim", "8", "--prompt", "q: ", "--no-normalize", "a"),
@@ -175,7 +175,7 @@ def test_options_reach_the_encoder() -> None:
         (["-m", "m", "-o", __file__, "--file", __file__], "belongs to what is read"),
     ],
 )
-def test_errors_are_one_line(args: list[str], message: str) -> None:
+def test_embed_errors_print_one_line(args: list[str], message: str) -> None:
     result = run(*args)
     assert result.exit_code == 1
     assert result.stdout == ""
@@ -184,13 +184,13 @@ def test_errors_are_one_line(args: list[str], message: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_file_that_is_no_text(tmp_path: Path) -> None:
+def test_non_utf8_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(b"a\xff")
     result = run("-m", "m", "--file", tmp_path / "lines.txt")
     assert result.exit_code == 1
     assert "is not UTF-8 text (byte 1)" in result.stderr
 
 
-def test_version() -> None:
+def test_version_option_prints_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert result.stdout == f"clrt {clrt.__version__}\n"

@@ -26,7 +26,7 @@ def printed(text: object) -> str:
     return visible(f"{text}\n", lines=True)
 
 
-def test_the_text_is_that_of_the_library(model: Path, generator: TextGenerator) -> None:
+def test_generate_command_prints_library_text(model: Path, generator: TextGenerator) -> None:
     wanted = generator.generate("The quick", max_new_tokens=12).text
     for more in ((), ("--no-stream",)):
         result = run("generate", model, "The quick", *FEW, *more)
@@ -37,13 +37,15 @@ def test_the_text_is_that_of_the_library(model: Path, generator: TextGenerator) 
     assert run("generate", model, "The quick", *FEW, *options).stdout == printed(drawn)
 
 
-def test_each_option_of_sampling_is_there() -> None:
+def test_cli_has_every_sampling_option() -> None:
     names = [f.name for f in fields(Sampling)]
     assert list(SAMPLING_OPTIONS) == [name for name in names if name not in NOT_OPTIONS]
     assert set(NOT_OPTIONS) < set(names)
 
 
-def test_where_the_prompt_is(model: Path, generator: TextGenerator, tmp_path: Path) -> None:
+def test_prompt_is_read_from_argument_file_or_stdin(
+    model: Path, generator: TextGenerator, tmp_path: Path
+) -> None:
     wanted = printed(generator.generate("café", max_new_tokens=12))
     file = tmp_path / "prompt.txt"
     file.write_text("café", "utf-8")
@@ -55,7 +57,7 @@ def test_where_the_prompt_is(model: Path, generator: TextGenerator, tmp_path: Pa
     assert "not UTF-8 text (byte 1)" in run("generate", model, text=b"a\xff").stderr
 
 
-def test_a_chat_of_one_turn(model: Path, generator: TextGenerator) -> None:
+def test_chat_option_applies_chat_template(model: Path, generator: TextGenerator) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     wanted = generator.generate(messages, max_new_tokens=12)
     found = run("generate", model, "Hello", "--chat", "--system", "Be brief.", *FEW)
@@ -63,7 +65,7 @@ def test_a_chat_of_one_turn(model: Path, generator: TextGenerator) -> None:
     assert "--system goes with --chat" in run("generate", model, "x", "--system", "y").stderr
 
 
-def test_json_has_all_of_a_result(model: Path, generator: TextGenerator) -> None:
+def test_json_has_text_tokens_logprobs_and_timings(model: Path, generator: TextGenerator) -> None:
     result = run("generate", model, "x", *FEW, "--json", "--logprobs", "2", "--stop", "e")
     found = json.loads(result.stdout)
     wanted = generator.generate("x", max_new_tokens=12, logprobs=2, stop="e")
@@ -77,7 +79,9 @@ def test_json_has_all_of_a_result(model: Path, generator: TextGenerator) -> None
     assert beams.stdout.startswith("[1]\n") and "\n[2]\n" in beams.stdout
 
 
-def test_guesses(model: Path, generator: TextGenerator) -> None:
+def test_draft_model_keeps_text_and_reports_acceptance(
+    model: Path, generator: TextGenerator
+) -> None:
     """Its own draft model is always right."""
     options = ("--draft", str(model), "--draft-tokens", "7", "--lookup-tokens", "3")
     result = run("generate", model, "The quick", *FEW, *options, "--timings")
@@ -86,7 +90,7 @@ def test_guesses(model: Path, generator: TextGenerator) -> None:
     assert re.search(r"; [1-9]\d* of \d+ guessed tokens accepted$", result.stderr.strip())
 
 
-def test_what_the_text_keeps_to(model: Path, tmp_path: Path) -> None:
+def test_json_schema_and_regex_constrain_text(model: Path, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": ["x", "yes"]}')
     found = run("generate", model, "x", "--json-schema", schema, "--timings")
@@ -96,7 +100,7 @@ def test_what_the_text_keeps_to(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", [(), ("--no-stream",), ("--json",)])
-def test_ctrl_c_ends_the_text(
+def test_ctrl_c_prints_partial_text_and_exits(
     model: Path, shown: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -137,13 +141,15 @@ def test_ctrl_c_ends_the_text(
         (("x", "--json-schema", "none.json"), "'none.json' cannot be read"),
     ],
 )
-def test_errors_are_one_line(model: Path, options: tuple[str, ...], message: str) -> None:
+def test_generate_errors_print_one_line(
+    model: Path, options: tuple[str, ...], message: str
+) -> None:
     result = run("generate", model, *options)
     assert result.exit_code == 1 and message in result.stderr
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
+def test_missing_model_template_or_device_is_reported(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "none", "No file or folder"), (tmp_path, "config.json")):
         result = run("generate", path, "x")
         assert result.exit_code == 1 and message in result.stderr, result.output
@@ -153,7 +159,9 @@ def test_what_is_no_model(tmp_path: Path) -> None:
     assert absent.exit_code == 1 and "No OpenCL device matches 'nowhere'" in absent.stderr
 
 
-def test_perplexity(model: Path, generator: TextGenerator, tmp_path: Path) -> None:
+def test_perplexity_command_matches_library(
+    model: Path, generator: TextGenerator, tmp_path: Path
+) -> None:
     file = tmp_path / "text.txt"
     file.write_text("The quick brown fox does not jump. " * 60)
     told: list[tuple[int, int]] = []
@@ -170,7 +178,9 @@ def test_perplexity(model: Path, generator: TextGenerator, tmp_path: Path) -> No
     assert compared.stdout == f"{wanted:.4f}\n", compared.output
 
 
-def test_bench(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_generate_reports_prefill_and_decode_speed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bench_generate, "_PROMPTS", (16, 512))
     monkeypatch.setattr(bench_generate, "_CONTEXTS", (32,))
     result = run("bench", "--generate", model, "--seconds", "0.1")

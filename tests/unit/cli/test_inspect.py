@@ -43,7 +43,7 @@ def _save(path: Path, nodes: list[onnx.NodeProto], shape: list[str | int] | None
     return path
 
 
-def test_a_model_is_laid_open(bert: Path) -> None:
+def test_inspect_lists_inputs_ops_and_shapes(bert: Path) -> None:
     # It has 80 positions, so that the larger of the usual shapes do not fit.
     result = run("inspect", bert, "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -59,7 +59,7 @@ def test_a_model_is_laid_open(bert: Path) -> None:
         assert wanted in result.output
 
 
-def test_json_has_the_same(bert: Path) -> None:
+def test_inspect_json_has_ops_memory_and_parameters(bert: Path) -> None:
     shape = "input_ids=2x8"
     result = run("inspect", bert, "--device", "cpu", "--shape", shape, "--json")
     assert result.exit_code == 0, result.output
@@ -77,7 +77,7 @@ def test_json_has_the_same(bert: Path) -> None:
     assert counted == sum(np.prod(t.dims, dtype=int) for t in onnx.load(bert).graph.initializer)
 
 
-def test_all_that_is_unsupported_is_marked(tmp_path: Path) -> None:
+def test_inspect_marks_every_unsupported_node(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Foo", ["x"], ["a"], "n1", domain="com.acme"),
         helper.make_node("MatMul", ["a", "w"], ["b"], "n2"),
@@ -98,7 +98,7 @@ def test_all_that_is_unsupported_is_marked(tmp_path: Path) -> None:
     assert found["ops"]["MatMul"] == {"file": 1, "optimised": None}
 
 
-def test_shapes_that_do_not_fit_are_said(tmp_path: Path) -> None:
+def test_inspect_reports_shape_errors_and_missing_file(tmp_path: Path) -> None:
     path = _save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], ["b", 4])
     result = run("inspect", path, "--device", "cpu", "--shape", "x=2x4", "--shape", "x=2x5")
     assert result.exit_code == 0
@@ -110,7 +110,7 @@ def test_shapes_that_do_not_fit_are_said(tmp_path: Path) -> None:
     assert "No file or folder" in missing.output
 
 
-def test_an_unknown_rank_asks_for_shapes(tmp_path: Path) -> None:
+def test_unknown_rank_asks_for_shape_option(tmp_path: Path) -> None:
     path = _save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], None)
     result = run("inspect", path, "--device", "cpu")
     assert result.exit_code == 0, result.output

@@ -21,7 +21,7 @@ from tests.models.fixtures import load_family
 LONG = "a_node_with_a_name_that_is_longer_than_any_terminal_is_wide/" * 2
 
 
-def test_without_a_command_it_helps() -> None:
+def test_no_command_prints_help() -> None:
     bare, asked = CliRunner().invoke(app, []), CliRunner().invoke(app, ["--help"])
     assert bare.exit_code == asked.exit_code == 0
     assert bare.stdout == asked.stdout
@@ -29,7 +29,7 @@ def test_without_a_command_it_helps() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_is_that_of_the_command(name: str) -> None:
+def test_command_summary_matches_docstring(name: str) -> None:
     function = name.replace("-", "_")
     module = importlib.import_module(f"clrt.cli.{function}")
     text = " ".join(getattr(module, function).__doc__.split())
@@ -39,20 +39,20 @@ def test_the_help_is_that_of_the_command(name: str) -> None:
     assert f"clrt {name} " in shown.stdout
 
 
-def test_both_commands_have_a_version() -> None:
+def test_version_option_prints_version() -> None:
     for each in (app, convert.app):
         result = CliRunner().invoke(each, ["--version"])
         assert (result.exit_code, result.stdout) == (0, f"clrt {clrt.__version__}\n")
 
 
-def test_a_wrong_command_gets_a_guess() -> None:
+def test_misspelled_command_gets_suggestion() -> None:
     result = CliRunner().invoke(app, ["profle"])
     assert result.exit_code == 2
     assert "Did you mean 'profile'?" in result.output
 
 
 @pytest.mark.parametrize("command", ["explain", "diff", "profile"])
-def test_nothing_is_cut_in_a_pipe(command: str, tmp_path: Path) -> None:
+def test_piped_output_is_not_truncated(command: str, tmp_path: Path) -> None:
     model = load_family("bert_torchscript17")
     for node in model.graph.node:
         node.name = f"{LONG}{node.name}"
@@ -77,14 +77,14 @@ def _without(name: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != name} | {"PYTHONPATH": root}
 
 
-def test_counted() -> None:
+def test_counted_pluralizes_nouns() -> None:
     assert counted(1, "node") == "1 node"
     assert counted(0, "node") == "0 nodes"
     assert counted(2, "launch", "launches") == "2 launches"
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "²", "-1"])
-def test_numbers_that_are_none_are_one_sentence(number: str, tmp_path: Path) -> None:
+def test_invalid_shape_dims_print_error(number: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     info = onnx.helper.make_tensor_value_info
     node = onnx.helper.make_node("Neg", ["x"], ["y"])
@@ -96,7 +96,7 @@ def test_numbers_that_are_none_are_one_sentence(number: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS, "clrt-convert"])
-def test_flags_have_no_type_in_the_help(name: str) -> None:
+def test_help_shows_no_type_for_flags(name: str) -> None:
     asked = convert.app if name == "clrt-convert" else app
     args = [name] if name in COMMANDS else []
     shown = CliRunner().invoke(asked, [*args, "--help"], env={"COLUMNS": "200"})
@@ -113,7 +113,7 @@ def test_flags_have_no_type_in_the_help(name: str) -> None:
         (["bench", "m", "--seconds", "-1"], "--seconds"),
     ],
 )
-def test_a_wrong_choice_is_told_plainly(args: list[str], said: str) -> None:
+def test_invalid_option_value_lists_choices(args: list[str], said: str) -> None:
     result = CliRunner().invoke(app, args, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert said in result.output and "Value error" not in result.output

@@ -40,7 +40,7 @@ def _report(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def test_the_report_is_whole(tmp_path: Path) -> None:
+def test_report_has_device_driver_selftest_and_tuning(tmp_path: Path) -> None:
     caps = quick_device().caps
     save([new_record("softmax_cpu", caps, {"T_ROWS": 2})])
     found = json.loads(_report(tmp_path / "device.json"))
@@ -54,7 +54,7 @@ def test_the_report_is_whole(tmp_path: Path) -> None:
     assert (record["kernel"], record["tunables"]["T_ROWS"]) == ("softmax_cpu", 2)
 
 
-def test_nothing_in_it_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_omits_host_name_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = f"cc1: /home/{getpass.getuser()}/x.cl:3: no 'half' on {socket.gethostname()}"
     failed = Outcome("softmax", ("softmax_cpu",), 0.0, 0.1, note)
     right = Outcome("softmax", ("softmax_cpu",), 0.0, 0.1)
@@ -68,6 +68,6 @@ def test_nothing_in_it_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "does not run: softmax" in json.loads(text)["deviations"]
 
 
-def test_what_messages_say_is_kept() -> None:
+def test_paths_are_redacted_from_messages() -> None:
     text = r"bad half at C:\Users\me\k.cl:3 and /tmp/k.cl, line 3"
     assert shown_to_others(text) == "bad half at …:3 and …, line 3"

@@ -57,7 +57,7 @@ def test_run_writes_outputs(model: Path, tmp_path: Path) -> None:
     assert "no input 'z'" in run(*given).stderr
 
 
-def test_diff_takes_inputs_by_both_names(model: Path, tmp_path: Path) -> None:
+def test_diff_accepts_input_and_inputs_options(model: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones((1, 2), np.float32))
     given = ("diff", model, "--against", "reference", "--device", str(quick_device().index))
     new = run(*given, "--inputs", tmp_path / "in.npz")
@@ -67,7 +67,7 @@ def test_diff_takes_inputs_by_both_names(model: Path, tmp_path: Path) -> None:
     assert "--input is now called --inputs" in old.stderr and not new.stderr
 
 
-def test_cache_says_where_and_clears_what_clrt_made(
+def test_cache_command_lists_and_clears_own_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
@@ -83,26 +83,26 @@ def test_cache_says_where_and_clears_what_clrt_made(
     assert run("cache", "--records").exit_code == 1
 
 
-def test_devices_as_json() -> None:
+def test_devices_json_lists_every_device() -> None:
     found = json.loads(run("devices", "--json").stdout)
     assert [d["index"] for d in found] == [d.index for d in clrt.devices()]
     assert sum(d["default"] for d in found) <= 1 and all("name" in d for d in found)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_knows_h(name: str) -> None:
+def test_h_option_equals_help(name: str) -> None:
     short, long = run(name, "-h"), run(name, "--help")
     assert short.exit_code == 0 and short.stdout == long.stdout
 
 
-def test_python_m_clrt() -> None:
+def test_python_m_clrt_runs_cli() -> None:
     made = subprocess.run(
         [sys.executable, "-m", "clrt", "--version"], capture_output=True, text=True, check=True
     )
     assert made.stdout == f"clrt {clrt.__version__}\n"
 
 
-def test_one_bad_image_does_not_end_a_batch(tmp_path: Path) -> None:
+def test_unreadable_image_does_not_stop_batch(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     classifier(folder)
@@ -120,7 +120,7 @@ def test_one_bad_image_does_not_end_a_batch(tmp_path: Path) -> None:
     assert stopped.exit_code == 1 and len(stopped.stdout.splitlines()) == 1
 
 
-def test_folders_of_other_classes_name_them(tmp_path: Path) -> None:
+def test_load_error_names_class_for_model_folder(tmp_path: Path) -> None:
     texts = write_texts(tmp_path / "llm", [2])
     whisper = tmp_path / "whisper"
     whisper.mkdir()
@@ -150,7 +150,7 @@ def test_folders_of_other_classes_name_them(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[0],
 )
-def test_a_file_has_the_suffix_of_its_format(
+def test_output_with_wrong_suffix_is_refused(
     model: Path, tmp_path: Path, args: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     """So that no program reads a file as what it is not."""
@@ -183,7 +183,7 @@ def test_a_file_has_the_suffix_of_its_format(
     ],
     ids=" ".join,
 )
-def test_without_a_device_every_command_says_the_same(
+def test_every_command_reports_missing_device(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -77,7 +77,7 @@ def run(*args: str | Path) -> Any:
     ],
     ids=" ".join,
 )
-def test_commands_make_names_visible(model: Path, command: tuple[str, ...]) -> None:
+def test_commands_escape_control_characters_in_names(model: Path, command: tuple[str, ...]) -> None:
     result = run(command[0], model, *command[1:])
     assert result.exit_code == 0, result.output
     assert _is_clean(result.stdout + result.stderr)
@@ -94,12 +94,12 @@ def str_keys(value: Any) -> set[str]:
     return {k for v in value for k in str_keys(v)} if isinstance(value, list) else set()
 
 
-def test_a_new_line_in_a_name_begins_none(model: Path) -> None:
+def test_newline_in_name_is_escaped(model: Path) -> None:
     result = run("inspect", model)
     assert "\nlines" not in result.stdout
 
 
-def test_profile_page_shows_no_reordering_name(model: Path, tmp_path: Path) -> None:
+def test_profile_page_escapes_control_characters(model: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert run("profile", model, "--repeat", "1", "--html", page).exit_code == 0
     data = re.search(r'id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)
@@ -108,14 +108,14 @@ def test_profile_page_shows_no_reordering_name(model: Path, tmp_path: Path) -> N
         assert _is_clean(json.loads(f'"{text}"'))
 
 
-def test_conversion_reports_and_dumps_clean_names(model: Path, tmp_path: Path) -> None:
+def test_convert_escapes_control_characters_in_names(model: Path, tmp_path: Path) -> None:
     options = ["-o", str(tmp_path / "m.clrt"), "--verify", "--dump-ir", "-"]
     result = CliRunner().invoke(convert, [str(model), *options], env={"COLUMNS": "400"})
     assert result.exit_code == 0, result.output
     assert _is_clean(result.stdout + result.stderr) and visible(NAME) in result.stdout
 
 
-def test_labels_are_visible(tmp_path: Path) -> None:
+def test_classify_escapes_control_characters_in_labels(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     classifier(folder)
@@ -130,20 +130,20 @@ def test_labels_are_visible(tmp_path: Path) -> None:
     assert all(c["label"].startswith(EVIL) for c in json.loads(exact.stdout)["classes"])
 
 
-def test_streamed_escapes_are_found_across_pieces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_echo_escapes_sequences_split_across_pieces(capsys: pytest.CaptureFixture[str]) -> None:
     for piece in ("a\n\tb", "\x1b", "[2", "J", "\x9b", "é\u200d"):
         echo(piece, end="")
     assert capsys.readouterr().out == r"a" + "\n\tb" + r"\x1b[2J\x9bé" + "\u200d"
 
 
-def test_json_reads_back_exactly() -> None:
+def test_json_text_is_clean_and_round_trips() -> None:
     value = {EVIL: [EVIL, "é\n"], "n": 1}
     for indent in (None, 1):
         text = json_text(value, indent)
         assert _is_clean(text) and json.loads(text) == value
 
 
-def test_console_cleans_whatever_it_is_given() -> None:
+def test_safe_console_escapes_all_renderables() -> None:
     """Also what is no `PlainText`; rich's own colours stay."""
     target = io.StringIO()
     console = SafeConsole(file=target, force_terminal=True, width=200, highlight=False)
@@ -157,7 +157,7 @@ def test_console_cleans_whatever_it_is_given() -> None:
     assert _is_clean(text) and text != target.getvalue()
 
 
-def test_cells_are_as_wide_as_they_print() -> None:
+def test_table_cells_with_escapes_stay_aligned() -> None:
     target = io.StringIO()
     table = Table()
     table.add_column("a")
@@ -167,7 +167,7 @@ def test_cells_are_as_wide_as_they_print() -> None:
     assert len(set(map(len, target.getvalue().splitlines()))) == 1
 
 
-def test_commands_print_by_the_safe_means_alone() -> None:
+def test_commands_print_only_through_safe_console() -> None:
     """So that a new command cannot forget it."""
     for path in Path(clrt.cli.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -6,7 +6,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 
 
-def test_small_units_are_no_cores() -> None:
+def test_small_compute_units_are_grouped_into_cores() -> None:
     for platform, cores in (("Intel(R) OpenCL Graphics", 64), ("NVIDIA CUDA", 512)):
         plain = DeviceCaps(platform, "gpu", "v", "1", "gpu", compute_units=512)
         caps = DeviceCaps.from_json(plain.to_json())
@@ -18,7 +18,7 @@ def test_small_units_are_no_cores() -> None:
     )
 
 
-def test_a_quirk_may_be_of_some_drivers() -> None:
+def test_quirk_depends_on_driver_version() -> None:
     for driver, has in (("22.3.6", True), ("25.0.7", False)):
         caps = DeviceCaps("rusticl", "llvmpipe", "v", driver, "gpu")
         assert ("widens-unsigned" in quirks_of(caps)) is has

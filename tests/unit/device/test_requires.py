@@ -39,29 +39,29 @@ MOST = replace(
         (Requires(matrix=MMA), "needs a matrix unit for 16 x 8 x 16 float16 by mma"),
     ],
 )
-def test_what_a_device_lacks(requires: Requires, reason: str) -> None:
+def test_missing_requirement_is_named(requires: Requires, reason: str) -> None:
     assert requires.missing(LEAST) == reason
     if requires is not CPU:
         assert requires.missing(MOST) is None
 
 
-def test_another_matrix_unit_is_none() -> None:
+def test_other_matrix_unit_does_not_satisfy_requirement() -> None:
     assert Requires(matrix=AMX_BFLOAT16).missing(MOST) is not None
 
 
-def test_kinds_divide_the_devices() -> None:
+def test_each_device_kind_is_cpu_or_gpu() -> None:
     for kind in ("cpu", "gpu", "igpu", "accelerator"):
         caps = replace(LEAST, kind=kind)
         assert ANY.missing(caps) is None
         assert (CPU.missing(caps) is None) != (GPU.missing(caps) is None)
 
 
-def test_what_only_sizes_tell() -> None:
+def test_lowering_refuses_excess_local_memory() -> None:
     ctx = Lowering(LEAST, lambda kernel: {})
     ctx.require(Requires(local_mem_bytes=16384))
     with pytest.raises(UnsupportedError, match="bytes of local memory"):
         ctx.require(Requires(local_mem_bytes=16385))
 
 
-def test_capabilities_survive_json() -> None:
+def test_device_caps_round_trip_through_json() -> None:
     assert DeviceCaps.from_json(MOST.to_json()) == MOST

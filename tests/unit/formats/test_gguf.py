@@ -15,7 +15,7 @@ from clrt.formats.gguf.file import read_gguf
 from tests.unit.formats.gguf_files import TEXTS, file_of, pair, record, text, write_small
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata_matches_gguf_reader(tmp_path: Path) -> None:
     write_small(tmp_path / "m.gguf")
     meta = read_gguf(tmp_path / "m.gguf").metadata
     oracle = gguf.GGUFReader(tmp_path / "m.gguf").fields
@@ -30,7 +30,7 @@ def test_metadata(tmp_path: Path) -> None:
     assert meta["n.yes"] is True
 
 
-def test_metadata_by_type(tmp_path: Path) -> None:
+def test_typed_metadata_accessors_check_types(tmp_path: Path) -> None:
     write_small(tmp_path / "m.gguf")
     meta = read_gguf(tmp_path / "m.gguf").metadata
     assert meta.text("n.text") == "é🙂"
@@ -57,7 +57,7 @@ def test_metadata_by_type(tmp_path: Path) -> None:
         meta.numbers("a.ints")[0] = 1
 
 
-def test_tensors(tmp_path: Path) -> None:
+def test_tensors_match_gguf_reader(tmp_path: Path) -> None:
     written = write_small(tmp_path / "m.gguf")
     file = read_gguf(str(tmp_path / "m.gguf"))
     assert file.version == 3
@@ -81,7 +81,7 @@ def test_tensors(tmp_path: Path) -> None:
     assert "raw" not in repr(file.tensors["bias"])
 
 
-def test_version_2_alignment_and_scalars(tmp_path: Path) -> None:
+def test_version_2_file_with_alignment_and_scalar_is_read(tmp_path: Path) -> None:
     pairs = [pair("general.alignment", 4, struct.pack("<I", 8))]
     head = file_of(pairs, [record("a", ()), record("b", (2, 1), 0, 8)], version=2)
     (tmp_path / "m.gguf").write_bytes(head + np.array([1, 0, 2, 3], "<f4").tobytes())
@@ -93,7 +93,7 @@ def test_version_2_alignment_and_scalars(tmp_path: Path) -> None:
     }
 
 
-def test_a_vocabulary_alone(tmp_path: Path) -> None:
+def test_file_without_tensors_is_read(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(file_of([pair("a", 8, text("x"))], []))
     file = read_gguf(tmp_path / "m.gguf")
     assert file.tensors == {}
@@ -115,7 +115,7 @@ def test_shards_are_joined(tmp_path: Path, given: int) -> None:
     assert [t.file for t in file.tensors.values()] == [shards[i] for i in (0, 0, 1, 1, 2)]
 
 
-def test_shards_that_do_not_fit(tmp_path: Path) -> None:
+def test_missing_or_inconsistent_shards_are_refused(tmp_path: Path) -> None:
     write_small(tmp_path / "m.gguf", split_max_tensors=2)
     one, two, three = sorted(tmp_path.iterdir())
     two.rename(tmp_path / "away.gguf")
@@ -147,7 +147,7 @@ def _numbered(old: int, new: int) -> tuple[bytes, bytes]:
     return made[0], made[1]
 
 
-def test_a_shard_too_few_tensors(tmp_path: Path) -> None:
+def test_wrong_shard_tensor_count_is_refused(tmp_path: Path) -> None:
     write_small(tmp_path / "m.gguf", split_max_tensors=4)
     one = sorted(tmp_path.iterdir())[0]
     old, new = (pair("split.tensors.count", 5, struct.pack("<i", n)) for n in (5, 6))
@@ -156,7 +156,7 @@ def test_a_shard_too_few_tensors(tmp_path: Path) -> None:
         read_gguf(one)
 
 
-def test_opens_at_once(tmp_path: Path) -> None:
+def test_large_gguf_opens_quickly(tmp_path: Path) -> None:
     """A vocabulary of 256,000 strings and 2 GB of tensors, most of them a hole in the file."""
     count = 256_000
     vocabulary = b"".join(text(f"token {i}") for i in range(count))

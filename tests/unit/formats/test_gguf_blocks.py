@@ -41,7 +41,7 @@ def _assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
     assert number.mean() > 0.9
 
 
-def test_every_type_of_the_package() -> None:
+def test_block_types_match_gguf_package() -> None:
     for code, (elements, nbytes) in gguf.GGML_QUANT_SIZES.items():
         ours = BLOCK_TYPES[code]
         assert ours.name == code.name
@@ -51,7 +51,7 @@ def test_every_type_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda t: t.name)
-def test_dequantises_as_the_package(kind: BlockType) -> None:
+def test_dequantisation_matches_gguf_package(kind: BlockType) -> None:
     code = gguf.GGMLQuantizationType(kind.code)
     if code not in ORACLE:
         assert kind.name in LACKING
@@ -62,7 +62,7 @@ def test_dequantises_as_the_package(kind: BlockType) -> None:
 
 
 @pytest.mark.parametrize("name", LACKING)
-def test_types_that_the_package_lacks(name: str) -> None:
+def test_q8_1_q8_k_and_q1_0_dequantisation_matches_numpy(name: str) -> None:
     kind = next(t for t in QUANTISED if t.name == name)
     raw = _raw(kind)
     blocks = raw.reshape(-1, kind.nbytes)
@@ -80,7 +80,7 @@ def test_types_that_the_package_lacks(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", QUANTISED, ids=lambda t: t.name)
-def test_levels_stand_for_the_same_values(kind: BlockType) -> None:
+def test_levels_and_scales_match_dequantised_values(kind: BlockType) -> None:
     raw = _raw(kind)
     parts = kind.levels(raw)
     rows, cols = parts.levels.shape
@@ -96,7 +96,7 @@ def test_levels_stand_for_the_same_values(kind: BlockType) -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN, ids=lambda t: t.name)
-def test_plain_numbers(kind: BlockType) -> None:
+def test_plain_dtypes_widen_to_float32(kind: BlockType) -> None:
     assert kind.dtype is not None
     numbers = np.arange(-12, 12).astype(kind.dtype).reshape(2, 3, 4)
     made = kind.dequantise(numbers.view(np.uint8))
@@ -112,7 +112,7 @@ def test_float32_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "IQ2_XXS"])
-def test_any_layout_of_the_bytes(name: str) -> None:
+def test_dequantisation_accepts_any_byte_layout(name: str) -> None:
     """Unaligned, read-only, more axes than two, more than one chunk, none."""
     kind = next(t for t in QUANTISED if t.name == name)
     whole = np.random.default_rng(0).integers(0, 256, 1 + 6 * 300 * kind.nbytes, np.uint8)

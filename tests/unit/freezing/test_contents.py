@@ -66,7 +66,7 @@ def _modules(folder: str) -> set[str]:
     return {".".join(f.parts).removesuffix(".__init__") for f in files}
 
 
-def test_pyinstaller_finds_the_hook() -> None:
+def test_pyinstaller_finds_hook() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     group = '[project.entry-points.pyinstaller40]\nhook-dirs = "clrt.freezing:get_hook_dirs"'
     assert group in project
@@ -74,18 +74,18 @@ def test_pyinstaller_finds_the_hook() -> None:
     assert (Path(folder) / "hook-clrt.py").is_file()
 
 
-def test_the_hook_names_every_module_that_a_folder_is_searched_for(hook: ModuleType) -> None:
+def test_hook_lists_dynamically_imported_modules(hook: ModuleType) -> None:
     wanted = _modules("clrt/ops")
     assert wanted | set(clrt._HOMES.values()) <= set(hook.hiddenimports)
 
 
-def test_the_hook_takes_every_file_that_is_no_module(hook: ModuleType) -> None:
+def test_hook_includes_all_data_files(hook: ModuleType) -> None:
     folders = (ROOT / "clrt", ROOT / "kernels_cl")
     files = (p for f in folders for p in f.rglob("*.*") if p.suffix not in (".py", ".pyc"))
     assert {p.resolve() for p in files} <= {Path(path).resolve() for path, _ in hook.datas}
 
 
-def test_the_hook_brings_pocl_and_a_linker(hook: ModuleType, tmp_path: Path) -> None:
+def test_hook_bundles_pocl_and_linker(hook: ModuleType, tmp_path: Path) -> None:
     added = _added(hook, tmp_path)
     assert added.keys() >= {f"{to}/{path.name}" for path, to in pocl_files()}
     names = {Path(place).name.partition("-")[0] for place in added}
@@ -94,7 +94,7 @@ def test_the_hook_brings_pocl_and_a_linker(hook: ModuleType, tmp_path: Path) -> 
     assert b"ld" in shown.stdout
 
 
-def test_settings_leave_out_what_is_not_wanted(hook: ModuleType, tmp_path: Path) -> None:
+def test_hook_settings_exclude_linker_and_cpus(hook: ModuleType, tmp_path: Path) -> None:
     added = _added(hook, tmp_path, linker=False, cpus=["avx2"])
     assert [p for p in added if p.endswith(".bc")] == [
         "pocl_binary_distribution/.libs/share/pocl/kernel-x86_64-unknown-linux-gnu-avx2.bc"
@@ -102,7 +102,7 @@ def test_settings_leave_out_what_is_not_wanted(hook: ModuleType, tmp_path: Path)
     assert not any("linker" in place for place in added)
 
 
-def test_no_icd_file_of_the_build_machine_is_taken(
+def test_build_machine_icd_files_are_excluded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "pyopencl"
@@ -120,7 +120,7 @@ def test_no_icd_file_of_the_build_machine_is_taken(
 
 
 @pytest.mark.skipif(icd_loader.intel_library() is None, reason="Intel's runtime is not installed")
-def test_intel_runtime_is_taken_when_asked_for(hook: ModuleType, tmp_path: Path) -> None:
+def test_intel_runtime_is_bundled_on_request(hook: ModuleType, tmp_path: Path) -> None:
     places = set(_added(hook, tmp_path, intel=True)) - set(_added(hook, tmp_path))
     names = {Path(place).name for place in places}
     assert {"libintelocl.so", "libtbb.so.12", "cl.cfg", "EULA.txt"} <= names
@@ -137,13 +137,13 @@ def test_intel_runtime_is_taken_when_asked_for(hook: ModuleType, tmp_path: Path)
     assert f"--include-data-files={icd_loader.intel_library()}=libintelocl.so" in options
 
 
-def test_intel_runtime_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_intel_runtime_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clrt.freezing.contents.intel_library", lambda: None)
     with pytest.raises(InputError, match="pip install intel-opencl-rt"):
         intel_files()
 
 
-def test_nuitka_is_told_of_the_same() -> None:
+def test_nuitka_options_include_pocl_and_linker() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clrt.freezing"], capture_output=True, text=True, check=True
     )
@@ -156,7 +156,7 @@ def test_nuitka_is_told_of_the_same() -> None:
     assert all(Path(s).is_file() for s in sources)
 
 
-def test_no_linker_is_named_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linker_is_none_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert linker() is not None
     monkeypatch.setenv("PATH", "")
     assert linker() is None

@@ -24,7 +24,7 @@ def _segments(data: bytes) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("path", _LIBRARIES, ids=lambda p: p.name.partition("-")[0])
-def test_segments_stay_as_they_are(path: Path) -> None:
+def test_stripping_symbols_keeps_loaded_segments(path: Path) -> None:
     data = path.read_bytes()
     small = without_symbols(data)
     assert len(small) <= len(data)
@@ -35,7 +35,7 @@ def test_segments_stay_as_they_are(path: Path) -> None:
             assert small[new[2] : new[2] + new[5]] == data[old[2] : old[2] + old[5]]
 
 
-def test_a_library_that_patchelf_made_loads(tmp_path: Path) -> None:
+def test_stripped_patchelf_library_loads(tmp_path: Path) -> None:
     (path,) = (p for p in _SHARED if "hwloc" in p.name)
     copy = tmp_path / path.name
     copy.write_bytes(without_symbols(path.read_bytes()))
@@ -44,5 +44,5 @@ def test_a_library_that_patchelf_made_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x7fELF\x01\x01 of 32 bits"])
-def test_what_is_no_such_file_stays(data: bytes) -> None:
+def test_non_elf64_data_is_unchanged(data: bytes) -> None:
     assert without_symbols(data) == data

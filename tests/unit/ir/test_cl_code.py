@@ -40,7 +40,7 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
 
 
 @pytest.mark.lengthy
-def test_code_is_written_as_literals() -> None:
+def test_code_is_built_from_literals() -> None:
     found = set()
     for file, name, call in calls():
         expressions = [k.value for k in call.keywords if k.arg == "int_expr"]
@@ -58,7 +58,7 @@ def test_code_is_written_as_literals() -> None:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_a_define_takes_only_numbers_and_code(value: object) -> None:
+def test_defines_accept_only_numbers_and_code(value: object) -> None:
     with pytest.raises(TypeError, match="no part of a kernel's source"):
         render_define(value)
     with pytest.raises(TypeError):
@@ -69,14 +69,14 @@ def test_a_define_takes_only_numbers_and_code(value: object) -> None:
         Code("{}").substitute(value)  # type: ignore[arg-type]
 
 
-def test_text_made_of_code_is_no_code() -> None:
+def test_string_operations_lose_code_type() -> None:
     code = Code("a")
     for text in (code + code, f"{code}", code.upper(), code.replace("a", "b"), "".join([code])):
         with pytest.raises(TypeError):
             render_define(text)
 
 
-def test_numbers_have_one_spelling() -> None:
+def test_defines_render_numbers_canonically() -> None:
     values = (True, False, -3, 1 << 63, 0.1, -0.0)
     assert [render_define(v) for v in values] == [
         "1", "0", "-3", "9223372036854775808", "0x1.999999999999ap-4", "-0x0.0p+0",

@@ -27,21 +27,21 @@ from clrt.ir.dims import (
 B, S = symbol("batch"), symbol("sequence")
 
 
-def test_equal_polynomials_are_one_form() -> None:
+def test_equal_polynomials_share_canonical_form() -> None:
     assert provably_equal((B + 1) * (B - 1), B * B - 1)
     assert provably_equal(B * S * 384, 384 * S * B)
     assert provably_equal(B - B, 0)
     assert hash(B * 2 + S) == hash(S + B + B)
 
 
-def test_division_is_exact_where_it_can_be() -> None:
+def test_floordiv_simplifies_exact_quotients() -> None:
     assert provably_equal(floordiv(B * S * 384, B * 12), S * 32)
     assert provably_equal(floordiv(B * S, B * S), 1)
     assert str(floordiv(S, 2)) == "floordiv(sequence, 2)"
     assert provably_equal(mod(B * 4, 2), 0)
 
 
-def test_comparisons_know_that_dims_are_not_negative() -> None:
+def test_comparisons_assume_nonnegative_dims() -> None:
     assert B != -1
     assert B + 1 > 0
     assert B >= 0
@@ -87,7 +87,7 @@ def _both(tree: object, bindings: Mapping[str, int]) -> tuple[Dim, int]:
 
 
 @given(trees, sizes, sizes)
-def test_binding_commutes_with_arithmetic_and_text(tree: object, b: int, s: int) -> None:
+def test_substitution_and_text_match_integer_arithmetic(tree: object, b: int, s: int) -> None:
     bindings = {"batch": b, "sequence": s}
     try:
         dim, number = _both(tree, bindings)
@@ -98,7 +98,7 @@ def test_binding_commutes_with_arithmetic_and_text(tree: object, b: int, s: int)
 
 
 @given(trees, st.integers(-4, 9))
-def test_what_is_decided_holds_for_every_binding(tree: object, other: int) -> None:
+def test_decided_comparisons_hold_for_every_binding(tree: object, other: int) -> None:
     for b, s in itertools.product((0, 1, 2, 5, 9), repeat=2):
         try:
             dim, number = _both(tree, {"batch": b, "sequence": s})
@@ -110,7 +110,7 @@ def test_what_is_decided_holds_for_every_binding(tree: object, other: int) -> No
         assert number != other or not provably_different(dim, other)
 
 
-def test_the_sign_of_an_operation_is_that_of_its_operands() -> None:
+def test_operation_bounds_follow_operand_signs() -> None:
     least = minimum(S - 5, 3)
     assert substitute(maximum(least, 0), {"sequence": 2}) == 0
     assert least <= 3
@@ -123,7 +123,7 @@ def test_the_sign_of_an_operation_is_that_of_its_operands() -> None:
 
 
 @given(sizes, sizes)
-def test_dims_that_broadcast(b: int, s: int) -> None:
+def test_broadcast_of_dims_matches_numpy(b: int, s: int) -> None:
     both = broadcast(B, S)
     assert str(both) == "broadcast(batch, sequence)" and provably_equal(parse_dim(str(both)), both)
     assert provably_equal(broadcast(B, both), both) and provably_equal(broadcast(both, S), both)
@@ -134,18 +134,18 @@ def test_dims_that_broadcast(b: int, s: int) -> None:
         assert (bound,) == np.broadcast_shapes((b,), (s,))
 
 
-def test_product_of_nothing_is_one() -> None:
+def test_empty_product_is_one() -> None:
     assert product(()) == 1
 
 
-def test_operations_on_dims_that_may_be_equal_are_kept_apart() -> None:
+def test_floordivs_of_different_symbols_stay_distinct() -> None:
     a, b = symbol("a"), symbol("b")
     total = floordiv(a, 2) * floordiv(b, 2) + floordiv(floordiv(a, 5), 2)
     assert substitute(total, {"a": 20, "b": 8}) == 10 * 4 + 2
     assert provably_equal(floordiv(a, 2) - floordiv(a, 2), 0)
 
 
-def test_quotients_of_quotients_are_one() -> None:
+def test_nested_floordivs_merge() -> None:
     strides = 1 + floordiv(-1 + floordiv(-2 + floordiv(-10 + S, 5), 2), 2)
     assert provably_equal(strides, 1 + floordiv(-3 + floordiv(S, 10), 2))
     assert provably_equal(floordiv(32 * strides, 8 * strides), 4)

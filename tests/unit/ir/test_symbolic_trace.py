@@ -43,7 +43,9 @@ def _loops(a: int, b: int) -> int:
 
 @pytest.mark.parametrize("code", [_share, _loops, _searches], ids=lambda c: c.__name__)
 @given(a=st.integers(-40, 300), b=st.integers(-40, 300), c=st.integers(-40, 300), d=st.integers(0))
-def test_where_the_guards_hold_the_formulas_do(code: _Code, a: int, b: int, c: int, d: int) -> None:
+def test_trace_formulas_hold_wherever_guards_hold(
+    code: _Code, a: int, b: int, c: int, d: int
+) -> None:
     trace = ShapeTrace({"a": a, "b": b})
     result = code(*trace.start().values())
     assert untraced(result) == code(a, b)
@@ -68,7 +70,7 @@ def test_where_the_guards_hold_the_formulas_do(code: _Code, a: int, b: int, c: i
     ],
     ids=["index", "key", "numpy", "quotient", "float", "shape"],
 )
-def test_a_number_taken_for_what_it_is_pins_the_trace(use: Callable[[int], object]) -> None:
+def test_concrete_use_of_traced_number_pins_trace(use: Callable[[int], object]) -> None:
     trace = ShapeTrace({"n": 5})
     use(trace.start()["n"])
     assert trace.evaluate({"n": 5}) is not None
@@ -76,7 +78,7 @@ def test_a_number_taken_for_what_it_is_pins_the_trace(use: Callable[[int], objec
     assert trace.pinned_at and __file__ in trace.pinned_at[0]
 
 
-def test_comparisons_are_guards_both_ways() -> None:
+def test_comparisons_become_trace_guards() -> None:
     trace = ShapeTrace({"n": 5})
     n = trace.start()["n"]
     assert n < 10 and n > 3 and n != 7 and isinstance(n, int)
@@ -86,21 +88,21 @@ def test_comparisons_are_guards_both_ways() -> None:
     assert not trace.pinned_at
 
 
-def test_equal_formulas_are_one() -> None:
+def test_equal_formulas_are_deduplicated() -> None:
     trace = ShapeTrace({"a": 3, "b": 4})
     a, b = trace.start().values()
     assert trace.formula(a * b + 1) == trace.formula(1 + b * a)
     assert trace.formula(a * 1 + 0) == trace.formula(a)
 
 
-def test_a_division_by_zero_at_other_sizes_is_a_guard_that_fails() -> None:
+def test_division_by_zero_at_other_sizes_fails_guard() -> None:
     trace = ShapeTrace({"a": 3, "b": 4})
     a, b = trace.start().values()
     _ = a // b
     assert trace.evaluate({"a": 3, "b": 0}) is None
 
 
-def test_numbers_of_two_traces_do_not_mix() -> None:
+def test_mixing_numbers_of_two_traces_is_refused() -> None:
     left, right = ShapeTrace({"a": 3}).start()["a"], ShapeTrace({"a": 3}).start()["a"]
     with pytest.raises(ValueError, match="another trace"):
         _ = left + right

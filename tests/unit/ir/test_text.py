@@ -90,11 +90,11 @@ def round_trip(text: str) -> Graph:
 
 
 @pytest.mark.parametrize("text", GRAPHS.values(), ids=list(GRAPHS))
-def test_round_trip(text: str) -> None:
+def test_graph_text_round_trips(text: str) -> None:
     round_trip(text)
 
 
-def test_signs_of_zeros_come_back() -> None:
+def test_negative_zero_round_trips() -> None:
     text = """graph "g" (%n: int64[1]) {
   %z: float32[?] = ConstantOfShape{value=-0.0}(%n) @"zeros"
   %y: float32[?] = clrt.Fused{steps=[clrt.Literal{value=-0.0}(), Mul(0, 1)]}(%z) @"f"
@@ -107,7 +107,7 @@ def test_signs_of_zeros_come_back() -> None:
 @pytest.mark.parametrize(
     "name", ["x", "/a/b:0", "a b", "ends:", "a:b", "%", '"', "é", "\\", "1", ""]
 )
-def test_every_name_comes_back(name: str) -> None:
+def test_value_names_round_trip(name: str) -> None:
     value = Value(name, TensorType(DType.FLOAT32, (2,)))
     graph = Graph("g", [value], [value], [], ["o"])
     again = parse_graph(print_graph(graph), REGISTRY)
@@ -115,7 +115,7 @@ def test_every_name_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-def test_elements_of_every_dtype_come_back(dtype: DType) -> None:
+def test_constants_of_every_dtype_round_trip(dtype: DType) -> None:
     info = ml_dtypes.finfo(dtype.numpy) if dtype.is_float else np.iinfo(np.int8)
     data = np.array([0, 1, 1]) if dtype is DType.BOOL else np.array([info.max, 0, 1])
     data = data.astype(dtype.numpy)
@@ -129,7 +129,7 @@ def test_elements_of_every_dtype_come_back(dtype: DType) -> None:
     np.testing.assert_array_equal(again, data)
 
 
-def test_graphs_in_attributes_and_sequences_come_back() -> None:
+def test_subgraphs_and_sequence_types_round_trip() -> None:
     text = """graph "g" (%c: bool[], %s: sequence(float32[n,2]), %x: float32[2]) {
   %y: float32[2] = If{then_branch=graph "then" (%x2: float32[2]) {
       const %k: float32[2] = [1.0, 2.0]
@@ -144,7 +144,7 @@ def test_graphs_in_attributes_and_sequences_come_back() -> None:
     assert print_graph(parse_graph(text, REGISTRY)) == text
 
 
-def test_symbolic_elements_come_back() -> None:
+def test_symbolic_constants_round_trip() -> None:
     data = np.empty(2, object)
     data[:] = [symbol("batch") * 2, 3]
     value = Value("c", TensorType(DType.INT64, (2,), data))
@@ -153,7 +153,7 @@ def test_symbolic_elements_come_back() -> None:
     assert [str(d) for d in again] == ["2*batch", "3"]
 
 
-def test_constants_after_symbolic_ones() -> None:
+def test_numeric_constants_after_symbolic_ones_round_trip() -> None:
     round_trip("""graph "g" () {
   const %a: int64[1] = [batch]
   const %b: int64[] = batch
@@ -164,14 +164,14 @@ def test_constants_after_symbolic_ones() -> None:
 """)
 
 
-def test_data_limit_elides_the_elements() -> None:
+def test_element_limit_elides_constants() -> None:
     value = Value("c", TensorType(DType.INT64, (3,), np.arange(3)))
     graph = Graph("g", [], [value])
     assert "= ..." in print_graph(graph, elided(2))
     assert "= [0, 1, 2]" in print_graph(graph, elided(3))
 
 
-def test_elided_elements_depend_on_the_name_alone() -> None:
+def test_elided_constants_are_seeded_by_name() -> None:
     text = 'graph "g" () {{\n  const %{}: float32[4,5] = ...\n  return %{} as "o"\n}}\n'
     first, again, other = (
         parse_graph(text.format(n, n), REGISTRY).outputs[0].numbers for n in ("a", "a", "b")
@@ -181,7 +181,7 @@ def test_elided_elements_depend_on_the_name_alone() -> None:
     assert first.std() > 0 and not np.array_equal(first, other)
 
 
-def test_parsed_graphs_hold_the_rules() -> None:
+def test_parsed_graphs_pass_verification() -> None:
     verify(round_trip(GRAPHS["several outputs"]))
     verify(round_trip(GRAPHS["attributes"]))
 
@@ -205,7 +205,7 @@ def test_parsed_graphs_hold_the_rules() -> None:
         'graph "g" () { const %c: float32[n] = ... return %c }',
     ],
 )
-def test_damaged_text(text: str) -> None:
+def test_damaged_graph_text_is_refused(text: str) -> None:
     with pytest.raises(ModelError) as caught:
         parse_graph(text, REGISTRY)
     assert isinstance(caught.value, ClrtError)

@@ -111,7 +111,7 @@ def extra_output(g: Graph) -> None:
     ],
     ids=lambda item: getattr(item, "__name__", item),
 )
-def test_rule(damage: Callable[[Graph], None], named: str) -> None:
+def test_verifier_detects_damaged_graph(damage: Callable[[Graph], None], named: str) -> None:
     g = graph()
     verify(g)
     damage(g)
@@ -119,13 +119,13 @@ def test_rule(damage: Callable[[Graph], None], named: str) -> None:
         verify(g)
 
 
-def test_dims_count_only_where_both_are_numbers() -> None:
+def test_verifier_accepts_differing_symbolic_dims() -> None:
     g = graph()
     g.nodes[0].outputs[0].type = TensorType(DType.FLOAT32, (symbol("m"), 3))
     verify(g)
 
 
-def test_a_constant_may_be_an_output() -> None:
+def test_constant_output_is_valid() -> None:
     g = graph()
     constant = g.nodes[0].arg(1)
     g.outputs.append(constant)
@@ -133,7 +133,7 @@ def test_a_constant_may_be_an_output() -> None:
     verify(g)
 
 
-def test_nodes_given_one_by_one() -> None:
+def test_unknown_rank_is_valid() -> None:
     x = Value("x", TensorType(DType.FLOAT32, None))
     y = Value("y", TensorType(DType.FLOAT32, None))
     node = Node("n", REGISTRY.classes[("", "Transpose")](), [x], [y])

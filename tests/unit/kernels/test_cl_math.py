@@ -146,7 +146,9 @@ def _error(actual: Array, exact: Array, unit: Array) -> Array:
 
 @pytest.mark.parametrize(("device", "width"), ON)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_error_is_bounded(case: Case, device: DeviceInfo, width: int) -> None:
+def test_math_function_error_is_within_ulp_bound(
+    case: Case, device: DeviceInfo, width: int
+) -> None:
     x = case.domain[case.domain != 0]
     with np.errstate(all="ignore"):
         exact = case.exact(x.astype(np.float64))
@@ -157,7 +159,9 @@ def test_error_is_bounded(case: Case, device: DeviceInfo, width: int) -> None:
 
 @pytest.mark.parametrize(("device", "width"), ON)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_special_values(case: Case, device: DeviceInfo, width: int) -> None:
+def test_math_functions_match_numpy_on_special_values(
+    case: Case, device: DeviceInfo, width: int
+) -> None:
     x = np.concatenate([SPECIAL, _every(64)])
     with np.errstate(all="ignore"):
         wanted = case.exact(x.astype(np.float64)).astype(np.float32)
@@ -171,7 +175,7 @@ def test_special_values(case: Case, device: DeviceInfo, width: int) -> None:
 
 @pytest.mark.parametrize(("device", "width"), ON)
 @pytest.mark.parametrize("op", [Erf(), Tanh()], ids=["Erf", "Tanh"])
-def test_saturation_is_exact(op: Op, device: DeviceInfo, width: int) -> None:
+def test_erf_and_tanh_saturate_exactly(op: Op, device: DeviceInfo, width: int) -> None:
     x = np.concatenate([np.linspace(9.2, 1000, 1001), [1e10, np.inf]]).astype(np.float32)
     np.testing.assert_array_equal(_run(op, device, width, x), 1)
     np.testing.assert_array_equal(_run(op, device, width, -x), -1)
@@ -181,7 +185,7 @@ def test_saturation_is_exact(op: Op, device: DeviceInfo, width: int) -> None:
 @pytest.mark.parametrize(
     ("largest", "spread", "ulp"), [(33, 0.3, 2), (126, 0.3, 8), (126, 1e-3, 8), (126, 126, 8)]
 )
-def test_error_of_a_power_is_bounded(
+def test_pow_error_is_within_ulp_bound(
     largest: float, spread: float, ulp: float, device: DeviceInfo, width: int
 ) -> None:
     rng = np.random.default_rng(5)
@@ -196,7 +200,7 @@ def test_error_of_a_power_is_bounded(
 
 
 @pytest.mark.parametrize(("device", "width"), ON)
-def test_special_powers(device: DeviceInfo, width: int) -> None:
+def test_pow_matches_numpy_on_special_values(device: DeviceInfo, width: int) -> None:
     numbers = [1, 2, 0.5, 3, 1.5, 1 / 3, 1e30, 2**24, 2**24 + 2, 2**23 - 1, 1.0000001, 0.99999994]
     each = np.concatenate([SPECIAL, numbers, np.negative(numbers)]).astype(np.float32)
     x, y = (a.ravel() for a in np.meshgrid(each, each))

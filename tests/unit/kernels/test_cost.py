@@ -37,7 +37,7 @@ def _order(*variants: Variant) -> list[str]:
     return [v.name for v, _ in by_cost(variants, NODE, CPU)]
 
 
-def test_least_cost_first() -> None:
+def test_variants_are_ordered_by_predicted_cost() -> None:
     little, much = WorkEstimate(1000), WorkEstimate(1 << 30)
     assert _order(_variant("a", much), _variant("b", little)) == ["b", "a"]
     assert _order(_variant("a", little, PLAIN), _variant("b", little)) == ["b", "a"]
@@ -48,11 +48,11 @@ def test_least_cost_first() -> None:
     assert _order(_variant("a", WorkEstimate(0, 1 << 30)), _variant("b", much)) == ["b", "a"]
 
 
-def test_equal_costs_keep_the_order() -> None:
+def test_equal_costs_keep_declaration_order() -> None:
     assert _order(*(_variant(n, WorkEstimate(5)) for n in "cab")) == ["c", "a", "b"]
 
 
-def test_what_does_not_fit_comes_first_with_its_reason() -> None:
+def test_unsupported_variants_come_first_with_reason() -> None:
     variants = [_variant("a", WorkEstimate(9)), _variant("b", WorkEstimate(1), why="no")]
     assert [(v.name, r) for v, r in by_cost(variants, NODE, CPU)] == [("b", "no"), ("a", None)]
     runs_as("a", variants, NODE, CPU)
@@ -60,7 +60,7 @@ def test_what_does_not_fit_comes_first_with_its_reason() -> None:
         runs_as("b", variants, NODE, CPU)
 
 
-def test_rates_grow_with_the_device() -> None:
+def test_rates_scale_with_compute_units() -> None:
     for kind in ("cpu", "gpu"):
         small = replace(CPU, kind=kind)
         large = replace(small, compute_units=8)
@@ -85,7 +85,7 @@ def _taken(x: tuple[int, ...], w: tuple[int, ...]) -> str:
 
 
 @pytest.mark.parametrize("positions", [1, 16, 1000])
-def test_convolutions_of_one_channel_to_a_group(positions: int) -> None:
+def test_depthwise_conv_variant_is_independent_of_size(positions: int) -> None:
     """The choice is the same for every size: a new one compiles nothing."""
     assert _taken((1, 1, 255 + positions), (258, 1, 256)) == "im2col_gemm_cpu"
     assert _taken((1, 144, 8 + positions), (144, 1, 9)) == "depthwise_cpu"

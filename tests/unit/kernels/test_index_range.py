@@ -29,14 +29,14 @@ _PASSES = {
 
 
 @pytest.mark.parametrize("source", sorted(WHOLE_RANGE))
-def test_whole_range_kernels_pass_no_limit(source: str) -> None:
+def test_whole_range_kernels_avoid_index_overflow(source: str) -> None:
     text = read_source(source)
     kernels = text[text.index("DATA_T") if "DATA_T" in text else 0 :]
     found = [rule for rule, form in _PASSES.items() if re.search(form, kernels)]
     assert not found
 
 
-def test_padded_ids_are_compared_before_they_are_scaled() -> None:
+def test_padded_global_ids_are_checked_before_scaling() -> None:
     """A launch of whole work-groups has ids behind the last one: times an argument they may pass
     2^31, and then look as if they were inside.
     """
@@ -61,7 +61,7 @@ def _plan(op: IrOp, elems: int, gpu: bool) -> None:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_tensors_near_the_limit_are_refused(gpu: bool) -> None:
+def test_tensors_past_kernel_index_limit_are_refused(gpu: bool) -> None:
     """Kernels that need the margin get it; others take the largest tensor."""
     _plan(Neg(), MAX_ELEMS, gpu)
     _plan(Softmax(), MAX_ELEMS - MARGIN_ELEMS, gpu)

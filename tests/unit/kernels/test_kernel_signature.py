@@ -26,7 +26,7 @@ def params(source: str, entry: str = "f", **defines: str) -> str:
     return " ".join(read_interface(source, entry).params(defines))
 
 
-def test_a_launch_has_the_arguments_in_the_order_of_the_source() -> None:
+def test_launch_orders_arguments_by_kernel_source() -> None:
     made = launch(FILL, (8,), (1,), 7, n=8, run=1, dst=BufferArg(DST, 3), value=VALUE)
     args = (BufferArg(VALUE), BufferArg(DST, 3), np.int32(8), np.int32(1))
     assert made == Launch(FILL, (8,), (1,), args, 7)
@@ -34,13 +34,13 @@ def test_a_launch_has_the_arguments_in_the_order_of_the_source() -> None:
     assert made.accesses() == [(args[0], "read"), (args[1], "write")]
 
 
-def test_a_stand_in_is_neither_read_nor_written() -> None:
+def test_unread_argument_has_no_access() -> None:
     made = launch(FILL, (8,), value=unread_arg(Scratch(2, DType.INT64)), dst=DST, n=8, run=1)
     assert len(made.buffers) == 2
     assert [(a.buffer, access) for a, access in made.accesses()] == [(DST, "write")]
 
 
-def test_numbers_become_what_the_kernel_declares() -> None:
+def test_scalar_arguments_convert_to_declared_types() -> None:
     noise = KernelSpec.of("random/random.cl", "random")
     key = (1 << 32) - 1
     made = launch(noise, (1,), y=VALUE, n=1, key_low=key, key_high=0, a=0.5, b=np.float64(2))
@@ -67,18 +67,18 @@ def test_numbers_become_what_the_kernel_declares() -> None:
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused_when_a_launch_is_made(args: dict[str, Any], says: str) -> None:
+def test_launch_refuses_wrong_arguments(args: dict[str, Any], says: str) -> None:
     with pytest.raises(TypeError, match=rf"tensor/fill.cl: .*fill_from.*{re.escape(says)}"):
         launch(FILL, (8,), **args)
 
 
-def test_a_float_takes_no_integer() -> None:
+def test_float_parameter_refuses_integer() -> None:
     noise = KernelSpec.of("random/random.cl", "random")
     with pytest.raises(TypeError, match="a is float, not 1"):
         launch(noise, (1,), y=VALUE, n=1, key_low=1, key_high=0, a=1, b=2.0)
 
 
-def test_parameters_follow_the_defines() -> None:
+def test_kernel_parameters_follow_preprocessor_defines() -> None:
     source = """
     #if HAS
     #define INPUT(k) , IN(float, x##k)  // a comment
@@ -116,19 +116,21 @@ def test_parameters_follow_the_defines() -> None:
         ("0x10 >= 16u && 7 % 4 != 3 - 1", True),
     ],
 )
-def test_conditions_are_those_of_c(test: str, value: bool) -> None:
+def test_preprocessor_conditions_follow_c_rules(test: str, value: bool) -> None:
     source = f"#define A\n#define B 1\n#if {test}\n#define P const int yes\n#endif\n"
     assert (params(f"{source}__kernel void f(P) {{}}") == "const int yes") is value
 
 
 @pytest.mark.parametrize("declared", ["__global int *x", "int n", "const T n", "IN(T, x)", ""])
-def test_other_declarations_are_refused(declared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_parameter_declarations_are_refused(
+    declared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _with_source(monkeypatch, f"__kernel void f({declared}) {{}}")
     with pytest.raises(ValueError, match="parameters of f"):
         read_signature("f.cl", "f", {})
 
 
-def test_two_parameters_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_parameter_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _with_source(monkeypatch, "__kernel void g(IN(int, x), const int x) {}")
     with pytest.raises(ValueError, match="two parameters of one name"):
         read_signature("f.cl", "g", {})
@@ -143,7 +145,7 @@ def _with_source(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("clrt.kernels.kernel_signature._interface", interface)
 
 
-def test_only_launch_makes_launches() -> None:
+def test_launch_objects_are_created_only_in_spec() -> None:
     """What is made by position is checked against nothing."""
     folder = Path(clrt.__file__).parent
     made = [p.relative_to(folder).as_posix() for p in folder.rglob("*.py") if _makes_launches(p)]

@@ -29,7 +29,7 @@ FLOATS = [
 
 @DEVICES
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_every_code_is_read(dtype: DType, device: DeviceInfo) -> None:
+def test_every_narrow_dtype_code_is_read(dtype: DType, device: DeviceInfo) -> None:
     count = 1 << min(dtype.file_bits, 6 if "float6" in dtype.value else 16)
     codes = np.arange(count, dtype=np.uint16 if dtype.itemsize == 2 else np.uint8)
     x = codes.view(dtype.numpy)
@@ -41,7 +41,9 @@ def test_every_code_is_read(dtype: DType, device: DeviceInfo) -> None:
 @DEVICES
 @pytest.mark.parametrize("saturate", [True, False])
 @pytest.mark.parametrize("dtype", [d for d in NARROW if d.is_float], ids=str)
-def test_numbers_are_rounded(dtype: DType, saturate: bool, device: DeviceInfo) -> None:
+def test_casts_to_narrow_floats_match_reference(
+    dtype: DType, saturate: bool, device: DeviceInfo
+) -> None:
     if dtype is DType.FLOAT8E8M0:
         exponents = np.arange(0, 255, dtype=np.uint32) << 23
         x = np.concatenate([exponents + k for k in (0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFF)])

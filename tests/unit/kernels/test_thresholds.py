@@ -18,14 +18,14 @@ from clrt.kernels.variant import Lowering
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu")
 
 
-def test_the_file_has_what_the_groups_have() -> None:
+def test_shipped_thresholds_match_group_fields() -> None:
     shipped = json.loads(files("clrt.kernels").joinpath("cpu.json").read_text("utf-8"))
     assert shipped.keys() == GROUPS.keys()
     for cls in GROUPS.values():
         cls.of({})  # a number too few or too many is a TypeError
 
 
-def test_a_record_sets_some_and_leaves_the_others() -> None:
+def test_record_overrides_only_named_thresholds() -> None:
     default = GemmPartitionThresholds.of({})
     ctx = Lowering(CPU, lambda group: {"stripe": 5} if group == "gemm_shares" else {})
     assert ctx.thresholds(GemmPartitionThresholds).stripe == 5
@@ -37,7 +37,7 @@ def test_a_record_sets_some_and_leaves_the_others() -> None:
     )
 
 
-def test_a_threshold_that_a_group_lacks_is_an_error() -> None:
+def test_unknown_threshold_is_refused() -> None:
     check([new_record("gemm_shares", CPU, {"stripe": 5})])
     with pytest.raises(ValueError, match="gemm_shares sets stripes"):
         check([new_record("gemm_shares", CPU, {"stripes": 5})])
@@ -45,6 +45,6 @@ def test_a_threshold_that_a_group_lacks_is_an_error() -> None:
         check([new_record("gemm_tiles", CPU, {"speeds": 5})])
 
 
-def test_tiles_that_may_stand_in_place_of_another() -> None:
+def test_gemm_tiles_list_alternative_tiles() -> None:
     assert (14, 1, 0.82) in GemmTiles.of({}).others(8, 3, 16)
     assert GemmTiles.of({}).others(2, 2, 2) == []

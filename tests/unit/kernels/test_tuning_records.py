@@ -26,13 +26,13 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
 
 
-def test_shipped_records_set_only_what_their_kernels_have() -> None:
+def test_shipped_records_set_known_tunables_only() -> None:
     shipped = check(json.loads(files("clrt.kernels").joinpath("tuning_records.json").read_text()))
     assert {r["kernel"] for r in shipped} <= TUNED.keys() | GROUPS.keys()
 
 
 @pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
-def test_each_tunable_is_one_of_the_source(kernel: TunedKernel) -> None:
+def test_tunables_are_macros_of_kernel_source(kernel: TunedKernel) -> None:
     texts = [f.read_text() for f in Path("kernels_cl").rglob("*.cl")]
     (text,) = (t for t in texts if f"void {kernel.entry}(" in t or f" {kernel.entry}(" in t)
     # The lanes are VW in the sources that common/math.clh serves.
@@ -40,25 +40,25 @@ def test_each_tunable_is_one_of_the_source(kernel: TunedKernel) -> None:
     assert all(re.search(rf"\b{m}\b", text) for m in macros)
 
 
-def test_a_macro_that_the_kernel_lacks_is_an_error() -> None:
+def test_unknown_tunable_is_refused() -> None:
     record = new_record("gemm_cpu", AVX512, {"VW": 16})
     with pytest.raises(ValueError, match="gemm_cpu sets VW"):
         check([record])
 
 
-def test_the_nearest_record_wins() -> None:
+def test_nearest_device_record_is_used() -> None:
     assert record_for("gemm_cpu", AVX512)["T_VW"] == 16
     assert record_for("gemm_cpu", replace(AVX512, float_lanes=8))["T_VW"] == 8
     assert record_for("gemm_cpu", replace(AVX512, float_lanes=4)) == {}
     assert record_for("gemm_cpu", replace(AVX512, platform="another"))["T_VW"] == 16
 
 
-def test_a_users_record_of_few_facts_goes_before_a_shipped_one_of_many() -> None:
+def test_user_record_precedes_more_specific_shipped_record() -> None:
     records.user_file().write_text('[{"kernel": "gemm_cpu", "tunables": {"T_MR": 2}}]')
     assert record_for("gemm_cpu", AVX512) == {"T_MR": 2}
 
 
-def test_the_users_record_goes_before_the_shipped_one_on_that_device_only() -> None:
+def test_saved_record_applies_to_its_device_only() -> None:
     save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
     save([new_record("gemm_cpu", AVX512, {"T_MR": 6}), new_record("softmax_cpu", AVX512, {})])
     assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
@@ -66,7 +66,7 @@ def test_the_users_record_goes_before_the_shipped_one_on_that_device_only() -> N
     assert len(json.loads(records.user_file().read_text())) == 2
 
 
-def test_what_another_process_saved_is_kept() -> None:
+def test_save_keeps_records_of_other_processes() -> None:
     save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
     text = records.user_file().read_text().replace("gemm_cpu", "gemm_blocks_cpu")
     records.user_file().write_text(text)
@@ -75,7 +75,7 @@ def test_what_another_process_saved_is_kept() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"kernel": "gemm_cpu"}]'])
-def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
+def test_damaged_record_file_warns_and_is_replaced(text: str) -> None:
     records.user_file().write_text(text)
     with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
         assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
     ],
     ids=lambda text: text[:60],
 )
-def test_numbers_that_no_kernel_has_are_ignored_with_a_warning(text: str) -> None:
+def test_out_of_range_tunables_warn_and_are_ignored(text: str) -> None:
     records.user_file().write_text(text)
     with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
         assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
@@ -114,7 +114,7 @@ def test_numbers_that_no_kernel_has_are_ignored_with_a_warning(text: str) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
 @pytest.mark.parametrize("who", ["file of another", "open file", "open folder", "link"])
-def test_records_that_others_can_write_are_not_believed(
+def test_records_writable_by_others_are_ignored(
     who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = records.user_file()

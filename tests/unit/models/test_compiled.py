@@ -68,7 +68,7 @@ def _arrays(graph: Graph) -> dict[str, Array]:
     return {name: array for name, array in found if array is not None}
 
 
-def test_everything_survives(tmp_path: Path) -> None:
+def test_compiled_model_round_trips(tmp_path: Path) -> None:
     graph = _write(tmp_path / "m.clrt", tokenizer={"é": [1, 2]})
     read = read_compiled(tmp_path / "m.clrt")
     assert print_graph(read.graph) == print_graph(graph)
@@ -83,7 +83,7 @@ def test_everything_survives(tmp_path: Path) -> None:
         assert array.tobytes() == after[name].tobytes()
 
 
-def test_is_a_safetensors_file(tmp_path: Path) -> None:
+def test_compiled_model_is_aligned_safetensors_file(tmp_path: Path) -> None:
     """The format's own library reads it, and finds each tensor on a boundary for devices."""
     graph = _write(tmp_path / "m.clrt")
     with safe_open(tmp_path / "m.clrt", framework="np") as file:
@@ -113,7 +113,7 @@ def test_packed_weights_are_restored(tmp_path: Path, transposed: bool) -> None:
     np.testing.assert_array_equal(stored.numbers, weight.numbers)
 
 
-def test_truncated_files(tmp_path: Path) -> None:
+def test_truncated_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write(path)
     data = path.read_bytes()
@@ -124,7 +124,7 @@ def test_truncated_files(tmp_path: Path) -> None:
             read_compiled(path)
 
 
-def test_flipped_bytes(tmp_path: Path) -> None:
+def test_flipped_bytes_are_detected(tmp_path: Path) -> None:
     """Each is found, but where it changes nothing (a blank behind the header)."""
     path = tmp_path / "m.clrt"
     graph = _write(path)
@@ -144,7 +144,7 @@ def test_flipped_bytes(tmp_path: Path) -> None:
         assert print_graph(read.graph) == print_graph(graph)
 
 
-def test_other_files(tmp_path: Path) -> None:
+def test_missing_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         read_compiled(path)
@@ -160,7 +160,7 @@ def test_other_files(tmp_path: Path) -> None:
         read_compiled(path)
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write(path)
     before = path.read_bytes()
@@ -176,7 +176,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
         write_compiled(CompiledModel(_graph()), tmp_path / "missing" / "m.clrt", "a test")
 
 
-def test_killed_in_the_middle(tmp_path: Path) -> None:
+def test_killed_write_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     _write(path)
     before = path.read_bytes()

@@ -34,7 +34,7 @@ def add_snapshot(cache: Path, name: str, commit: str = "abc") -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
-def test_a_folder_that_may_not_be_read() -> None:
+def test_unreadable_folder_is_reported() -> None:
     user = os.geteuid()
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0)
@@ -51,28 +51,28 @@ def test_a_folder_that_may_not_be_read() -> None:
 @pytest.mark.parametrize(
     ("source", "error"), [("x" * 5000, ModelError), (None, InputError), (b"x", InputError)]
 )
-def test_what_is_no_path(source: Any, error: type[Exception]) -> None:
+def test_invalid_path_is_refused(source: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"not a path|not by"):
         find_model(source)
 
 
-def test_existing_path_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_existing_path_is_returned_unchanged(tmp_path: Path) -> None:
     assert find_model(tmp_path) == tmp_path
     assert find_model(str(tmp_path)) == tmp_path
 
 
-def test_name_in_the_hub_cache(cache: Path) -> None:
+def test_model_name_is_found_in_hub_cache(cache: Path) -> None:
     snapshot = add_snapshot(cache, "sentence-transformers/tiny")
     assert find_model("tiny") == snapshot
     assert find_model("sentence-transformers/tiny") == snapshot
 
 
-def test_other_organisation(cache: Path) -> None:
+def test_model_of_other_organisation_is_found_in_hub_cache(cache: Path) -> None:
     snapshot = add_snapshot(cache, "BAAI/bge-small-en-v1.5")
     assert find_model("BAAI/bge-small-en-v1.5") == snapshot
 
 
-def test_hub_cache_variable_comes_first(
+def test_hub_cache_variable_takes_precedence(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_snapshot(cache, "a/b", "home")
@@ -81,7 +81,9 @@ def test_hub_cache_variable_comes_first(
     assert find_model("a/b") == snapshot
 
 
-def test_name_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_name_is_found_in_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "carries_a_model"
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -91,7 +93,9 @@ def test_name_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert find_model("carried") == package / "model"
 
 
-def test_missing_model_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_error_names_download_command(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = ("no_such_package", "model", "pip install no-such-package")
     monkeypatch.setattr(locate, "PACKAGED", {"sentence-transformers/carried": row})
     with pytest.raises(ModelError, match="pip install no-such-package, or hf download") as caught:
@@ -103,7 +107,7 @@ def test_missing_model_says_how_to_get_it(cache: Path, monkeypatch: pytest.Monke
         find_model("some")
 
 
-def test_an_image_model_has_no_usual_organisation(cache: Path) -> None:
+def test_missing_image_model_error_asks_for_organisation(cache: Path) -> None:
     with pytest.raises(ModelError, match="get it by: hf download ORGANISATION/vit-small "):
         model_path("vit-small")
     with pytest.raises(ModelError, match="get it by: hf download some/vit-small "):
@@ -114,7 +118,7 @@ def test_an_image_model_has_no_usual_organisation(cache: Path) -> None:
     "path",
     ["/no/such/folder", "./model", "a/b/c", "model.onnx", "~/none", "~nobody-of-this-name/x"],
 )
-def test_missing_path(path: str) -> None:
+def test_missing_path_is_reported(path: str) -> None:
     with pytest.raises(ModelError, match=f"No file or folder '{path}' exists"):
         find_model(path)
     with pytest.raises(ModelError, match="No file or folder"):

@@ -27,7 +27,7 @@ def _samples() -> Iterator[tuple[str, Sample]]:
 
 
 @pytest.mark.parametrize("sample", [pytest.param(s, id=name) for name, s in _samples()])
-def test_the_parts_give_what_the_op_gives(sample: Sample) -> None:
+def test_decomposed_op_matches_reference(sample: Sample) -> None:
     graph = sample_graph(sample)
     feeds = {v.name: sample.inputs[int(v.name[1:])] for v in graph.inputs}
     check_decomposable(graph)

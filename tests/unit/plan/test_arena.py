@@ -45,12 +45,12 @@ def test_live_buffers_are_disjoint(wanted: list[LiveInterval], slab: int) -> Non
                 assert apart
 
 
-def test_chain_takes_two_buffers() -> None:
+def test_chain_uses_memory_of_two_buffers() -> None:
     chain = [LiveInterval(1024, i, i + 1) for i in range(20)]
     assert assign_offsets(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
 
 
-def test_offsets_are_those_that_kernels_can_count() -> None:
+def test_buffer_ends_stay_within_2_gib() -> None:
     sizes = (3 << 30, 1 << 30, 1 << 30, 1 << 20)
     arena = assign_offsets([LiveInterval(n, 0, 1) for n in sizes], 8 << 30)
     ends = [p.offset_bytes + n for p, n in zip(arena.places, sizes, strict=True) if p.offset_bytes]
@@ -59,13 +59,13 @@ def test_offsets_are_those_that_kernels_can_count() -> None:
 
 
 @pytest.mark.parametrize("arrange", [assign_offsets, separate])
-def test_buffer_larger_than_a_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
+def test_buffer_larger_than_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match="smaller batch"):
         arrange([LiveInterval(1 << 20, 0, 1)], 1 << 16)
 
 
 @pytest.mark.parametrize("simulator", [False, True])
-def test_simulators_get_a_slab_per_tensor(simulator: bool) -> None:
+def test_simulators_get_one_slab_per_tensor(simulator: bool) -> None:
     x, h, y = (Value(name, TensorType(DType.FLOAT32, (4, 4))) for name in "xhy")
     nodes = [Node("a", Transpose((1, 0)), [x], [h]), Node("b", Transpose((1, 0)), [h], [y])]
     caps = DeviceCaps("p", "n", "v", "1", "cpu", simulator=simulator)

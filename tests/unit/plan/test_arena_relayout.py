@@ -29,7 +29,9 @@ def _overlap(intervals: list[LiveInterval], arena: Arena) -> bool:
 
 
 @given(st.lists(_SPANS, max_size=40), st.sampled_from([1 << 14, 1 << 31]))
-def test_other_sizes_do_not_overlap(spans: list[tuple[int, int, int, int]], slab: int) -> None:
+def test_relayout_for_new_sizes_has_no_overlap(
+    spans: list[tuple[int, int, int, int]], slab: int
+) -> None:
     before = [LiveInterval(size, first, first + length) for first, length, size, _ in spans]
     after = [LiveInterval(size, first, first + length) for first, length, _, size in spans]
     arena = assign_offsets(before, slab)

@@ -27,14 +27,14 @@ def external(plan: Plan) -> list[str]:
     return [v.name for v in plan.external]
 
 
-def test_without_a_contract_all_lies_in_the_arena() -> None:
+def test_host_only_plan_keeps_all_values_in_arena() -> None:
     plan = planned(HOST_ONLY)
     names = {v.name for v, _ in step_lifetimes(plan) if hasattr(v, "name")}
     assert external(plan) == [] and names == {"cache", "rows", "at", "y"}
     assert plan.launches == 2  # the arena's cache is the plan's to write to
 
 
-def test_an_input_of_the_caller_is_copied_and_not_written_to() -> None:
+def test_undonated_device_input_is_copied_before_update() -> None:
     plan = planned(DeviceIo(frozenset({"cache"}), frozenset(), BOTH))
     assert external(plan) == ["cache", "next", "y"]
     assert plan.launches == 3
@@ -42,7 +42,7 @@ def test_an_input_of_the_caller_is_copied_and_not_written_to() -> None:
     assert [x.copy is not None for x in first.launches] == [True, False]
 
 
-def test_a_donated_input_becomes_an_output() -> None:
+def test_donated_input_becomes_output() -> None:
     plan = planned(DeviceIo(frozenset({"cache"}), frozenset({"cache"}), BOTH))
     assert external(plan) == ["cache", "y"]
     assert plan.launches == 2

@@ -32,7 +32,7 @@ def _graph(text: str) -> Graph:
 
 
 @pytest.mark.parametrize(("text", "name"), [(DIRECT, "old"), (VIEW, "cache")])
-def test_rows_go_into_a_donated_cache_at_any_length(text: str, name: str) -> None:
+def test_donated_cache_is_updated_in_place_without_graph_break(text: str, name: str) -> None:
     first, graph_break = specialise_to_break(_graph(text), {"P": 8}, {}, {}, {name})
     assert graph_break is None
     names = frozenset({name})
@@ -43,7 +43,7 @@ def test_rows_go_into_a_donated_cache_at_any_length(text: str, name: str) -> Non
     assert "total" not in {v.name for n in first.nodes for v in n.inputs if v is not None}
 
 
-def test_another_cache_grows_by_what_the_host_reads() -> None:
+def test_undonated_cache_grows_after_host_read() -> None:
     first, graph_break = specialise_to_break(_graph(DIRECT), {"P": 8}, {}, {}, {"rows"})
     assert graph_break is not None and graph_break.known == ("total",) and not first.nodes
     for total, size in ((5, 8), (11, 11)):

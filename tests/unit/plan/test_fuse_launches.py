@@ -50,7 +50,7 @@ def regions(plan: Plan) -> list[list[str]]:
     return [[n.name for n in s.nodes] for s in plan.steps if isinstance(s, Region)]
 
 
-def test_of_two_that_want_a_node_the_outputs_tell_which_gets_it() -> None:
+def test_output_order_decides_which_region_gets_shared_node() -> None:
     x, r = given_value("x", 3, N), given_value("r", 3, N)
     shared = residual("shared", x, r)
     one = apply(LayerNormalization(), "one", shared.output, constant("s", N))
@@ -65,7 +65,7 @@ def test_of_two_that_want_a_node_the_outputs_tell_which_gets_it() -> None:
             assert "is in the region of" in missed.reason
 
 
-def test_regions_that_wait_for_each_other_become_smaller() -> None:
+def test_mutually_dependent_regions_shrink() -> None:
     """The second product of each of two chains reads what the first of the other gives."""
     x = given_value("x", 3, N)
     firsts = [residual(f"first{k}", x, x) for k in range(2)]
@@ -82,7 +82,7 @@ def test_regions_that_wait_for_each_other_become_smaller() -> None:
     assert set(reasons.values()) == {"its inputs depend on its outputs"}
 
 
-def test_memory_is_free_once_a_launch_of_a_region_ends() -> None:
+def test_region_frees_memory_after_each_launch() -> None:
     """x dies in the first of three launches, and r in the second, which y takes the place of."""
     x, r = given_value("x", 3, N), given_value("r", 3, N)
     first = apply(FusedMatMul(), "first", x, constant("v", N, N))
@@ -99,7 +99,7 @@ def test_memory_is_free_once_a_launch_of_a_region_ends() -> None:
     assert spans == {"x": (-1, 0), "r": (-1, 1), "first": (0, 0)}
 
 
-def test_a_row_that_is_added_and_scales_keeps_its_place() -> None:
+def test_residual_used_as_scale_is_not_overwritten() -> None:
     """One launch adds r to the product and scales its rows by r: y must not lie where r does."""
     x, r = given_value("x", 1, N), given_value("r", 1, N)
     product = residual("y", x, r)
@@ -111,7 +111,7 @@ def test_a_row_that_is_added_and_scales_keeps_its_place() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=10, max_size=10))
-def test_connected_parts(edges: list[list[int]]) -> None:
+def test_connected_components_match_reachability(edges: list[list[int]]) -> None:
     nodes = [Node(str(k), Add(), [], []) for k in range(len(edges))]
 
     def before(node: Node) -> Iterator[Node]:

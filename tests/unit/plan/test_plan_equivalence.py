@@ -33,13 +33,13 @@ def planned(n: int, scale: float = 2.0) -> Plan:
     return plan(specialise(resized(scale), {"n": n}))
 
 
-def test_plans_of_one_graph_at_one_size_are_alike() -> None:
+def test_plans_of_same_graph_and_size_are_equivalent() -> None:
     assert plans_equivalent(planned(5), planned(5))
     assert not plans_equivalent(planned(5), planned(6))
     assert not plans_equivalent(planned(5), planned(5, 3.0))
 
 
-def test_weights_that_plans_fold_are_alike_by_their_elements() -> None:
+def test_folded_weights_are_compared_by_elements() -> None:
     def folding(last: float) -> Plan:
         body = f"""
           const %w: float32[2,2] = [[1.0, 2.0], [3.0, {last}]]
@@ -53,7 +53,7 @@ def test_weights_that_plans_fold_are_alike_by_their_elements() -> None:
     assert not plans_equivalent(folding(4.0), folding(5.0))
 
 
-def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_with_lost_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = resized()
 
     def give(templates: Templates, n: int) -> bool:

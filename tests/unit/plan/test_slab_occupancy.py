@@ -12,7 +12,7 @@ _LIVES = st.tuples(st.integers(0, TICKS - 1), st.integers(0, TICKS - 1)).map(sor
 
 
 @given(st.lists(st.tuples(_LIVES, st.integers(1, 9)), max_size=40))
-def test_room_is_the_lowest_that_is_free_all_the_time(wanted: list[tuple[list[int], int]]) -> None:
+def test_slab_room_is_lowest_free_offset(wanted: list[tuple[list[int], int]]) -> None:
     slab = SlabOccupancy()
     taken: list[tuple[int, int, int, int]] = []
     for (first, last), nbytes in wanted:
@@ -26,7 +26,7 @@ def test_room_is_the_lowest_that_is_free_all_the_time(wanted: list[tuple[list[in
 
 
 @given(_LIVES)
-def test_a_span_is_its_ticks(life: list[int]) -> None:
+def test_lifetime_nodes_cover_exactly_their_ticks(life: list[int]) -> None:
     span = LifetimeNodes.of(life[0], life[1], TICKS)
     leaves = [
         leaf

@@ -57,11 +57,11 @@ def template_of(body: str, b: int, s: int, outputs: str = "%y") -> PlanTemplate:
 
 @given(case=graphs(), n=st.integers(1, 9), m=st.integers(1, 40))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_graphs(case: Case, n: int, m: int) -> None:
+def test_random_graph_templates_match_planning(case: Case, n: int, m: int) -> None:
     count_alike(case.graph, [SIZES, {"n": n, "m": m}, {"n": SIZES["n"] + 1, "m": SIZES["m"] + n}])
 
 
-def test_constants_of_sizes() -> None:
+def test_template_derives_size_dependent_constants() -> None:
     graph = graph_of(MASKED, X)
     sizes = [{"B": 3, "S": s} for s in (20, 21, 40, 60)]
     assert count_alike(graph, sizes) == len(sizes)
@@ -83,14 +83,14 @@ RESIZED = """
 """
 
 
-def test_tables_and_bounds_of_sizes() -> None:
+def test_template_derives_resize_tables_and_slice_bounds() -> None:
     graph = graph_of(RESIZED, X)
     sizes = [{"B": 3, "S": s} for s in (20, 22, 41, 60)]
     assert count_alike(graph, sizes) == len(sizes)
     assert len(template_of(RESIZED, 3, 20).derived) > 4
 
 
-def test_the_arena_is_searched_anew_where_it_would_waste() -> None:
+def test_template_arena_stays_near_optimal_size() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
     for b, s in ((40, 600), (500, 20), (300, 300), (64, 6000), (500, 20)):
         sized = template.at({"B": b, "S": s}, CPU.max_alloc_bytes)
@@ -100,7 +100,7 @@ def test_the_arena_is_searched_anew_where_it_would_waste() -> None:
         assert sized.arena.nbytes <= 1.1 * best.nbytes
 
 
-def test_slabs_stay_within_what_the_device_allocates() -> None:
+def test_template_slabs_respect_max_allocation() -> None:
     template = template_of(SKEWED, 40, 600, "%y, %z")
     whole = template.at({"B": 300, "S": 300}, CPU.max_alloc_bytes)
     assert whole is not None
@@ -113,7 +113,7 @@ def test_slabs_stay_within_what_the_device_allocates() -> None:
     assert template.at({"B": 300, "S": 300}, largest - 1) is None
 
 
-def test_a_run_within_another_regime_is_planned_anew() -> None:
+def test_template_rejects_sizes_outside_guards() -> None:
     template = template_of(MASKED, 3, 20)
     assert template.at({"B": 3, "S": 1}, CPU.max_alloc_bytes) is None
     assert template.at({"B": 3, "S": 1 << 20}, CPU.max_alloc_bytes) is None
@@ -127,13 +127,15 @@ NO_TEMPLATE = {
 
 
 @pytest.mark.parametrize("body", NO_TEMPLATE.values(), ids=NO_TEMPLATE)
-def test_no_template(body: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_graph_break_host_step_or_packing_has_no_template(
+    body: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "clrt"):
         assert trace_plan(graph_of(body, X), {"B": 3, "S": 20}, {}, {}, plan) is None
     assert not caplog.records
 
 
-def test_no_template_of_what_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_planning_gives_no_template(caplog: pytest.LogCaptureFixture) -> None:
     small = replace(CPU, max_alloc_bytes=128)
     graph = graph_of(MASKED, X)
     with caplog.at_level(logging.DEBUG, "clrt"):
@@ -144,6 +146,6 @@ def test_no_template_of_what_fails(caplog: pytest.LogCaptureFixture) -> None:
     assert "OutOfMemoryError" in caplog.text
 
 
-def test_no_template_without_symbols() -> None:
+def test_graph_without_symbols_has_no_template() -> None:
     graph = graph_of("%y: float32[2,3] = Neg(%x)", "%x: float32[2,3]")
     assert trace_plan(graph, {}, {}, {}, plan) is None

@@ -25,7 +25,7 @@ def batch(texts: list[Any]) -> dict[str, np.ndarray]:
     return {"id": np.arange(len(texts)), "text": column}
 
 
-def test_vectors_are_those_of_encode(model: Path) -> None:
+def test_ray_embed_matches_encode(model: Path) -> None:
     texts = make_texts(20)
     with clrt.SentenceEncoder(model, device="cpu") as encoder:
         wanted = encoder.encode(texts, normalize_embeddings=True, prompt="query: ")
@@ -40,7 +40,7 @@ def test_vectors_are_those_of_encode(model: Path) -> None:
         np.testing.assert_array_equal(found["id"], np.arange(20))
 
 
-def test_bad_rows_are_told(model: Path) -> None:
+def test_bad_rows_get_nan_vectors_and_error_text(model: Path) -> None:
     embed = clrt.ray.Embed(model, device="cpu")
     found = embed(batch(["a", None, float("nan"), 7, "\ud800", "b"]))
     good = [True, False, False, False, False, True]
@@ -52,14 +52,14 @@ def test_bad_rows_are_told(model: Path) -> None:
     assert none["vector"].shape == (2, HIDDEN) and np.isnan(none["vector"]).all()
 
 
-def test_bad_rows_may_be_errors(model: Path) -> None:
+def test_bad_rows_raise_without_error_column(model: Path) -> None:
     embed = clrt.ray.Embed(model, device="cpu", error=None)
     assert embed(batch(["a"])).keys() == {"id", "text", "vector"}
     with pytest.raises(InputError, match=r"'text' is null in row 1 of a batch"):
         embed(batch(["a", None]))
 
 
-def test_wrong_batches(model: Path) -> None:
+def test_missing_column_and_list_batch_are_refused(model: Path) -> None:
     embed = clrt.ray.Embed(model, device="cpu", column="body")
     with pytest.raises(InputError, match="no column 'body'; there are: 'id', 'text'"):
         embed(batch(["a"]))

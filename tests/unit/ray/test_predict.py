@@ -35,7 +35,7 @@ def by_onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray]
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def test_outputs_are_columns(tmp_path: Path) -> None:
+def test_predict_adds_output_columns(tmp_path: Path) -> None:
     model = parsed(FREE)
     given = columns(7)
     feeds = {"x": given["x"].astype(np.float32), "k": given["k"].astype(np.int32)}
@@ -50,7 +50,7 @@ def test_outputs_are_columns(tmp_path: Path) -> None:
             np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
 
 
-def test_columns_and_outputs_have_names(tmp_path: Path) -> None:
+def test_predict_maps_column_and_output_names(tmp_path: Path) -> None:
     given = columns(5)
     rows = {"rows": np.array([*given["x"], None], object)[:5], "number": given["k"]}
     predict = clrt.ray.Predict(
@@ -62,14 +62,14 @@ def test_columns_and_outputs_have_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 11])
-def test_a_fixed_batch_is_filled_up(rows: int) -> None:
+def test_fixed_batch_size_is_padded(rows: int) -> None:
     given = columns(rows)
     predict = clrt.ray.Predict(parsed(FIXED), device="cpu")
     e = np.exp(given["x"])
     np.testing.assert_allclose(predict(given)["y"], e / e.sum(1, keepdims=True), rtol=1e-5)
 
 
-def test_what_does_not_fit() -> None:
+def test_mismatched_columns_and_names_are_refused() -> None:
     predict = clrt.ray.Predict(parsed(FREE), device="cpu")
     given = columns(3)
     with pytest.raises(InputError, match="no column 'k'"):
@@ -86,7 +86,7 @@ def test_what_does_not_fit() -> None:
         clrt.ray.Predict(parsed(FREE), device="cpu", inputs={"w": "w"})
 
 
-def test_an_output_without_rows_is_refused() -> None:
+def test_output_without_batch_axis_is_refused() -> None:
     text = """g (float[n, 3] x) => (float[3] y, float[n, 3] z)
         <int64[1] a = {0}> { y = ReduceSum<keepdims = 0>(x, a)
         z = Relu(x) }"""

@@ -59,7 +59,7 @@ def place(monkeypatch: pytest.MonkeyPatch, gpus: list[str] | None) -> None:
         (["1"], ["A", "A", "B", "B"], 3),
     ],
 )
-def test_a_granted_gpu_is_taken(
+def test_granted_gpu_maps_to_opencl_device(
     machine: list[DeviceInfo],
     monkeypatch: pytest.MonkeyPatch,
     granted: list[str],
@@ -72,7 +72,7 @@ def test_a_granted_gpu_is_taken(
 
 
 @pytest.mark.parametrize("granted", ["MIG-4d7a", "7"])
-def test_a_gpu_that_is_not_to_be_found(
+def test_unmatched_granted_gpu_is_reported(
     machine: list[DeviceInfo], monkeypatch: pytest.MonkeyPatch, granted: str
 ) -> None:
     place(monkeypatch, [granted])
@@ -84,7 +84,7 @@ def test_a_gpu_that_is_not_to_be_found(
         resources.device_for_actor()
 
 
-def test_an_unusable_gpu_does_not_count(
+def test_unusable_gpu_is_skipped(
     machine: list[DeviceInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(monkeypatch, ["5"])
@@ -92,7 +92,7 @@ def test_an_unusable_gpu_does_not_count(
     assert resources.device_for_actor() == 2
 
 
-def test_without_a_gpu_the_cpu_is_taken(
+def test_actor_without_gpu_uses_cpu(
     machine: list[DeviceInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine += [CPU, make(1, "A")]
@@ -100,7 +100,7 @@ def test_without_a_gpu_the_cpu_is_taken(
     assert resources.device_for_actor() == "cpu"
 
 
-def test_what_the_user_says_comes_first(
+def test_user_device_choice_overrides_ray(
     machine: list[DeviceInfo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine += [CPU, make(1, "A")]
@@ -111,7 +111,7 @@ def test_what_the_user_says_comes_first(
     assert resources.device_for_actor() is None
 
 
-def test_outside_of_workers_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_chosen_outside_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     place(monkeypatch, None)
     assert resources.device_for_actor() is None
     monkeypatch.delitem(sys.modules, "ray")
@@ -122,7 +122,7 @@ def node(alive: bool = True, **resources: float) -> dict[str, object]:
     return {"Alive": alive, "Resources": {"memory": 1e9, **resources}}
 
 
-def test_shares_of_a_cluster() -> None:
+def test_cluster_share_counts_cpus_gpus_and_actors() -> None:
     cpus = [node(CPU=8), node(CPU=16), node(alive=False, CPU=2), node(), node(CPU=0)]
     assert share_of(cpus, None) == ActorShare(8, 0, 3)
     gpus = [node(CPU=8), node(CPU=16, GPU=4), node(CPU=2, GPU=1)]

@@ -42,11 +42,13 @@ def pooling_folder(folder: Path, pooling: dict[str, Any]) -> Path:
         ({"word_embedding_dimension": 8}, ("mean",)),
     ],
 )
-def test_pooling_modes(tmp_path: Path, config: dict[str, Any], modes: tuple[str, ...]) -> None:
+def test_pooling_config_gives_modes(
+    tmp_path: Path, config: dict[str, Any], modes: tuple[str, ...]
+) -> None:
     assert read_config(pooling_folder(tmp_path, config)).modes == modes
 
 
-def test_asked_pooling_wins(tmp_path: Path) -> None:
+def test_pooling_argument_overrides_config(tmp_path: Path) -> None:
     folder = pooling_folder(tmp_path, {"pooling_mode_lasttoken": True})
     assert read_config(folder, "max").modes == ("max",)
     assert read_config(folder, "mean_sqrt_len_tokens").modes == ("mean_sqrt_len",)
@@ -58,18 +60,18 @@ def test_unsupported_pooling_is_named(tmp_path: Path) -> None:
         read_config(folder)
 
 
-def test_asked_pooling_that_does_not_exist(tmp_path: Path) -> None:
+def test_unknown_pooling_argument_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'average' is not one of cls, max, mean"):
         read_config(tmp_path, "average")
 
 
-def test_include_prompt(tmp_path: Path) -> None:
+def test_include_prompt_is_read(tmp_path: Path) -> None:
     assert read_config(pooling_folder(tmp_path, {"pooling_mode": "cls"})).include_prompt
     assert not read_config(pooling_folder(tmp_path, {"include_prompt": False})).include_prompt
 
 
 @pytest.mark.parametrize("config", [{}, {"pooling_mode": []}])
-def test_a_pooling_that_is_not_told_is_no_mean(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_missing_pooling_mode_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
     folder = pooling_folder(tmp_path, config)
     with pytest.raises(ModelError, match="names no pooling mode"):
         read_config(folder)
@@ -79,7 +81,7 @@ def test_a_pooling_that_is_not_told_is_no_mean(tmp_path: Path, config: dict[str,
     assert read_config(folder, "cls").modes == ("cls",)
 
 
-def test_normalize_module(tmp_path: Path) -> None:
+def test_normalize_module_enables_normalization(tmp_path: Path) -> None:
     assert not read_config(pooling_folder(tmp_path, {"pooling_mode": "cls"})).normalize
     write(tmp_path, {"modules.json": [TRANSFORMER, POOLING, NORMALIZE]})
     assert read_config(tmp_path).normalize
@@ -90,7 +92,7 @@ def test_folder_without_modules_means_mean_pooling(tmp_path: Path) -> None:
     assert (config.modes, config.normalize, config.max_length) == (("mean",), False, None)
 
 
-def test_transformer_in_a_subfolder(tmp_path: Path) -> None:
+def test_transformer_subfolder_is_source(tmp_path: Path) -> None:
     moved = {**TRANSFORMER, "path": "0_Transformer"}
     pooling_folder(tmp_path, {"pooling_mode": "cls"})
     write(tmp_path, {"modules.json": [moved, POOLING]})
@@ -105,7 +107,7 @@ def test_transformer_in_a_subfolder(tmp_path: Path) -> None:
      "Router", "Asym", "SparseAutoEncoder", "SparseStaticEmbedding", "LogitScore",
      "MultiVectorMask", "TokenPooling"],
 )  # fmt: skip
-def test_a_module_that_clrt_lacks_is_named(kind: str, first: bool, tmp_path: Path) -> None:
+def test_unsupported_module_is_named(kind: str, first: bool, tmp_path: Path) -> None:
     """Those of sentence-transformers 6, in front of the pooling or in place of the transformer."""
     odd = {"path": "1", "type": f"sentence_transformers.sentence_transformer.modules.{kind}"}
     write(tmp_path, {"modules.json": [odd, POOLING] if first else [TRANSFORMER, odd, POOLING]})
@@ -115,7 +117,7 @@ def test_a_module_that_clrt_lacks_is_named(kind: str, first: bool, tmp_path: Pat
     assert caught.value.nodes == (kind,)
 
 
-def test_modules_without_pooling_ask_for_one(tmp_path: Path) -> None:
+def test_modules_without_pooling_are_refused(tmp_path: Path) -> None:
     write(tmp_path, {"modules.json": [TRANSFORMER]})
     with pytest.raises(ModelError, match="say pooling="):
         read_config(tmp_path)
@@ -164,11 +166,13 @@ def test_modules_without_pooling_ask_for_one(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_max_length(tmp_path: Path, files: dict[str, Any], length: int | None) -> None:
+def test_max_length_is_read_from_config_files(
+    tmp_path: Path, files: dict[str, Any], length: int | None
+) -> None:
     assert read_config(write(tmp_path, files)).max_length == length
 
 
-def test_default_prompt(tmp_path: Path) -> None:
+def test_default_prompt_name_selects_prompt(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
     write(tmp_path, {"config_sentence_transformers.json": {**prompts, "default_prompt_name": None}})
     assert read_config(tmp_path).prompt == ""
@@ -186,18 +190,20 @@ def test_default_prompt(tmp_path: Path) -> None:
         ({"special_tokens_map.json": {"pad_token": "[PAD]"}}, "[PAD]"),
     ],
 )
-def test_pad_token(tmp_path: Path, files: dict[str, Any], token: str) -> None:
+def test_pad_token_is_read_from_config_files(
+    tmp_path: Path, files: dict[str, Any], token: str
+) -> None:
     assert read_config(write(tmp_path, files)).pad_token == token
 
 
-def test_onnx_file_finds_the_folder_above(tmp_path: Path) -> None:
+def test_onnx_file_uses_tokenizer_folder_above(tmp_path: Path) -> None:
     write(tmp_path, {"tokenizer.json": "{}", "onnx/model.onnx": "", "modules.json": [TRANSFORMER]})
     config = read_config(tmp_path / "onnx" / "model.onnx", "mean")
     assert config.folder == tmp_path
     assert config.source == tmp_path / "onnx" / "model.onnx"
 
 
-def test_onnx_file_without_tokenizer(tmp_path: Path) -> None:
+def test_onnx_file_without_tokenizer_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"model.onnx": ""})
     with pytest.raises(ModelError, match=r"No tokenizer\.json lies beside"):
         read_config(tmp_path / "model.onnx")
@@ -212,7 +218,9 @@ def test_onnx_file_without_tokenizer(tmp_path: Path) -> None:
         ("config.json", b"\xff\xfe\x00", "cannot be read: .* can't decode"),
     ],
 )
-def test_damaged_files(tmp_path: Path, file: str, content: str | bytes, message: str) -> None:
+def test_damaged_config_files_are_refused(
+    tmp_path: Path, file: str, content: str | bytes, message: str
+) -> None:
     (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ModelError, match=message):
         read_config(tmp_path)
@@ -222,7 +230,7 @@ _WHOLE = "config_sentence_transformers.json"
 _SENTENCE = "sentence_bert_config.json"
 
 
-def test_what_the_caller_need_not_say(tmp_path: Path) -> None:
+def test_config_supplies_prompt_and_limits(tmp_path: Path) -> None:
     prompts = {"prompts": {"q": "query: "}, "default_prompt_name": "q", "truncate_dim": 8}
     limits = {"tokenizer_args": {"model_max_length": 9}}
     config = read_config(write(tmp_path, {_WHOLE: prompts, _SENTENCE: limits}))
@@ -241,7 +249,7 @@ def test_what_the_caller_need_not_say(tmp_path: Path) -> None:
         ({"modules.json": [{"type": "own.Transformer"}]}, UnsupportedError, "own.Transformer"),
     ],
 )
-def test_what_is_not_followed_is_refused(
+def test_unsupported_or_invalid_config_is_refused(
     tmp_path: Path, files: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -255,7 +263,9 @@ def test_what_is_not_followed_is_refused(
         {"model_type": "roberta", "max_position_embeddings": 9, "pad_token_id": "x"},
     ],
 )
-def test_odd_values_that_do_not_matter(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_irrelevant_invalid_config_values_are_ignored(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
     odd = {"pad_token": {"x": 1}, "added_tokens_decoder": [], "model_max_length": "16"}
     write(tmp_path, {"added_tokens.json": {"word": "no number"}})
     config = read_config(write(tmp_path, {"config.json": values, "tokenizer_config.json": odd}))

@@ -56,7 +56,7 @@ def expected(mode: str, row: Array, first: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
-def test_modes_look_at_tokens_only(mode: str) -> None:
+def test_pooling_ignores_padding(mode: str) -> None:
     x = tokens()
     found = pool((mode,), np.where(mask()[..., None] == 1, x, np.float32(1e6)))
     wanted = [expected(mode, row[:n]) for row, n in zip(x, LENGTHS, strict=True)]
@@ -64,7 +64,7 @@ def test_modes_look_at_tokens_only(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
-def test_prompt_is_not_pooled(mode: str) -> None:
+def test_pooling_skips_prompt_tokens(mode: str) -> None:
     x = tokens()
     found = pool((mode,), x, skipped=2)
     for row in (0, 2):
@@ -74,7 +74,7 @@ def test_prompt_is_not_pooled(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
 @pytest.mark.parametrize("skipped", [0, 2])
-def test_padding_may_stand_at_the_left(mode: str, skipped: int) -> None:
+def test_pooling_handles_left_padding(mode: str, skipped: int) -> None:
     x, left = tokens(), mask()[:, ::-1].copy()
     spec = TensorSpec("x", DType.FLOAT32, ("batch", "sequence", 4))
     graph = pooling_graph((mode,), spec, False, None, False)
@@ -84,7 +84,7 @@ def test_padding_may_stand_at_the_left(mode: str, skipped: int) -> None:
         np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_left_to_pool() -> None:
+def test_prompt_only_text_pools_to_zero_or_cls() -> None:
     x = tokens()
     np.testing.assert_array_equal(pool(("mean",), x, skipped=2)[1], np.zeros(4))
     np.testing.assert_array_equal(pool(("cls",), x, skipped=2)[1], x[1, 0])
@@ -92,14 +92,14 @@ def test_nothing_left_to_pool() -> None:
         np.testing.assert_array_equal(pool((mode,), x, skipped=2)[1], np.zeros(4))
 
 
-def test_modes_are_concatenated() -> None:
+def test_pooling_modes_are_concatenated() -> None:
     x = tokens()
     found = pool(("cls", "mean"), x)
     assert found.shape == (3, 8)
     np.testing.assert_array_equal(found, np.hstack([pool(("cls",), x), pool(("mean",), x)]))
 
 
-def test_half_precision_tokens() -> None:
+def test_float16_tokens_are_pooled_as_float32() -> None:
     x = tokens(np.float16)
     np.testing.assert_array_equal(pool(("mean",), x), pool(("mean",), x.astype(np.float32)))
 
@@ -108,19 +108,19 @@ def lengths(x: Array) -> Array:
     return np.asarray(np.linalg.norm(x, axis=1))
 
 
-def test_unit_length() -> None:
+def test_normalized_vectors_have_unit_length() -> None:
     plain = pool(("mean",), tokens())
     for before, after in ((True, False), (False, True), (True, True)):
         unit = pool(("mean",), tokens(), unit_before=before, unit_after=after)
         np.testing.assert_allclose(unit, plain / lengths(plain)[:, None], rtol=1e-6)
 
 
-def test_zero_vector_stays_zero() -> None:
+def test_normalized_zero_vector_stays_zero() -> None:
     found = pool(("mean",), np.zeros((3, 5, 4), np.float32), unit_after=True)
     np.testing.assert_array_equal(found, np.zeros((3, 4)))
 
 
-def test_truncation_lies_between_the_normalisations() -> None:
+def test_truncation_is_applied_between_normalisations() -> None:
     whole = pool(("mean",), tokens(), unit_before=True)
     kept = pool(("mean",), tokens(), unit_before=True, truncate_dim=2)
     np.testing.assert_allclose(kept, whole[:, :2], rtol=1e-6)
@@ -129,7 +129,7 @@ def test_truncation_lies_between_the_normalisations() -> None:
     assert pool(("mean",), tokens(), truncate_dim=99).shape == (3, 4)
 
 
-def test_masks() -> None:
+def test_pooling_masks_select_tokens_per_mode() -> None:
     assert pooling_masks(("cls",), mask(), 0).keys() == {FIRST}
     assert pooling_masks(("mean",), mask(), 0).keys() == {MASK}
     both = pooling_masks(("cls", "mean"), mask(), 2)

@@ -46,7 +46,7 @@ def mean(text: str, skipped: int = 0) -> Array:
     return np.asarray(pooled / np.linalg.norm(pooled))
 
 
-def test_vectors_in_the_callers_order(folder: Path, loader: Loader) -> None:
+def test_vectors_keep_input_order(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     for batch_size in (1, 2, 32):
         found = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=True)
@@ -55,7 +55,7 @@ def test_vectors_in_the_callers_order(folder: Path, loader: Loader) -> None:
 
 
 @pytest.mark.parametrize("dims", [(2, "sequence"), ("batch", 6), (3, 6)])
-def test_a_model_that_fixes_its_dims(
+def test_fixed_model_dims_are_padded(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dims: tuple[int | str, int | str]
 ) -> None:
     loader = use(monkeypatch, FakeTransformer(dims=dims))
@@ -73,7 +73,9 @@ def test_a_model_that_fixes_its_dims(
             assert dim == size or isinstance(dim, str)
 
 
-def test_max_length_past_what_a_model_fixes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_length_beyond_fixed_sequence_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use(monkeypatch, FakeTransformer(dims=("batch", 6)))
     assert SentenceEncoder(folder, max_length=5).max_length == 5
     with pytest.raises(InputError, match="max_length=7 is more than the 6 tokens"):
@@ -85,7 +87,7 @@ def test_batches_are_sorted_by_length(folder: Path, loader: Loader) -> None:
     assert [f["input_ids"].shape for f in loader.transformer.feeds] == [(2, 8), (2, 4), (1, 2)]
 
 
-def test_calls_of_one_batch_meet_few_lengths(tmp_path: Path, loader: Loader) -> None:
+def test_sequence_lengths_are_bucketed(tmp_path: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(tiny.make_folder(tmp_path, max_length=250))
     for words in range(300):
         encoder.encode("a " * words)
@@ -98,18 +100,18 @@ def test_calls_of_one_batch_meet_few_lengths(tmp_path: Path, loader: Loader) -> 
         assert feeds["attention_mask"].sum() == tokens
 
 
-def test_a_string_gives_one_vector(folder: Path, loader: Loader) -> None:
+def test_single_string_gives_one_vector(folder: Path, loader: Loader) -> None:
     found = SentenceEncoder(folder).encode("a b", normalize_embeddings=True)
     assert found.shape == (HIDDEN,)
     np.testing.assert_allclose(found, mean("a b"), rtol=1e-5, atol=1e-6)
 
 
-def test_empty_string(folder: Path, loader: Loader) -> None:
+def test_empty_string_is_encoded(folder: Path, loader: Loader) -> None:
     found = SentenceEncoder(folder).encode("", normalize_embeddings=True)
     np.testing.assert_allclose(found, mean(""), rtol=1e-5, atol=1e-6)
 
 
-def test_empty_list(folder: Path, loader: Loader) -> None:
+def test_empty_list_gives_no_vectors(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     assert encoder.encode([]).shape == (0, HIDDEN)
     assert encoder.encode([]).dtype == np.float32
@@ -118,7 +120,7 @@ def test_empty_list(folder: Path, loader: Loader) -> None:
 
 
 @pytest.mark.parametrize("given", [tuple(TEXTS), iter(TEXTS), np.array(TEXTS)])
-def test_any_iterable_of_strings(folder: Path, loader: Loader, given: Any) -> None:
+def test_any_iterable_of_strings_is_encoded(folder: Path, loader: Loader, given: Any) -> None:
     assert SentenceEncoder(folder).encode(given).shape == (len(TEXTS), HIDDEN)
 
 
@@ -134,7 +136,9 @@ def test_any_iterable_of_strings(folder: Path, loader: Loader, given: Any) -> No
         (["a", ["b"]], "Sentence 1 must be a string, not list"),
     ],
 )
-def test_what_is_no_sentence(folder: Path, loader: Loader, given: Any, message: str) -> None:
+def test_non_string_sentences_are_refused(
+    folder: Path, loader: Loader, given: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         SentenceEncoder(folder).encode(given)
 
@@ -149,12 +153,14 @@ def test_what_is_no_sentence(folder: Path, loader: Loader, given: Any, message: 
         ({"prompt": 5}, "prompt must be a string, not int"),
     ],
 )
-def test_bad_options(folder: Path, loader: Loader, options: dict[str, Any], message: str) -> None:
+def test_invalid_encode_options_are_refused(
+    folder: Path, loader: Loader, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         SentenceEncoder(folder).encode("a", **options)
 
 
-def test_truncation(folder: Path, loader: Loader) -> None:
+def test_long_text_is_truncated_to_max_length(folder: Path, loader: Loader) -> None:
     text = "a b c d e a b c d e"
     for length in (None, 4):
         encoder = SentenceEncoder(folder, max_length=length)
@@ -164,31 +170,31 @@ def test_truncation(folder: Path, loader: Loader) -> None:
         assert loader.transformer.feeds[-1]["input_ids"].tolist() == [wanted]
 
 
-def test_max_length_beyond_the_positions(folder: Path, loader: Loader) -> None:
+def test_max_length_beyond_positions_is_refused(folder: Path, loader: Loader) -> None:
     (folder / "config.json").write_text('{"max_position_embeddings": 16}')
     with pytest.raises(InputError, match="more than the 16 positions"):
         SentenceEncoder(folder, max_length=17)
     assert SentenceEncoder(folder, max_length=16).max_length == 16
 
 
-def test_pooling_as_asked(folder: Path, loader: Loader) -> None:
+def test_pooling_argument_is_used(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder, pooling="cls")
     assert encoder.pooling == ("cls",)
     found = encoder.encode(TEXTS, normalize_embeddings=False)
     np.testing.assert_array_equal(found, np.tile(TABLE[tiny.CLS], (len(TEXTS), 1)))
 
 
-def test_several_modes_widen_the_vector(tmp_path: Path, loader: Loader) -> None:
+def test_several_pooling_modes_widen_vector(tmp_path: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(tiny.make_folder(tmp_path, pooling_mode_max_tokens=True))
     assert encoder.dimension == 2 * HIDDEN == encoder.encode("a").shape[0]
 
 
-def test_prompt(folder: Path, loader: Loader) -> None:
+def test_prompt_is_prepended(folder: Path, loader: Loader) -> None:
     found = SentenceEncoder(folder).encode("a b", prompt="query: ", normalize_embeddings=True)
     np.testing.assert_allclose(found, mean("query: a b"), rtol=1e-5, atol=1e-6)
 
 
-def test_prompt_left_out_of_pooling(tmp_path: Path, loader: Loader) -> None:
+def test_excluded_prompt_is_not_pooled(tmp_path: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(tiny.make_folder(tmp_path, include_prompt=False))
     found = encoder.encode(["a b", "c"], prompt="query: ", normalize_embeddings=True)
     wanted = [mean("query: a b", 3), mean("query: c", 3)]
@@ -196,7 +202,7 @@ def test_prompt_left_out_of_pooling(tmp_path: Path, loader: Loader) -> None:
     assert loader.transformer.feeds[-1]["attention_mask"][0].all()
 
 
-def test_default_prompt(folder: Path, loader: Loader) -> None:
+def test_default_prompt_applies_unless_overridden(folder: Path, loader: Loader) -> None:
     (folder / "config_sentence_transformers.json").write_text(
         '{"prompts": {"query": "query: "}, "default_prompt_name": "query"}'
     )
@@ -206,7 +212,7 @@ def test_default_prompt(folder: Path, loader: Loader) -> None:
         np.testing.assert_allclose(found, mean(text), rtol=1e-5, atol=1e-6)
 
 
-def test_token_embeddings(folder: Path, loader: Loader) -> None:
+def test_token_embeddings_are_returned_per_text(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     found = encoder.encode(TEXTS, batch_size=2, output_value="token_embeddings")
     for array, text in zip(found, TEXTS, strict=True):
@@ -215,12 +221,12 @@ def test_token_embeddings(folder: Path, loader: Loader) -> None:
     np.testing.assert_array_equal(one, TABLE[ids("a")])
 
 
-def test_unknown_hidden_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_hidden_size_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeTransformer(hidden="hidden"))
     assert SentenceEncoder(folder).dimension == HIDDEN
 
 
-def test_one_pooler_per_kind_of_request(folder: Path, loader: Loader) -> None:
+def test_pooler_is_cached_per_option_set(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     for _ in range(2):
         encoder.encode("a")
@@ -229,7 +235,7 @@ def test_one_pooler_per_kind_of_request(folder: Path, loader: Loader) -> None:
     assert len(loader.poolers) == 3
 
 
-def test_inputs_follow_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feeds_match_model_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for names in (INPUTS, (*INPUTS, "token_type_ids")):
         loader = use(monkeypatch, FakeTransformer(names, dtype=DType.INT32))
         SentenceEncoder(folder).encode("a")
@@ -237,7 +243,7 @@ def test_inputs_follow_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("names", [("input_ids",), (*INPUTS, "pixel_values")])
-def test_other_inputs_are_named(
+def test_unsupported_model_inputs_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     use(monkeypatch, FakeTransformer(names))
@@ -245,7 +251,9 @@ def test_other_inputs_are_named(
         SentenceEncoder(folder)
 
 
-def test_model_without_token_embeddings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_without_token_embeddings_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transformer = FakeTransformer(output="logits")
     (spec,) = transformer.outputs
     transformer.outputs = (type(spec)("logits", spec.dtype, ("batch", 2)),)
@@ -254,19 +262,21 @@ def test_model_without_token_embeddings(folder: Path, monkeypatch: pytest.Monkey
         SentenceEncoder(folder)
 
 
-def test_other_names_of_the_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_output_of_other_name_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeTransformer(output="hidden"))
     assert SentenceEncoder(folder).encode("a").shape == (HIDDEN,)
 
 
-def test_close_frees_both_models(folder: Path, loader: Loader) -> None:
+def test_close_closes_transformer_and_pooler(folder: Path, loader: Loader) -> None:
     with SentenceEncoder(folder) as encoder:
         encoder.encode("a")
     assert loader.transformer.closed
     assert loader.poolers[0].closed
 
 
-def test_progress_bar(folder: Path, loader: Loader, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_on_request(
+    folder: Path, loader: Loader, capsys: pytest.CaptureFixture[str]
+) -> None:
     encoder = SentenceEncoder(folder)
     encoder.encode(TEXTS, batch_size=2)
     assert capsys.readouterr().err == ""

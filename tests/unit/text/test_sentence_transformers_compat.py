@@ -25,7 +25,7 @@ from tests.unit.text.test_sentence_encoder import TEXTS, folder, loader
 __all__ = ["folder", "loader"]  # fixtures
 
 
-def test_arguments_that_change_nothing(
+def test_irrelevant_arguments_are_ignored_and_logged(
     folder: Path, loader: Loader, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "clrt"):
@@ -48,7 +48,7 @@ def test_arguments_that_change_nothing(
         ({"device": "cuda:1"}, InputError, "'cuda:1' has a number of torch's"),
     ],
 )
-def test_arguments_that_are_refused(
+def test_unsupported_constructor_arguments_are_refused(
     folder: Path, loader: Loader, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
@@ -64,7 +64,7 @@ def test_arguments_that_are_refused(
         ({"precision": "int8"}, "One vector gives no ranges"),
     ],
 )
-def test_calls_that_are_refused(
+def test_unsupported_encode_arguments_are_refused(
     folder: Path, loader: Loader, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -73,19 +73,21 @@ def test_calls_that_are_refused(
         SentenceEncoder(folder).encode("a", batchsize=3)
 
 
-def test_names_of_devices() -> None:
+def test_torch_device_names_are_mapped() -> None:
     given = (None, 1, "cpu", "cpu:0", "cuda", "cuda:0", "mps", "Intel")
     assert [*map(device_name, given)] == [None, 1, "cpu", "cpu", "gpu", "gpu", "gpu", "Intel"]
 
 
-def test_tensors_need_torch(folder: Path, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_output_requires_torch(
+    folder: Path, loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for options in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
         with pytest.raises(InputError, match="needs torch, which is not installed"):
             SentenceEncoder(folder).encode("a", **options)
 
 
-def test_progress_is_told_and_may_cancel(folder: Path, loader: Loader) -> None:
+def test_progress_callback_reports_and_cancels(folder: Path, loader: Loader) -> None:
     told: list[tuple[int, int]] = []
     encoder = SentenceEncoder(folder)
     encoder.encode(TEXTS, batch_size=2, progress=lambda *done: told.append(done))
@@ -100,7 +102,7 @@ def test_progress_is_told_and_may_cancel(folder: Path, loader: Loader) -> None:
     assert len(loader.transformer.feeds) == runs + 1
 
 
-def test_max_seq_length_may_be_set(folder: Path, loader: Loader) -> None:
+def test_max_seq_length_is_settable(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     encoder.max_seq_length = 4
     assert (encoder.max_length, encoder.get_max_seq_length()) == (4, 4)
@@ -111,14 +113,14 @@ def test_max_seq_length_may_be_set(folder: Path, loader: Loader) -> None:
         encoder.max_seq_length = 0
 
 
-def test_one_number_of_similarities_is_a_float() -> None:
+def test_single_similarity_converts_to_float() -> None:
     one = cos_sim([1.0, 0.0], [[1.0, 1.0]])
     assert one.shape == (1, 1)
     assert float(one) == pytest.approx(0.5**0.5)
     assert type(one.cpu().detach().numpy()) is np.ndarray
 
 
-def test_functions_of_torch_take_similarities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_functions_accept_similarities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "clrt.text.torch_interop.to_tensor", lambda array: ("tensor", array.tolist())
     )
@@ -127,7 +129,7 @@ def test_functions_of_torch_take_similarities(monkeypatch: pytest.MonkeyPatch) -
     assert found == ((("tensor", [0, 1]), 3), {"x": ("tensor", [0, 1])})
 
 
-def test_vectors_that_do_not_fit() -> None:
+def test_mismatched_similarity_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="of 2 and 3 numbers differ"):
         dot_score(np.ones((1, 2)), np.ones((4, 3)))
     with pytest.raises(InputError, match="must be numbers"):
@@ -138,7 +140,7 @@ def test_vectors_that_do_not_fit() -> None:
         quantize_embeddings(np.ones((2, 8), np.int8), "int8")
 
 
-def test_sparse_vectors_are_those_of_an_array() -> None:
+def test_sparse_vectors_match_dense_array() -> None:
     dense = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32)
     dense[dense < 0.8] = 0
     dense[2] = 0
@@ -155,7 +157,7 @@ def test_sparse_vectors_are_those_of_an_array() -> None:
         rows[0][0]
 
 
-def test_a_chain_of_another_class_names_it(folder: Path, loader: Loader) -> None:
+def test_sparse_model_error_names_sparse_encoder(folder: Path, loader: Loader) -> None:
     places = [("", "Transformer"), ("1", "SpladePooling")]
     modules = [f'{{"path": "{p}", "type": "sentence_transformers.models.{k}"}}' for p, k in places]
     (folder / "modules.json").write_text(f"[{', '.join(modules)}]")
@@ -165,7 +167,7 @@ def test_a_chain_of_another_class_names_it(folder: Path, loader: Loader) -> None
         clrt.CrossEncoder(folder)
 
 
-def test_outputs_of_another_class(folder: Path, loader: Loader) -> None:
+def test_cross_encoder_refuses_model_without_logits(folder: Path, loader: Loader) -> None:
     (folder / "modules.json").unlink()
     with pytest.raises(ModelError, match=r"\[batch, labels\]; it has last_hidden_state\. Take a"):
         clrt.CrossEncoder(folder)

@@ -45,7 +45,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     return Measured(monkeypatch)
 
 
-def test_the_fastest_is_taken_and_remembered(measured: Measured, tmp_path: Path) -> None:
+def test_fastest_device_is_picked_and_cached(measured: Measured, tmp_path: Path) -> None:
     candidates = [str(d) for d in all_devices()]
     for fastest in candidates:
         measured.milliseconds = {d: 1.0 if d == fastest else 2.0 for d in candidates}
@@ -63,7 +63,7 @@ def test_the_fastest_is_taken_and_remembered(measured: Measured, tmp_path: Path)
         measured.devices.clear()
 
 
-def test_a_device_that_fails_is_last(measured: Measured, tmp_path: Path) -> None:
+def test_failing_device_is_ranked_last(measured: Measured, tmp_path: Path) -> None:
     first, *others = (str(d) for d in all_devices())
     if not others:
         pytest.skip("there is one device")
@@ -77,7 +77,9 @@ def test_a_device_that_fails_is_last(measured: Measured, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["not json", '[{"device": "x"}]', "[]", "null", "open"])
-def test_what_is_damaged_is_measured_again(measured: Measured, tmp_path: Path, damage: str) -> None:
+def test_damaged_device_cache_is_remeasured(
+    measured: Measured, tmp_path: Path, damage: str
+) -> None:
     clrt.pick_device(source(), SHAPES, cache_dir=tmp_path)
     (file,) = (tmp_path / "devices").iterdir()
     if damage == "open":
@@ -91,7 +93,7 @@ def test_what_is_damaged_is_measured_again(measured: Measured, tmp_path: Path, d
     assert measured.devices
 
 
-def test_shapes_are_checked(tmp_path: Path) -> None:
+def test_invalid_shapes_are_refused(tmp_path: Path) -> None:
     for shapes in ({"y": (3, 4)}, {"x": (3,)}, [(3, 4)]):
         with pytest.raises(clrt.InputError):
             clrt.pick_device(source(), shapes, cache_dir=tmp_path)  # type: ignore[arg-type]

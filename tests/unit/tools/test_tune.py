@@ -33,7 +33,7 @@ def _shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
 
 
 @pytest.mark.lengthy
-def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuner_finds_fastest_tunables(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(plan: BoundPlan, entry: str) -> float:
         (launch, *_) = (
             x
@@ -61,7 +61,7 @@ def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
 
-def test_a_candidate_for_which_there_is_no_room_is_left_out(
+def test_out_of_memory_candidates_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def seconds(plan: BoundPlan, entry: str) -> float:
@@ -78,7 +78,7 @@ def test_a_candidate_for_which_there_is_no_room_is_left_out(
     assert all(r.after == r.before for r in results)
 
 
-def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_tuning_keeps_results(monkeypatch: pytest.MonkeyPatch) -> None:
     def compare(tuner: Tuner, entry: str, candidate: object, best: object) -> object:
         tried.append(entry)
         if len(tried) > 1:
@@ -100,13 +100,13 @@ def fake_before(tunables: object) -> float:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_command_measures(device: DeviceInfo) -> None:
+def test_tune_command_measures_kernels(device: DeviceInfo) -> None:
     result = CliRunner().invoke(app, ["tune", "--device", str(device.index), "--budget", "1"])
     assert result.exit_code == 0, result.output
     assert "gemm_cpu" in result.output
 
 
-def test_command_keeps_what_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_command_saves_faster_tunables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     device, same = all_devices()[0], {"T_VW": 4}
     better = Tuned("gemm_cpu", {"T_MR": 4}, {"T_MR": 6}, 0.9)
     for found, said in (([], "Nothing was faster"), ([better], "Kept in")):
@@ -119,7 +119,7 @@ def test_command_keeps_what_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record_for("softmax_cpu", device.caps) != same
 
 
-def test_command_notices_before_the_work_that_it_can_keep_nothing(
+def test_tune_command_checks_record_folder_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -130,7 +130,7 @@ def test_command_notices_before_the_work_that_it_can_keep_nothing(
     assert "cannot be made: Not a directory" in result.output
 
 
-def test_shapes_from_text() -> None:
+def test_shape_option_is_parsed() -> None:
     with _layer(all_devices()[0]) as model:
         assert parse_shapes("x=2x3x64", model) == {"x": (2, 3, 64)}
         assert default_shapes(model)[1] == {"x": (1, 128, 64)}
@@ -141,7 +141,7 @@ def test_shapes_from_text() -> None:
             parse_shapes("z=3", model)
 
 
-def test_work_that_moves_to_another_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_moved_to_other_kernel_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention with other vectors than the products leaves these to launches of their own."""
     asked: set[str] = set()
 
@@ -161,7 +161,7 @@ def test_work_that_moves_to_another_kernel_counts(monkeypatch: pytest.MonkeyPatc
     assert asked == {entry, "gemm_cpu"}
 
 
-def test_launches_of_a_bound_plan_leave_inputs_alone() -> None:
+def test_bound_plan_launches_do_not_overwrite_inputs() -> None:
     """They can be repeated."""
     with _layer(quick_device()) as model:
         plan = model.bind(_shapes(model)[0], {}).plan

@@ -22,5 +22,7 @@ INF, NAN = np.inf, np.nan
         ([0.0, 0.0], [[0.0], [0.0]], (INF, INF)),
     ],
 )
-def test_difference(actual: list[float], expected: list[float], apart: tuple[float, float]) -> None:
+def test_max_difference_handles_nonfinite_values(
+    actual: list[float], expected: list[float], apart: tuple[float, float]
+) -> None:
     assert max_difference(np.array(actual), np.array(expected)) == apart

@@ -12,7 +12,7 @@ from clrt.util import env_vars
 
 @pytest.mark.parametrize("knob", env_vars.ALL, ids=lambda k: k.name)
 @pytest.mark.parametrize("text", ["", " "])
-def test_empty_is_unset(
+def test_empty_variable_is_unset(
     monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
@@ -28,7 +28,7 @@ def test_empty_is_unset(
         (env_vars.DEVICE, "pocl", "pocl"),
     ],
 )
-def test_values(
+def test_variable_values_are_parsed(
     monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str, expected: object
 ) -> None:
     monkeypatch.setenv(knob.name, text)
@@ -46,7 +46,7 @@ def test_values(
         ),
     ],
 )
-def test_mistakes(
+def test_invalid_variable_values_are_refused(
     monkeypatch: pytest.MonkeyPatch, knob: env_vars.EnvVar[object], text: str, message: str
 ) -> None:
     monkeypatch.setenv(knob.name, text)
@@ -54,6 +54,6 @@ def test_mistakes(
         knob.get()
 
 
-def test_a_cache_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_dir_expands_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", "~/models/cache")
     assert env_vars.cache_dir() == Path.home() / "models" / "cache"

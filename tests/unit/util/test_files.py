@@ -16,7 +16,7 @@ from clrt.errors import InputError
 from clrt.util.files import atomic_write, check_targets, expanded, make_cache_folder
 
 
-def test_a_link_stays(tmp_path: Path) -> None:
+def test_atomic_write_follows_symlink(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
     real.write_bytes(b"old")
     link.symlink_to(real)
@@ -53,7 +53,7 @@ def _writer(path: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
+def test_temporary_file_of_killed_writer_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     path.write_bytes(b"old")
     others = [tmp_path / f".{name}.{'0' * 32}" for name in ("n.clrt", "am.clrt")]
@@ -70,7 +70,7 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == {path, *others}
 
 
-def test_what_a_process_still_writes_stays(tmp_path: Path) -> None:
+def test_temporary_file_of_live_writer_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "m.clrt"
     with _writer(path) as process:
         with atomic_write(path) as stream:
@@ -84,7 +84,7 @@ def test_what_a_process_still_writes_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
-def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+def test_named_pipe_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[bytes] = []
@@ -98,7 +98,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no links to open pipes")
-def test_a_pipe_without_a_name_is_written_to() -> None:
+def test_unnamed_pipe_is_written_to() -> None:
     reading, writing = os.pipe()
     with atomic_write(Path(f"/dev/fd/{writing}")) as stream:
         stream.write(b"text")
@@ -107,7 +107,7 @@ def test_a_pipe_without_a_name_is_written_to() -> None:
         assert pipe.read() == b"text"
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_path_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="cannot be written"),
         atomic_write(tmp_path / "no" / "file"),
@@ -115,7 +115,9 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_output_folder_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is noticed before the work that the file is for."""
 
     def refuse(dir: str) -> None:
@@ -126,13 +128,13 @@ def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
         check_targets({"--output": tmp_path / "file", "--html": None})
 
 
-def test_targets_leave_nothing_behind(tmp_path: Path) -> None:
+def test_check_targets_leaves_no_files(tmp_path: Path) -> None:
     check_targets({"--output": tmp_path / "file", "--trace": tmp_path / "other"}, [tmp_path / "m"])
     assert not list(tmp_path.iterdir())
     check_targets({"--html": Path(os.devnull), "--trace": Path(os.devnull)})
 
 
-def test_other_names_of_what_is_read(tmp_path: Path) -> None:
+def test_output_aliasing_input_is_refused(tmp_path: Path) -> None:
     """Another spelling is one where upper case does not count, as another link is here."""
     (tmp_path / "m").touch()
     os.link(tmp_path / "m", tmp_path / "M")
@@ -140,12 +142,12 @@ def test_other_names_of_what_is_read(tmp_path: Path) -> None:
         check_targets({"--output": tmp_path / "M"}, [tmp_path / "m"])
 
 
-def test_standard_output_is_no_file() -> None:
+def test_dash_as_file_option_is_refused() -> None:
     with pytest.raises(InputError, match="--html writes no standard output; name a file"):
         check_targets({"--html": Path("-")})
 
 
-def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     assert expanded("~/m.onnx") == expanded(Path("~/m.onnx")) == tmp_path / "m.onnx"
@@ -153,7 +155,7 @@ def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert expanded(path) == Path(path)
 
 
-def test_a_cache_folder_is_closed_to_others(tmp_path: Path) -> None:
+def test_cache_folder_is_private(tmp_path: Path) -> None:
     make_cache_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o077 == 0
     (tmp_path / "file").touch()

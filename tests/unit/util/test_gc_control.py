@@ -62,14 +62,14 @@ def set_by_the_program() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="collects old objects bit by bit")
-def test_only_young_objects_are_visited() -> None:
+def test_gc_young_only_skips_full_collections() -> None:
     assert full_collections(grow)
     assert full_collections(lambda: nested(2)) == 0
     assert gc.get_threshold() == USUAL
     assert full_collections(grow)
 
 
-def test_a_failure_and_the_program_itself() -> None:
+def test_gc_thresholds_are_restored_unless_program_sets_them() -> None:
     with pytest.raises(ValueError):
         fail()
     assert gc.get_threshold() == USUAL
@@ -95,7 +95,7 @@ def fail_within() -> None:
     raise ValueError
 
 
-def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
+def test_gc_disabled_restores_previous_state(enabled: bool) -> None:
     assert not any(states(2))
     assert gc.isenabled() == enabled
     with pytest.raises(ValueError):
@@ -103,7 +103,7 @@ def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
     assert gc.isenabled() == enabled
 
 
-def test_what_is_imported_is_visited_once(
+def test_imported_objects_are_scanned_once(
     enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "many_lists.py").write_text("made = [[] for _ in range(10_000)]")

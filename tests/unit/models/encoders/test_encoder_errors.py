@@ -37,7 +37,7 @@ def change_config(folder: Path, **changes: Any) -> None:
         ({"model_type": "mpnet", "relative_attention_num_buckets": 64}, "num_buckets 64"),
     ],
 )
-def test_unsupported_config(bert: Path, changes: dict[str, Any], what: str) -> None:
+def test_unsupported_config_is_refused(bert: Path, changes: dict[str, Any], what: str) -> None:
     change_config(bert, **changes)
     with pytest.raises(UnsupportedError, match=what):
         import_checkpoint(bert)
@@ -55,7 +55,7 @@ def test_unsupported_config(bert: Path, changes: dict[str, Any], what: str) -> N
         ({"model_type": "distilbert", "hidden_size": 0}, "'dim'"),
     ],
 )
-def test_wrong_config_values(bert: Path, changes: dict[str, Any], what: str) -> None:
+def test_invalid_config_values_are_refused(bert: Path, changes: dict[str, Any], what: str) -> None:
     change_config(bert, **changes)
     with pytest.raises(ModelError, match=what):
         import_checkpoint(bert)
@@ -64,33 +64,33 @@ def test_wrong_config_values(bert: Path, changes: dict[str, Any], what: str) -> 
 @pytest.mark.parametrize(
     ("text", "what"), [("{", "not valid JSON"), ("[]", "must hold a JSON object")]
 )
-def test_unreadable_config(bert: Path, text: str, what: str) -> None:
+def test_unreadable_config_is_refused(bert: Path, text: str, what: str) -> None:
     (bert / "config.json").write_text(text)
     with pytest.raises(ModelError, match=what):
         import_checkpoint(bert)
 
 
-def test_missing_config(bert: Path) -> None:
+def test_missing_config_is_reported(bert: Path) -> None:
     (bert / "config.json").unlink()
     with pytest.raises(ModelError, match=r"config\.json is missing; download"):
         import_checkpoint(bert)
 
 
-def test_missing_weights(bert: Path) -> None:
+def test_missing_weights_are_reported(bert: Path) -> None:
     (bert / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"holds no model\.safetensors.*download"):
         import_checkpoint(bert)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_torch_weights_only(bert: Path, name: str) -> None:
+def test_torch_weights_are_refused_with_conversion_hint(bert: Path, name: str) -> None:
     (bert / "model.safetensors").rename(bert / name)
     change_config(bert, architectures=["BertForMaskedLM"])
     with pytest.raises(ModelError, match=r"reads safetensors; convert.*import BertForMaskedLM as"):
         import_checkpoint(bert)
 
 
-def test_hostile_architecture_stays_out_of_the_advice(bert: Path) -> None:
+def test_hostile_architecture_name_is_not_in_conversion_hint(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     change_config(bert, architectures=["os; os.system('x')"])
     with pytest.raises(ModelError, match="import AutoModel as") as caught:
@@ -98,7 +98,7 @@ def test_hostile_architecture_stays_out_of_the_advice(bert: Path) -> None:
     assert "os.system" not in str(caught.value)
 
 
-def test_missing_tensor(tmp_path: Path) -> None:
+def test_missing_tensor_is_named(tmp_path: Path) -> None:
     tensors = make_tensors("bert")
     del tensors["bert.encoder.layer.1.output.dense.bias"]
     write(tmp_path, make_config("bert"), tensors)
@@ -108,7 +108,7 @@ def test_missing_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(HIDDEN, HIDDEN + 1), (HIDDEN,)])
-def test_wrong_tensor_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_wrong_tensor_shape_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     tensors = make_tensors("bert", "ForSequenceClassification")
     tensors["classifier.weight"] = np.zeros(shape, np.float32)
     write(tmp_path, make_config("bert", "ForSequenceClassification"), tensors)
@@ -117,7 +117,7 @@ def test_wrong_tensor_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
         import_checkpoint(tmp_path)
 
 
-def test_quantised_tensor(tmp_path: Path) -> None:
+def test_quantised_tensor_is_refused(tmp_path: Path) -> None:
     tensors = make_tensors("bert")
     name = "bert.encoder.layer.0.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
@@ -144,7 +144,9 @@ def lose_a_value(data: bytes) -> bytes:
         (lambda data: b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
     ],
 )
-def test_damaged_weights(bert: Path, damage: Callable[[bytes], bytes], what: str) -> None:
+def test_damaged_weights_are_refused(
+    bert: Path, damage: Callable[[bytes], bytes], what: str
+) -> None:
     file = bert / "model.safetensors"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ModelError, match=what):
@@ -152,21 +154,21 @@ def test_damaged_weights(bert: Path, damage: Callable[[bytes], bytes], what: str
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {"a": 1}}'])
-def test_damaged_index(bert: Path, text: str) -> None:
+def test_damaged_shard_index_is_refused(bert: Path, text: str) -> None:
     shard(bert)
     (bert / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ModelError, match=r"index\.json"):
         import_checkpoint(bert)
 
 
-def test_missing_shard(bert: Path) -> None:
+def test_missing_shard_is_named(bert: Path) -> None:
     shard(bert)
     (bert / "part-1.safetensors").unlink()
     with pytest.raises(ModelError, match=r"part-1\.safetensors is missing, but .* lists it"):
         import_checkpoint(bert)
 
 
-def test_shards_outside_the_folder_are_not_read(bert: Path) -> None:
+def test_shards_outside_folder_are_not_read(bert: Path) -> None:
     shard(bert)
     outside = bert.parent / "elsewhere.safetensors"
     shutil.move(bert / "part-1.safetensors", outside)

@@ -74,7 +74,7 @@ def test_head_matches_reference(tmp_path: Path, family: str, head: str) -> None:
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_activations(tmp_path: Path, activation: str) -> None:
+def test_encoder_activations_match_reference(tmp_path: Path, activation: str) -> None:
     config, tensors = make_config("bert", hidden_act=activation), make_tensors("bert")
     write(tmp_path, config, tensors)
     assert_hidden_matches(tmp_path, Reference(config, tensors))
@@ -91,14 +91,18 @@ def test_albert_groups_share_weights_and_transposes(tmp_path: Path) -> None:
     assert len(transposed) == len(set(transposed)) > 0
 
 
-def test_albert_projects_equal_sizes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_albert_projects_embeddings_of_hidden_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoints, "NARROW", HIDDEN)
     config, tensors = make_config("albert"), make_tensors("albert")
     write(tmp_path, config, tensors)
     assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
-def test_electra_of_equal_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_electra_embeddings_of_hidden_size_need_no_projection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(PROJECTIONS, "electra")
     config = make_config("electra", embedding_size=HIDDEN)
     tensors = make_tensors("electra")
@@ -120,7 +124,7 @@ def test_masked_lm_prefers_its_own_decoder(tmp_path: Path) -> None:
     assert_close(run(session, feed)["logits"], reference.head("ForMaskedLM", hidden)["logits"])
 
 
-def test_relative_buckets_at_the_borders() -> None:
+def test_relative_buckets_are_exact_at_borders() -> None:
     distances = np.array([0, -1, -7, -8, -11, -12, -16, -127, -128, -5000, 1, 8, 5000])
     expected = [0, 1, 7, 8, 8, 9, 10, 15, 15, 15, 17, 24, 31]
     assert relative_buckets(distances, 32, 128).tolist() == expected
@@ -130,13 +134,13 @@ def test_relative_buckets_at_the_borders() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tensors_without_prefix(tmp_path: Path, family: str) -> None:
+def test_unprefixed_tensor_names_are_read(tmp_path: Path, family: str) -> None:
     config, tensors = make_config(family), make_tensors(family, prefixed=False)
     write(tmp_path, config, tensors)
     assert_hidden_matches(tmp_path, Reference(config, tensors, prefixed=False))
 
 
-def test_old_norm_names(tmp_path: Path) -> None:
+def test_gamma_and_beta_norm_names_are_read(tmp_path: Path) -> None:
     config, tensors = make_config("bert"), make_tensors("bert")
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -148,7 +152,7 @@ def test_old_norm_names(tmp_path: Path) -> None:
     assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
-def test_half_precision_is_widened(tmp_path: Path) -> None:
+def test_float16_weights_are_widened(tmp_path: Path) -> None:
     config = make_config("bert")
     tensors = {name: value.astype(np.float16) for name, value in make_tensors("bert").items()}
     write(tmp_path, config, tensors)
@@ -158,7 +162,7 @@ def test_half_precision_is_widened(tmp_path: Path) -> None:
     assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
-def test_bfloat16_is_widened(tmp_path: Path) -> None:
+def test_bfloat16_weights_are_widened(tmp_path: Path) -> None:
     config, tensors = make_config("bert"), make_tensors("bert")
     write(tmp_path, config, tensors)
     write_bfloat16(tmp_path / "model.safetensors", tensors)
@@ -168,26 +172,26 @@ def test_bfloat16_is_widened(tmp_path: Path) -> None:
     assert_hidden_matches(tmp_path, Reference(config, rounded))
 
 
-def test_sharded_checkpoint(tmp_path: Path) -> None:
+def test_sharded_checkpoint_matches_reference(tmp_path: Path) -> None:
     config, tensors = make_config("bert"), make_tensors("bert")
     shard(write(tmp_path, config, tensors))
     assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
-def test_encoder_saved_under_a_head_s_architecture(tmp_path: Path) -> None:
+def test_masked_lm_config_without_head_weights_gives_encoder(tmp_path: Path) -> None:
     write(tmp_path, make_config("bert", "ForMaskedLM"), make_tensors("bert"))
     graph = import_checkpoint(tmp_path)
     assert graph.output_names == ["last_hidden_state", "pooler_output"]
 
 
-def test_bert_without_token_types(tmp_path: Path) -> None:
+def test_bert_without_token_types_has_two_inputs(tmp_path: Path) -> None:
     tensors = make_tensors("bert")
     del tensors["bert.embeddings.token_type_embeddings.weight"]
     graph = import_checkpoint(write(tmp_path, make_config("bert", type_vocab_size=0), tensors))
     assert [i.name for i in graph.inputs] == ["input_ids", "attention_mask"]
 
 
-def test_weights_stay_in_the_mapped_file(tmp_path: Path) -> None:
+def test_weights_are_views_of_mapped_file(tmp_path: Path) -> None:
     write(tmp_path, make_config("bert"), make_tensors("bert"))
     stored = load_file(tmp_path / "model.safetensors")
     for name, array in weights_of(tmp_path, stored).items():
@@ -196,7 +200,7 @@ def test_weights_stay_in_the_mapped_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, stored[name])
 
 
-def test_declared_interface(tmp_path: Path) -> None:
+def test_classifier_graph_declares_inputs_and_outputs(tmp_path: Path) -> None:
     config = make_config("bert", "ForSequenceClassification")
     tensors = make_tensors("bert", "ForSequenceClassification")
     graph = import_checkpoint(write(tmp_path, config, tensors))

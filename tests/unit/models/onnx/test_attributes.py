@@ -25,7 +25,7 @@ def _node(op: str, **attributes: object) -> onnx.NodeProto:
     return helper.make_node(op, ["x"], ["y"], **attributes)
 
 
-def test_contrib_table_is_that_of_onnx_runtime() -> None:
+def test_contrib_attribute_table_matches_onnx_runtime() -> None:
     text = files("clrt.models.onnx").joinpath("contrib_attributes.json").read_text(encoding="utf-8")
     assert json.loads(text) == contrib_attributes()
 
@@ -48,7 +48,7 @@ def test_contrib_table_is_that_of_onnx_runtime() -> None:
     ],
     ids=lambda v: "",
 )
-def test_refused(
+def test_invalid_attributes_are_refused(
     node: onnx.NodeProto, domain: str, opset: int, error: type[ClrtError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -59,21 +59,21 @@ def _check(node: onnx.NodeProto, domain: str, opset: int) -> None:
     check_attributes(node.op_type, node.attribute, domain, opset)
 
 
-def test_an_attribute_twice() -> None:
+def test_duplicate_attribute_is_refused() -> None:
     node = _node("Softmax", axis=1)
     node.attribute.append(node.attribute[0])
     with pytest.raises(ModelError, match="'axis' twice"):
         _check(node, "", 13)
 
 
-def test_taken() -> None:
+def test_valid_attributes_are_accepted() -> None:
     _check(_node("Softmax", axis=1), "", 13)
     _check(_node("Softmax", __hint="x"), "", 13)  # for some runtime's own use
     _check(_node("BatchNormalization"), "", 1)  # consumed_inputs is left out
     _check(_node("Unknown", anything=1), "of.a.user", 1)  # a function of the model
 
 
-def test_fields_have_their_types() -> None:
+def test_attribute_values_convert_to_field_types() -> None:
     op = MaxPool([2, 2], ceil_mode=1, storage_order=np.int64(1))
     assert (op.kernel_shape, op.ceil_mode, op.storage_order) == ((2, 2), True, 1)
     assert [type(v) for v in (op.kernel_shape, op.ceil_mode, op.storage_order)] == [
@@ -100,12 +100,12 @@ def test_fields_have_their_types() -> None:
         (lambda: ConstantOfShape("x" * 10**6), r"'x{39}…; expected a number or"),
     ],
 )
-def test_other_values_are_refused(make: object, message: str) -> None:
+def test_invalid_attribute_values_are_refused(make: object, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         make()  # type: ignore[operator]
 
 
-def test_blaming_names_the_node_once() -> None:
+def test_error_context_names_node_once() -> None:
     with (
         pytest.raises(ShapeError, match=r"^Gather 'g': too large$"),
         NodeErrorContext("Gather 'g'"),
@@ -123,7 +123,7 @@ def test_blaming_names_the_node_once() -> None:
         raise UndecidableDim("n > 3")
 
 
-def test_blaming_keeps_the_first_error() -> None:
+def test_error_context_keeps_original_exception() -> None:
     refused = pytest.raises(ModelError, match=r"^If 'i': .*not valid \(KeyError: 'a'\)")
     with refused as info, NodeErrorContext("If 'i'"):
         {}["a"]

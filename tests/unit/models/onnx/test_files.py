@@ -33,7 +33,7 @@ def save(folder: Path, proto: onnx.ModelProto) -> Path:
     return path
 
 
-def test_file_bytes_and_proto_give_the_same_graph(tmp_path: Path) -> None:
+def test_file_bytes_and_proto_give_same_graph(tmp_path: Path) -> None:
     proto = model([NODE], initializer=[weight("w", ELEMENTS)])
     path = save(tmp_path, proto)
     for source in (path, str(path), path.read_bytes(), proto):
@@ -42,31 +42,31 @@ def test_file_bytes_and_proto_give_the_same_graph(tmp_path: Path) -> None:
         assert graph.output_names == ["y"]
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"nothing\.onnx"):
         import_model(tmp_path / "nothing.onnx")
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         import_model(tmp_path)
 
 
-def test_text_file(tmp_path: Path) -> None:
+def test_text_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_text("<html><body>404: not found</body></html>\n")
     with pytest.raises(ModelError, match="text file"):
         import_model(path)
 
 
-def test_git_lfs_pointer(tmp_path: Path) -> None:
+def test_git_lfs_pointer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n")
     with pytest.raises(ModelError, match="git lfs pull"):
         import_model(path)
 
 
-def test_truncated_protobuf(tmp_path: Path) -> None:
+def test_truncated_protobuf_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, model([NODE], initializer=[weight("w", ELEMENTS)]))
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(ModelError, match="truncated"):
@@ -74,24 +74,24 @@ def test_truncated_protobuf(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", onnx.ModelProto(ir_version=8).SerializeToString()])
-def test_empty_model(data: bytes) -> None:
+def test_empty_model_is_refused(data: bytes) -> None:
     with pytest.raises(ModelError):
         import_model(data)
 
 
-def test_graph_without_outputs() -> None:
+def test_graph_without_outputs_is_refused() -> None:
     proto = model([helper.make_node("Identity", ["x"], ["y"])])
     del proto.graph.output[:]
     with pytest.raises(ModelError, match="outputs"):
         import_model(proto)
 
 
-def test_opset_that_onnx_does_not_know() -> None:
+def test_unknown_opset_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="opset 999"):
         import_model(model([helper.make_node("Identity", ["x"], ["y"])], opset=999))
 
 
-def test_no_opset_is_the_first_one_in_old_files() -> None:
+def test_missing_opset_means_opset_1_in_ir_version_2() -> None:
     proto = model([helper.make_node("Concat", ["x", "x"], ["y"])])
     del proto.opset_import[:]
     with pytest.raises(ModelError, match="imports no opset"):
@@ -104,14 +104,14 @@ def test_no_opset_is_the_first_one_in_old_files() -> None:
         import_model(proto)
 
 
-def test_damaged_initializer() -> None:
+def test_damaged_initializer_is_named() -> None:
     tensor = weight("w", ELEMENTS)
     tensor.raw_data = tensor.raw_data[:-3]
     with pytest.raises(ModelError, match="'w'"):
         import_model(model([NODE], initializer=[tensor]))
 
 
-def test_external_data(tmp_path: Path) -> None:
+def test_external_data_is_read(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"head" + ELEMENTS.tobytes())
     graph = import_model(save(tmp_path, external("w.bin", offset=4, length=24)))
     (constant,) = graph.constants()
@@ -119,7 +119,7 @@ def test_external_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(constant.numbers, ELEMENTS)
 
 
-def test_external_data_at_an_odd_offset(tmp_path: Path) -> None:
+def test_unaligned_external_data_is_read_aligned(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"hea" + ELEMENTS.tobytes())
     graph = import_model(save(tmp_path, external("w.bin", offset=3)))
     (constant,) = graph.constants()
@@ -128,12 +128,12 @@ def test_external_data_at_an_odd_offset(tmp_path: Path) -> None:
     assert constant.numbers.flags.aligned
 
 
-def test_missing_external_file(tmp_path: Path) -> None:
+def test_missing_external_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"(?s)gone\.bin.*'w'|'w'.*gone\.bin"):
         import_model(save(tmp_path, external("gone.bin")))
 
 
-def test_truncated_external_file(tmp_path: Path) -> None:
+def test_truncated_external_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(ELEMENTS.tobytes()[:-1])
     with pytest.raises(ModelError, match="truncated"):
         import_model(save(tmp_path, external("w.bin")))
@@ -142,7 +142,7 @@ def test_truncated_external_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "location", ["../secret", "a/../../secret", "/etc/passwd", "..\\secret", "C:\\secret", ""]
 )
-def test_external_path_out_of_the_folder(tmp_path: Path, location: str) -> None:
+def test_external_path_outside_folder_is_refused(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(ELEMENTS.tobytes())
@@ -150,7 +150,7 @@ def test_external_path_out_of_the_folder(tmp_path: Path, location: str) -> None:
         import_model(save(folder, external(location)))
 
 
-def test_external_link_out_of_the_folder(tmp_path: Path) -> None:
+def test_external_symlink_outside_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret").write_bytes(ELEMENTS.tobytes())
@@ -159,7 +159,7 @@ def test_external_link_out_of_the_folder(tmp_path: Path) -> None:
         import_model(save(folder, external("w.bin")))
 
 
-def test_external_link_into_the_blobs_of_a_hugging_face_cache(tmp_path: Path) -> None:
+def test_external_symlink_into_hugging_face_blobs_is_read(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / "onnx"
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -169,13 +169,13 @@ def test_external_link_into_the_blobs_of_a_hugging_face_cache(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("entries", [{"offset": "-4"}, {"offset": "x"}, {"length": 7}])
-def test_damaged_external_entries(tmp_path: Path, entries: dict[str, Any]) -> None:
+def test_damaged_external_entries_are_refused(tmp_path: Path, entries: dict[str, Any]) -> None:
     (tmp_path / "w.bin").write_bytes(ELEMENTS.tobytes() * 2)
     with pytest.raises(ModelError):
         import_model(save(tmp_path, external("w.bin", **entries)))
 
 
-def test_external_data_of_a_model_without_a_file() -> None:
+def test_external_data_without_model_path_is_refused() -> None:
     with pytest.raises(ModelError, match="path"):
         import_model(external("w.bin"))
 
@@ -187,7 +187,7 @@ def test_initializer_that_is_also_an_input_is_a_constant() -> None:
     assert [v.name for v in graph.constants()] == ["w"]
 
 
-def test_sparse_initializer() -> None:
+def test_sparse_initializer_is_densified() -> None:
     values, indices = weight("w", np.float32([5, 7])), weight("i", np.int64([1, 5]))
     sparse = helper.make_sparse_tensor(values, indices, [2, 3])
     graph = import_model(model([NODE], sparse_initializer=[sparse]))

@@ -50,7 +50,7 @@ def run(graph: Graph, **feeds: Any) -> list[Any]:
     return [values[v] for v in graph.outputs]
 
 
-def test_names_and_order() -> None:
+def test_nodes_are_named_uniquely_and_sorted() -> None:
     """Nodes keep their names; others are named after op and place; unsorted files are sorted."""
     nodes = [
         node("Neg", ["b"], ["y"]),
@@ -63,7 +63,7 @@ def test_names_and_order() -> None:
     assert names[0] == "same" and names[2] == "Neg_0" and len(set(names)) == 3
 
 
-def test_left_out_inputs_are_none() -> None:
+def test_omitted_inputs_are_none() -> None:
     one = np.int64([1])
     nodes = [node("Slice", ["x", "from", "to", "", "step"], ["y"])]
     graph = imported(model(nodes), **{"from": one * 0, "to": one * 2, "step": one})
@@ -81,7 +81,7 @@ def test_left_out_inputs_are_none() -> None:
         ("value_ints", [3, 4], np.int64([3, 4])),
     ],
 )
-def test_constant_nodes(attribute: str, value: Any, expected: Any) -> None:
+def test_constant_nodes_become_constants(attribute: str, value: Any, expected: Any) -> None:
     graph = imported(
         model([node("Constant", [], ["y"], **{attribute: value})], outputs=[info("y", None)])
     )
@@ -109,40 +109,40 @@ def dims_of(*shapes: list[Any] | None) -> list[str]:
     return [str(v.type).removeprefix("float32") for v in graph.inputs]
 
 
-def test_named_dims() -> None:
+def test_named_dims_are_kept() -> None:
     assert dims_of(["batch", 3], ["batch", 1]) == ["[batch,3]", "[batch,1]"]
 
 
-def test_unnamed_and_missing_dims() -> None:
+def test_unnamed_dims_get_names_and_missing_rank_stays_unknown() -> None:
     assert dims_of([None, 3, None], None) == ["[x0_0,3,x0_2]", "[?]"]
 
 
-def test_negative_dim_is_an_unnamed_one() -> None:
+def test_negative_dim_is_unnamed() -> None:
     assert dims_of([-1, 3]) == ["[x0_0,3]"]
 
 
-def test_unnamed_dim_keeps_off_the_names_of_others() -> None:
+def test_unnamed_dims_avoid_existing_names() -> None:
     assert len(set(dims_of([None], ["x0_0"]))) == 2
 
 
-def test_computed_dims_take_their_numbers_from_other_inputs() -> None:
+def test_dim_expressions_refer_to_other_dims() -> None:
     assert dims_of(["past", "seq"], ["past + seq"]) == ["[past,seq]", "[past+seq]"]
 
 
-def test_dim_names_that_are_no_identifiers_stay_apart() -> None:
+def test_invalid_dim_names_stay_distinct() -> None:
     first, second, third, fourth = dims_of(["batch-size"], ["batch size"], ["class"], ["a/b"])
     assert len({first, second, third, fourth}) == 4
     assert first == "[batch_size]"
 
 
-def test_each_dim_named_by_no_identifier_is_its_own() -> None:
+def test_repeated_invalid_dim_names_are_independent() -> None:
     """Paddle's exporter writes `?` for all that it does not know."""
     assert dims_of(["?", 3, "?"], ["?"]) == ["[x0_0,3,x0_2]", "[x1_0]"]
     assert dims_of(["a-b", "a-b"]) == ["[a_b,a_b_1]"]
     assert dims_of(["class"], ["class"]) == ["[dim_class]"] * 2
 
 
-def test_shape_arithmetic_is_known() -> None:
+def test_shape_arithmetic_is_inferred_symbolically() -> None:
     nodes = [
         node("Shape", ["x"], ["s"]),
         node("Gather", ["s", "zero"], ["n"], axis=0),
@@ -154,14 +154,14 @@ def test_shape_arithmetic_is_known() -> None:
     assert str(graph.outputs[0].type) == "float32[batch,24]"
 
 
-def test_declared_types_fill_what_is_not_known() -> None:
+def test_declared_types_fill_unknown_dims() -> None:
     nodes = [node("NonZero", ["x"], ["i"]), node("Abs", ["i"], ["y"])]
     outputs = [info("y", [2, 5], TensorProto.INT64)]
     graph = imported(model(nodes, outputs=outputs))
     assert str(graph.outputs[0].type) == "int64[2,5]"
 
 
-def test_inference_wins_over_declared_types() -> None:
+def test_inferred_types_override_declared_types() -> None:
     graph = imported(model([node("Abs", ["x"], ["y"])], outputs=[info("y", [7, "n"])]))
     assert str(graph.outputs[0].type) == "float32[2,3]"
 
@@ -183,7 +183,7 @@ def test_function_is_inlined() -> None:
     np.testing.assert_array_equal(run(graph, x=np.float32([[1, 2, 3]]))[0], [[4, 8, 12]])
 
 
-def test_nested_functions_and_attribute_references() -> None:
+def test_nested_functions_resolve_attribute_references() -> None:
     leaf_node = with_reference(node("Transpose", ["a"], ["b"]), "perm", "order", INTS)
     call = with_reference(node("Leaf", ["a"], ["b"], domain="local"), "order", "p", INTS)
     functions = [
@@ -198,7 +198,7 @@ def test_nested_functions_and_attribute_references() -> None:
 
 
 @pytest.mark.parametrize(("given", "alpha"), [({}, 0.5), ({"a": 0.25}, 0.25)])
-def test_attribute_defaults_of_functions(given: dict[str, float], alpha: float) -> None:
+def test_function_attribute_defaults_apply(given: dict[str, float], alpha: float) -> None:
     body = with_reference(node("LeakyRelu", ["i"], ["o"]), "alpha", "a", FLOAT)
     default = helper.make_attribute("a", 0.5)
     functions = [function("F", ["i"], ["o"], [body], defaults=[default])]
@@ -207,7 +207,7 @@ def test_attribute_defaults_of_functions(given: dict[str, float], alpha: float) 
     assert run(graph, x=np.float32([[-1]]))[0] == -alpha
 
 
-def test_unset_reference_leaves_the_attribute_out() -> None:
+def test_unset_attribute_reference_uses_op_default() -> None:
     body = with_reference(node("LeakyRelu", ["i"], ["o"]), "alpha", "a", FLOAT)
     functions = [function("F", ["i"], ["o"], [body], ["a"])]
     nodes = [node("F", ["x"], ["y"], domain="local")]
@@ -215,7 +215,7 @@ def test_unset_reference_leaves_the_attribute_out() -> None:
     np.testing.assert_allclose(run(graph, x=np.float32([[-1]]))[0], [[-0.01]])
 
 
-def test_overloads() -> None:
+def test_function_overload_is_selected() -> None:
     functions = [
         function("F", ["i"], ["o"], [node(op, ["i"], ["o"])], overload=op) for op in ("Neg", "Abs")
     ]
@@ -225,7 +225,7 @@ def test_overloads() -> None:
     assert [n.op.name for n in graph.nodes] == ["Abs"]
 
 
-def test_function_that_passes_its_input_on() -> None:
+def test_function_may_return_its_input() -> None:
     body = [node("Neg", ["i"], ["o"])]
     functions = [function("F", ["i"], ["o", "i"], body)]
     nodes = [node("F", ["x"], ["m", "same"], domain="local"), node("Add", ["m", "same"], ["y"])]
@@ -233,7 +233,7 @@ def test_function_that_passes_its_input_on() -> None:
     np.testing.assert_array_equal(run(graph, x=np.float32([[5]]))[0], [[0]])
 
 
-def test_optional_input_of_a_function() -> None:
+def test_omitted_function_input_stays_omitted() -> None:
     body = [node("Clip", ["i", "lo", "hi"], ["o"])]
     functions = [function("F", ["i", "lo", "hi"], ["o"], body)]
     nodes = [node("F", ["x", "", "hi"], ["y"], domain="local")]
@@ -241,14 +241,14 @@ def test_optional_input_of_a_function() -> None:
     np.testing.assert_array_equal(run(graph, x=np.float32([[-9, 9]]))[0], [[-9, 1]])
 
 
-def test_recursive_function() -> None:
+def test_recursive_function_is_refused() -> None:
     functions = [function("F", ["i"], ["o"], [node("F", ["i"], ["o"], domain="local")])]
     nodes = [node("F", ["x"], ["y"], domain="local")]
     with pytest.raises(ModelError, match="calls itself"):
         import_model(model(nodes, domains=["local"], functions=functions))
 
 
-def test_functions_that_grow_without_bound() -> None:
+def test_exponential_function_expansion_is_refused() -> None:
     def call(k: int, i: str, o: str) -> onnx.NodeProto:
         return node(f"F{k}", [i], [o], domain="local")
 
@@ -261,7 +261,7 @@ def test_functions_that_grow_without_bound() -> None:
         import_model(model([call(59, "x", "y")], domains=["local"], functions=functions))
 
 
-def test_body_that_depends_on_the_input_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_dependent_function_body_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(DECOMPOSITIONS, (DecompositionStage.IMPORT, ("", "CastLike")))
     inputs = [info("x"), info("t", dtype=TensorProto.INT32)]
     graph = imported(model([node("CastLike", ["t", "x"], ["y"], "c")], inputs))
@@ -270,14 +270,14 @@ def test_body_that_depends_on_the_input_types(monkeypatch: pytest.MonkeyPatch) -
     assert graph.outputs[0].name == "y" and graph.nodes[0].name.startswith("c/")
 
 
-def test_schema_body_with_attribute_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_function_body_applies_attribute_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(REGISTRY.classes, ("", "LeakyRelu"), raising=False)
     graph = imported(model([node("LeakyRelu", ["x"], ["y"], "c")]))
     assert len(graph.nodes) > 1
     np.testing.assert_allclose(run(graph, x=np.float32([[-1, 2]]))[0], [[-0.01, 2]])
 
 
-def test_all_unsupported_are_named_at_once() -> None:
+def test_all_unsupported_nodes_are_named_at_once() -> None:
     def branch(name: str) -> onnx.GraphProto:
         nodes = [node("Nothing", ["x"], [name], name)]
         return helper.make_graph(nodes, "branch", [], [info(name, None)])
@@ -310,7 +310,7 @@ def test_all_unsupported_are_named_at_once() -> None:
         ("CastLike", "", {}),
     ],
 )
-def test_nothing_else_is_found_behind_an_unsupported_node(
+def test_unsupported_node_causes_no_follow_up_errors(
     op: str, domain: str, attrs: dict[str, Any]
 ) -> None:
     body = helper.make_graph(
@@ -332,7 +332,7 @@ def test_nothing_else_is_found_behind_an_unsupported_node(
     assert len(caught.value.nodes) == 1
 
 
-def test_an_expansion_that_asks_what_depends_on_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_dependent_expansion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is added is taken out again.
     monkeypatch.setitem(DECOMPOSITIONS, (DecompositionStage.IMPORT, ("com.acme", "OneRow")), ())
 
@@ -345,13 +345,13 @@ def test_an_expansion_that_asks_what_depends_on_sizes(monkeypatch: pytest.Monkey
         import_model(model(nodes, domains=["com.acme"]))
 
 
-def test_unsupported_input_types() -> None:
+def test_unsupported_input_dtype_is_named() -> None:
     with pytest.raises(UnsupportedError, match="'x'"):
         inputs = [info("x", [1], TensorProto.COMPLEX64)]
         import_model(model([node("Identity", ["x"], ["y"])], inputs))
 
 
-def test_errors_name_op_and_node() -> None:
+def test_import_errors_name_op_and_node() -> None:
     proto = model([node("Add", ["x", "w"], ["y"], "head/add")])
     add_weights(proto, w=np.zeros((2, 4), np.float32))
     with pytest.raises(ShapeError, match=r"^Add 'head/add': "):
@@ -359,7 +359,7 @@ def test_errors_name_op_and_node() -> None:
 
 
 @pytest.mark.parametrize("perm", [[5, 9], [0, 0], 1.5])
-def test_attribute_of_the_wrong_kind_is_a_damaged_model(perm: object) -> None:
+def test_invalid_attribute_value_names_node(perm: object) -> None:
     with pytest.raises(ModelError, match="'t'"):
         import_model(model([node("Transpose", ["x"], ["y"], "t", perm=perm)]))
 
@@ -376,6 +376,6 @@ def test_attribute_of_the_wrong_kind_is_a_damaged_model(perm: object) -> None:
     ],
     ids=["undefined", "cycle", "twice", "no output", "inputs", "no value"],
 )
-def test_invalid_graphs(nodes: list[onnx.NodeProto]) -> None:
+def test_invalid_graphs_are_refused(nodes: list[onnx.NodeProto]) -> None:
     with pytest.raises(ModelError):
         import_model(model(nodes))

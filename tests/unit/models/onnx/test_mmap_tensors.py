@@ -118,12 +118,12 @@ def message(number: int, body: bytes, pad_to: int = 0) -> bytes:
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.stem)
-def test_exported_files(path: Path) -> None:
+def test_exported_files_match_plain_parse(path: Path) -> None:
     assert same(path.read_bytes())
 
 
 @pytest.mark.parametrize("name", family_names())
-def test_exported_models_with_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapped_weights_match_plain_parse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     proto = load_family(name)
     data = proto.SerializeToString()
     assert cut_tensors(data, 256)[1]
@@ -135,7 +135,7 @@ def test_exported_models_with_weights(name: str, monkeypatch: pytest.MonkeyPatch
         np.testing.assert_array_equal(mapped[key], array, strict=True)
 
 
-def test_large_tensors_of_a_file_are_views_of_its_mapping(tmp_path: Path) -> None:
+def test_large_file_tensors_are_views_of_mapping(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(MODEL)
     found = constants(import_model(path))
@@ -148,7 +148,7 @@ def test_large_tensors_of_a_file_are_views_of_its_mapping(tmp_path: Path) -> Non
     assert not isinstance(root(found["small"]), mmap.mmap)
 
 
-def test_large_tensors_of_bytes_are_views() -> None:
+def test_large_tensors_from_bytes_are_views() -> None:
     found = constants(import_model(MODEL))
     given_bytes = np.frombuffer(MODEL, np.uint8)
     assert np.shares_memory(found["large"], given_bytes)
@@ -169,7 +169,7 @@ def test_large_external_tensor_is_a_view(tmp_path: Path, offset: int) -> None:
     np.testing.assert_array_equal(array, LARGE, strict=True)
 
 
-def test_external_tensor_over_2_gib(tmp_path: Path) -> None:
+def test_external_tensor_over_2_gib_is_read(tmp_path: Path) -> None:
     size, offset = (1 << 29) + 4, (1 << 32) + 4
     with (tmp_path / "w.bin").open("wb") as file:
         # Only what is written takes space.
@@ -202,7 +202,7 @@ def test_file_over_2_gib_is_refused_unread(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
-def test_pipe(tmp_path: Path) -> None:
+def test_model_is_read_from_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(MODEL,))
@@ -213,7 +213,7 @@ def test_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["dims", "segment", "bytes"])
-def test_damaged_large_tensor(change: str) -> None:
+def test_damaged_large_tensor_is_named(change: str) -> None:
     proto = large_model()
     tensor = proto.graph.initializer[0]
     if change == "dims":
@@ -252,7 +252,7 @@ TENSOR = b"\x08\x64\x10\x02" + message(9, RAW)
         pytest.param(message(7, message(5, b"\x4d" + bytes(4) + TENSOR)), 1, id="wrong wire type"),
     ],
 )
-def test_odd_encodings(data: bytes, cut: int) -> None:
+def test_unusual_protobuf_encodings_match_plain_parse(data: bytes, cut: int) -> None:
     assert same(data)
     assert len(cut_tensors(data, 40)[1]) == cut
 
@@ -267,7 +267,7 @@ def test_deep_nesting_is_left_to_protobuf() -> None:
         import_model(data)
 
 
-def test_many_fields_end_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_field_limit_stops_tensor_cutting(monkeypatch: pytest.MonkeyPatch) -> None:
     data = message(7, message(5, TENSOR) + b"\x98\x06\x01" * 50 + message(5, TENSOR))
     assert len(cut_tensors(data, 40)[1]) == 2
     monkeypatch.setattr(onnx_mapped, "_MAX_FIELDS", 40)
@@ -288,7 +288,7 @@ POSITIONS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(POSITIONS, st.integers(0, 255)), max_size=3), st.none() | POSITIONS)
-def test_damage_has_the_outcome_of_a_plain_parse(
+def test_damaged_model_matches_plain_parse(
     changes: list[tuple[int, int]], length: int | None
 ) -> None:
     damaged = bytearray(MODEL)
@@ -301,7 +301,7 @@ def test_damage_has_the_outcome_of_a_plain_parse(
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damage_of_a_small_model(draw: st.DataObject) -> None:
+def test_damaged_small_model_matches_plain_parse(draw: st.DataObject) -> None:
     data = bytearray(FIXTURES[0].read_bytes())
     places = st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255))
     for position, value in draw.draw(st.lists(places, min_size=1, max_size=20)):
@@ -311,7 +311,7 @@ def test_damage_of_a_small_model(draw: st.DataObject) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300), st.binary(min_size=41, max_size=60))
-def test_random_bytes(data: bytes, raw: bytes) -> None:
+def test_random_bytes_match_plain_parse(data: bytes, raw: bytes) -> None:
     tensor = message(9, raw)
     for wrapped in (data, message(7, data), message(7, message(5, tensor + data) + data)):
         assert same(wrapped)

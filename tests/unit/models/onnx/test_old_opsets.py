@@ -133,7 +133,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.opset}")
 @pytest.mark.parametrize("constant", [False, True], ids=["inputs", "initializers"])
-def test_old_form(case: Case, constant: bool) -> None:
+def test_old_opset_op_matches_numpy(case: Case, constant: bool) -> None:
     names = [f"x{i}" for i in range(len(case.inputs))]
     given = dict(zip(names, case.inputs, strict=True))
     fixed = dict(list(given.items())[1:]) if constant else {}
@@ -143,14 +143,14 @@ def test_old_form(case: Case, constant: bool) -> None:
         np.testing.assert_allclose(found[name], expected, rtol=2e-6, atol=1e-6)
 
 
-def test_an_operand_of_no_known_rank() -> None:
+def test_legacy_broadcast_of_unknown_rank_is_refused() -> None:
     case = Case("Add", 6, [_X, _THREE], [_X], {"broadcast": 1, "axis": 1})
     with pytest.raises(UnsupportedError, match=r"Add 'Add_0'.*input 0 has no known rank"):
         _imported(case, {"x0": _X, "x1": _THREE}, {"x1": _THREE}, ranks=False)
 
 
 @pytest.mark.parametrize("mode", ["up", "down"])
-def test_a_type_to_cast_to_keeps_the_rounding(mode: str) -> None:
+def test_cast_like_keeps_round_mode(mode: str) -> None:
     like = np.ones(1, ml_dtypes.float8_e8m0fnu)
     case = Case("CastLike", 25, [_THREE, like], [_THREE], {"round_mode": mode})
     graph = _imported(case, {"x0": _THREE, "x1": like}, {})
@@ -161,7 +161,7 @@ def test_a_type_to_cast_to_keeps_the_rounding(mode: str) -> None:
 @pytest.mark.parametrize(
     ("count", "message"), [(1, "has 1 input; opset 7 needs 2"), (3, "allows 2")]
 )
-def test_too_few_and_too_many_inputs(count: int, message: str) -> None:
+def test_wrong_input_count_is_refused(count: int, message: str) -> None:
     case = Case("Reshape", 7, [_X] * count, [_X])
     with pytest.raises(ModelError, match=message):
         _imported(case, dict(zip("xsz", case.inputs, strict=False)), {})

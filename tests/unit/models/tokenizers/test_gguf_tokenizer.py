@@ -130,7 +130,7 @@ def _assert_alike(ours: Tokenizer, original: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_byte_level(name: str, tmp_path: Path) -> None:
+def test_byte_level_ids_match_original_tokenizer(name: str, tmp_path: Path) -> None:
     original = _original(name)
     types = {"<|endoftext|>": CONTROL}
     made = of_library(tmp_path / "m.gguf", "gpt2", original, types, pre=name)
@@ -139,7 +139,7 @@ def test_byte_level(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SPLIT_RULES)
-def test_every_rule_keeps_the_text(name: str, tmp_path: Path) -> None:
+def test_split_rules_preserve_text(name: str, tmp_path: Path) -> None:
     """But for what NFC changes: each pattern is one, and no piece is lost."""
     if not SPLIT_RULES[name].byte_level:
         return
@@ -151,13 +151,13 @@ def test_every_rule_keeps_the_text(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"pre": "of tomorrow"}, {}])
-def test_an_unknown_rule_warns(more: dict[str, str], tmp_path: Path) -> None:
+def test_unknown_split_rule_warns_and_uses_default(more: dict[str, str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"m.gguf names .*; text is cut by the rules of 'default'"):
         made = of_library(tmp_path / "m.gguf", "gpt2", _byte_level(), **more)
     _assert_alike(made.library, _original("default"))
 
 
-def test_special_tokens_of_byte_level(tmp_path: Path) -> None:
+def test_byte_level_special_tokens_match_original(tmp_path: Path) -> None:
     original = Tokenizer.from_str(_byte_level().to_str())
     original.add_special_tokens(["<|im_start|>", "<|im_end|>", "<｜end▁of▁sentence｜>"])
     original.add_tokens(["<think>", "   "])
@@ -187,7 +187,7 @@ def test_special_tokens_of_byte_level(tmp_path: Path) -> None:
     assert made.chat_template == "{{ messages }}"
 
 
-def test_a_bad_special_id_warns(tmp_path: Path) -> None:
+def test_out_of_range_special_id_warns(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"has the tokenizer.ggml.eos_token_id 9999, and its voc"):
         made = of_library(
             tmp_path / "m.gguf", "gpt2", _byte_level(), pre="gpt-2", eos_token_id=9999
@@ -196,7 +196,7 @@ def test_a_bad_special_id_warns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma"])
-def test_sentencepiece(name: str, tmp_path: Path) -> None:
+def test_sentencepiece_ids_match_recorded_cases(name: str, tmp_path: Path) -> None:
     made = scored(tmp_path / "m.gguf", CASES[name], "llama", add_bos_token=False)
     for text, ids in CASES[name]["ids"].items():
         if "<s>" in text:  # SentencePiece takes special tokens in texts for text
@@ -206,7 +206,7 @@ def test_sentencepiece(name: str, tmp_path: Path) -> None:
         assert made.library.decode(ids) == text, repr(text)
 
 
-def test_special_tokens_of_sentencepiece(tmp_path: Path) -> None:
+def test_sentencepiece_special_tokens_follow_llama_cpp(tmp_path: Path) -> None:
     """As in llama.cpp, a text after a special token starts with a space, too."""
     made = scored(tmp_path / "m.gguf", CASES["llama"], "llama")
     plain, tool = made.library, CASES["llama"]["tokens"].index("<tool>")
@@ -220,7 +220,7 @@ def test_special_tokens_of_sentencepiece(tmp_path: Path) -> None:
     assert both.library.encode("Hello").ids == [1, *a, 2]
 
 
-def test_phi_3(tmp_path: Path) -> None:
+def test_phi_3_special_tokens_absorb_spaces(tmp_path: Path) -> None:
     """Its special tokens take the spaces after them, which no file says."""
     tokens = ["<unk>", "<s>", "</s>", "▁", "a", "<|user|>"]
     more: dict[str, Any] = {"scores": [0.0] * 6, "token_type": [2, 3, 3, 1, 1, 3]}
@@ -231,14 +231,16 @@ def test_phi_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("call", "ends"), [("<|call|>", {0, 1}), ("other", {0, 2})])
-def test_messages_of_a_turn(call: str, ends: set[int], tmp_path: Path) -> None:
+def test_call_token_replaces_end_token_as_end_of_turn(
+    call: str, ends: set[int], tmp_path: Path
+) -> None:
     """Where a model calls tools by a token, "<|end|>" ends a message, and not the turn."""
     tokens = ["<|return|>", call, "<|end|>", "a", "aa"]
     more: dict[str, Any] = {"merges": ["a a"], "pre": "gpt-4o", "eos_token_id": 0}
     assert read_tokenizer(write(tmp_path / "m.gguf", "gpt2", tokens, **more)).end_ids == ends
 
 
-def test_scores_that_are_all_alike(tmp_path: Path) -> None:
+def test_equal_scores_merge_in_token_order(tmp_path: Path) -> None:
     """Some converters write such; then the first tokens are merged first."""
     tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "c", "ab", "bc"]
     more: dict[str, Any] = {"scores": [-1000.0] * 9, "token_type": [2, 3, 3, 1, 1, 1, 1, 1, 1]}
@@ -247,7 +249,7 @@ def test_scores_that_are_all_alike(tmp_path: Path) -> None:
     assert made.encode("xy", add_special_tokens=False).tokens == ["▁", "<unk>"]
 
 
-def test_unigram(tmp_path: Path) -> None:
+def test_unigram_ids_match_recorded_cases(tmp_path: Path) -> None:
     case = CASES["t5"]
     charsmap = base64.b64decode(case["charsmap"])
     made = scored(tmp_path / "m.gguf", case, "t5", precompiled_charsmap=charsmap)
@@ -259,7 +261,7 @@ def test_unigram(tmp_path: Path) -> None:
     assert (made.eos_id, made.pad_id, made.add_bos, made.add_eos) == (2, 0, False, True)
 
 
-def test_unigram_of_the_library(tmp_path: Path) -> None:
+def test_unigram_falls_back_to_byte_tokens(tmp_path: Path) -> None:
     """With tokens that span spaces, and bytes for what the vocabulary lacks."""
     pieces = ["<pad>", "</s>", "<unk>", "▁", "▁a", "▁a▁b", "b", "c", *"d"]
     tokens = [*pieces, *(f"<0x{i:02X}>" for i in range(256))]
@@ -274,7 +276,7 @@ def test_unigram_of_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_word_piece(lowercase: bool, tmp_path: Path) -> None:
+def test_word_piece_ids_match_original_tokenizer(lowercase: bool, tmp_path: Path) -> None:
     original = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     original.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     original.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -299,7 +301,7 @@ def test_word_piece(lowercase: bool, tmp_path: Path) -> None:
     assert (made.bos_id, made.eos_id, made.pad_id) == (cls, sep, ids["[PAD]"])
 
 
-def test_marked_spaces(tmp_path: Path) -> None:
+def test_gemma_4_merges_use_marked_spaces(tmp_path: Path) -> None:
     """Gemma 4: stored merges over text with marks for spaces, and no pieces but lines."""
     tokens = ["<pad>", "<bos>", "<eos>", "▁", "a", "b", "▁a", "\n", "\n\n"]
     tokens += [f"<0x{i:02X}>" for i in range(256)]
@@ -316,7 +318,7 @@ def test_marked_spaces(tmp_path: Path) -> None:
     assert made.library.decode(made.library.encode(" b a\n\né").ids) == " b a\n\né"
 
 
-def test_no_warnings_where_all_is_known(tmp_path: Path) -> None:
+def test_known_tokenizers_are_read_without_warnings(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_library(tmp_path / "m.gguf", "gpt2", _byte_level(), pre="gpt-2")

@@ -22,7 +22,7 @@ class _Kernel:
         self.calls.append((index, buffer))
 
 
-def test_an_argument_is_set_once_for_a_buffer() -> None:
+def test_unchanged_buffer_sets_kernel_argument_once() -> None:
     kernel: Any = _Kernel()
     external = _External([(kernel, 2), (kernel, 4)])
     first: Any = _Buffer()
@@ -34,7 +34,7 @@ def test_an_argument_is_set_once_for_a_buffer() -> None:
     assert kernel.calls == expected
 
 
-def test_a_buffer_that_is_gone_is_not_known() -> None:
+def test_external_does_not_keep_buffer_alive() -> None:
     kernel: Any = _Kernel()
     external = _External([(kernel, 0)])
     gone: Any = _Buffer()
@@ -45,7 +45,7 @@ def test_a_buffer_that_is_gone_is_not_known() -> None:
     assert external.known is not None and external.known() is None
 
 
-def test_what_failed_is_set_anew() -> None:
+def test_kernel_argument_is_set_again_after_failure() -> None:
     kernel: Any = _Kernel()
     buffer: Any = _Buffer()
     external = _External([(kernel, 0)])

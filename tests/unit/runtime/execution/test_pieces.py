@@ -40,7 +40,7 @@ def product() -> Graph:
 
 @DEVICES
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_pieces_give_what_the_whole_gives(
+def test_split_launches_match_whole_launch(
     device: DeviceInfo, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"T_RM": 1, "T_RN": 2, "T_TK": 4} if kind == "gpu" else None  # PoCL unrolls its tile
@@ -65,13 +65,13 @@ def test_pieces_give_what_the_whole_gives(
     assert len(launches) - count >= (2 * count if kind == "gpu" else count)
 
 
-def test_what_asks_for_its_group_stays_whole() -> None:
+def test_kernels_reading_group_ids_are_not_split() -> None:
     assert splittable_axes("matmul/gemm_gpu.cl") == (0, 1, 2)
     assert 0 not in splittable_axes("matmul/gemm_cpu.cl")
     assert splittable_axes("attention/fused_attention.cl") == ()
 
 
-def test_pieces_are_whole_groups_and_all_of_it() -> None:
+def test_launch_pieces_cover_range_in_whole_work_groups() -> None:
     step = BoundLaunch("k", None, (64, 30, 4), (16, 3, 1), (1, 2))
     assert step.pieces(1) == [((0, 0, 0), (64, 30, 4))]
     assert step.pieces(3) == [
@@ -83,7 +83,7 @@ def test_pieces_are_whole_groups_and_all_of_it() -> None:
     assert step._replace(axes=()).pieces(5) == step.pieces(1)
 
 
-def test_in_how_many_pieces() -> None:
+def test_piece_count_follows_predicted_time() -> None:
     lane = cast(Any, SimpleNamespace(background=False))
     pace = LaunchThrottle(lane, NEVER, lambda seconds: False, rate=1e-3)
     assert [pace.pieces(cost, 0.5) for cost in (0, 499, 501, 5000)] == [1, 1, 2, 10]
@@ -91,7 +91,7 @@ def test_in_how_many_pieces() -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_is_in_the_queue_is_short(background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_time_stays_within_limit(background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 ms at most, and in the background 10; or one launch that takes longer."""
     waiting: list[int] = []
     now = [0.0]

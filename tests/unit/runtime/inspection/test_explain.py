@@ -26,7 +26,7 @@ def model() -> Iterator[clrt.Model]:
         yield loaded
 
 
-def test_a_transformer_is_explained(model: clrt.Model) -> None:
+def test_explain_describes_every_node_of_transformer(model: clrt.Model) -> None:
     found = model.explain(dict.fromkeys(NAMES, (3, 80)))
     plan = model.plan(dict.fromkeys(NAMES, (3, 80)))
     assert found.launches == plan.launches
@@ -51,7 +51,7 @@ def test_a_transformer_is_explained(model: clrt.Model) -> None:
     assert embedding.read_bytes == 2 * 16 * (32 * 4 + 8)
 
 
-def test_it_prints_and_is_json(model: clrt.Model) -> None:
+def test_explain_prints_and_serializes_to_json(model: clrt.Model) -> None:
     found = model.explain(dict.fromkeys(NAMES, (1, 4)))
     text = str(found)
     for wanted in ("input_ids=1x4", "FusedAttention", "Graph passes", "merge_qkv", "memory"):
@@ -71,7 +71,7 @@ def _model(nodes: list[onnx.NodeProto], dtype: int = TensorProto.FLOAT) -> bytes
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def test_the_host_is_named_with_its_reason() -> None:
+def test_host_step_is_explained_with_reason() -> None:
     model = _model([helper.make_node("LpNormalization", ["x"], ["y"], "s")], TensorProto.DOUBLE)
     with clrt.load(model, device="cpu", strict=False) as loaded:
         found = loaded.explain({"x": (3, 4)})
@@ -81,7 +81,7 @@ def test_the_host_is_named_with_its_reason() -> None:
     assert row.read_bytes == row.written_bytes == 3 * 4 * 8
 
 
-def test_rejected_variants_are_named() -> None:
+def test_rejected_variants_are_named_with_reason() -> None:
     nodes = [helper.make_node("ReduceMax", ["x"], ["y"], "a")]
     with clrt.load(_model(nodes, TensorProto.INT32), device="cpu") as loaded:
         (row,) = loaded.explain({"x": (3, 4)}).rows
@@ -91,7 +91,7 @@ def test_rejected_variants_are_named() -> None:
     assert all(reason.partition(": ")[2] for reason in row.rejected)
 
 
-def test_what_others_would_cost_is_shown() -> None:
+def test_predicted_cost_of_rejected_variant_is_shown() -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], "a")]
     with clrt.load(_model(nodes), device="cpu") as loaded:
         (row,) = loaded.explain({"x": (3, 4)}).rows
@@ -101,7 +101,7 @@ def test_what_others_would_cost_is_shown() -> None:
     ]
 
 
-def test_a_cut_is_shown_as_what_it_is() -> None:
+def test_graph_break_is_explained() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], "before"),
         helper.make_node("NonZero", ["r"], ["i"], "find"),
@@ -117,7 +117,7 @@ def test_a_cut_is_shown_as_what_it_is() -> None:
     assert "The host reads %r" in str(found)
 
 
-def test_the_record_is_named(
+def test_tuning_record_is_named(
     model: clrt.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
@@ -134,7 +134,7 @@ def test_the_record_is_named(
 
 
 @pytest.mark.parametrize("columns", ["300", "80", None])
-def test_lines_are_short_and_words_whole(
+def test_explain_lines_fit_100_columns_with_uncut_names(
     model: clrt.Model, monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
     """At most 100 columns wherever it is printed; names are never cut."""

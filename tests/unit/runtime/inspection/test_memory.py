@@ -17,22 +17,22 @@ from clrt.util.formatting import format_bytes, format_flops, format_shapes, pars
     ("text", "wanted"),
     [(7, 7), ("7", 7), ("2GiB", 2 << 30), ("512 MB", 512 << 20), ("1.5k", 1536), ("1e3", 1000)],
 )
-def test_limits_are_read(text: int | str, wanted: int) -> None:
+def test_memory_limits_are_parsed(text: int | str, wanted: int) -> None:
     assert parse_bytes(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "2 apples", 0, -1, "nan", "inf"])
-def test_what_is_no_limit_is_an_error(text: int | str) -> None:
+def test_invalid_memory_limit_is_refused(text: int | str) -> None:
     with pytest.raises(InputError, match="no memory limit"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize("limit", [0, 9, 10, 11, 999, 1000, 1001])
-def test_bisection_finds_the_last_that_fits(limit: int) -> None:
+def test_largest_batch_within_limit_is_found(limit: int) -> None:
     assert largest_batch(lambda n: 10 * n, limit) == limit // 10
 
 
-def test_a_buffer_that_is_too_large_does_not_fit() -> None:
+def test_out_of_memory_batch_does_not_fit() -> None:
     def needed(batch: int) -> int:
         if batch > 37:
             raise OutOfMemoryError("too large")
@@ -45,7 +45,7 @@ def _value(name: str, *dims: Dim) -> Value:
     return Value(name, TensorType(DType.FLOAT32, dims))
 
 
-def test_the_batch_is_the_symbol_of_axis_0() -> None:
+def test_batch_is_symbol_of_axis_0() -> None:
     b, s = symbol("b"), symbol("s")
     inputs = [_value("k", 4, s), _value("x", b, s), _value("y", b * s), _value("z", symbol("n"), b)]
     shapes = {"k": (4, 5), "x": (2, 5), "y": (10,), "z": (2, 2)}
@@ -57,7 +57,7 @@ def test_the_batch_is_the_symbol_of_axis_0() -> None:
         at_batch(inputs[:1], {"s": 5}, shapes)
 
 
-def test_the_error_says_what_was_needed_and_what_fits() -> None:
+def test_out_of_memory_error_states_need_and_fitting_batch() -> None:
     memory = Memory(1 << 20, 0, 3 << 20, 5)
     error = out_of_memory("x=8x4", memory, 1 << 20, "memory_limit allows", 3)
     assert (error.needed_bytes, error.available_bytes, error.fitting_batch) == (
@@ -75,7 +75,7 @@ def test_the_error_says_what_was_needed_and_what_fits() -> None:
     assert memory.to_dict()["total_bytes"] == (4 << 20) + 5
 
 
-def test_units() -> None:
+def test_bytes_flops_and_shapes_are_formatted() -> None:
     assert [format_bytes(n) for n in (0, 1023, 1024, 3 << 29)] == [
         "0 B",
         "1023 B",

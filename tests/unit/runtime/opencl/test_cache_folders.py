@@ -50,7 +50,7 @@ def _run(device: str, folder: Path, **variables: str) -> tuple[str, str]:
     reason="root may write anywhere",
 )
 @pytest.mark.parametrize("kind", ["unset", "a file", "read-only XDG"])
-def test_clrt_runs_without_a_home(kind: str, tmp_path: Path) -> None:
+def test_clrt_runs_without_writable_home(kind: str, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     variables = {
@@ -71,7 +71,7 @@ def _platforms() -> str:
     return str([device.platform for device in devices()])
 
 
-def test_reasons_why_a_folder_cannot_be_used(
+def test_unusable_cache_folder_reason_is_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert why_unusable(tmp_path / "a" / "b") == "" and not (tmp_path / "a").exists()
@@ -88,7 +88,9 @@ def test_reasons_why_a_folder_cannot_be_used(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PoCL of Linux")
-def test_pocl_keeps_programs_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pocl_cache_falls_back_to_writable_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path / "clrt"))
     monkeypatch.delenv("POCL_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -109,7 +111,7 @@ def test_pocl_keeps_programs_where_it_can(tmp_path: Path, monkeypatch: pytest.Mo
     assert not made.exists()
 
 
-def test_pyopencl_keeps_nothing_for_clrt() -> None:
+def test_pyopencl_invoker_database_is_disabled_for_clrt() -> None:
     """Its database lies below the user's home; other users of pyopencl keep their caches."""
     program = (
         "import pyopencl; was = pyopencl._PYOPENCL_NO_CACHE; import clrt.runtime.opencl.programs\n"

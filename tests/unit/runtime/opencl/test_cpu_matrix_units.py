@@ -37,12 +37,12 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     matrix_shapes.cache_clear()
 
 
-def test_the_cpu_has_it_and_the_system_agrees(answer: SimpleNamespace) -> None:
+def test_amx_is_reported_if_cpu_and_system_allow(answer: SimpleNamespace) -> None:
     assert matrix_shapes() == {AMX_BFLOAT16}
 
 
 @pytest.mark.parametrize("flags", ["", "fpu avx512f", "amx_tile amx_int8", "amx_bf16"])
-def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
+def test_amx_is_absent_without_cpu_flags(answer: SimpleNamespace, flags: str) -> None:
     answer.flags = flags
     assert matrix_shapes() == frozenset()
 
@@ -57,18 +57,20 @@ def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
         ("avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_vnni", [VNNI_INT8]),
     ],
 )
-def test_the_best_dots(answer: SimpleNamespace, flags: str, expected: list[MatrixShape]) -> None:
+def test_best_int8_dot_instruction_is_chosen(
+    answer: SimpleNamespace, flags: str, expected: list[MatrixShape]
+) -> None:
     answer.flags = flags
     assert matrix_shapes() == set(expected)
 
 
-def test_the_system_refuses(answer: SimpleNamespace) -> None:
+def test_amx_is_absent_if_system_refuses(answer: SimpleNamespace) -> None:
     answer.code = -1
     assert matrix_shapes() == frozenset()
 
 
 @pytest.mark.parametrize(("system", "machine"), [("win32", "x86_64"), ("linux", "aarch64")])
-def test_elsewhere(
+def test_matrix_units_are_absent_off_linux_x86_64(
     answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
@@ -76,7 +78,7 @@ def test_elsewhere(
     assert matrix_shapes() == frozenset()
 
 
-def test_only_compilers_that_assemble_it() -> None:
+def test_only_cpu_compilers_accept_assembler() -> None:
     for name, takes in (
         ("Portable Computing Language", True),
         ("Intel(R) OpenCL", True),

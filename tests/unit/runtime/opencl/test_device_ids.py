@@ -44,7 +44,9 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(("answers", "expected"), [*zip(ANSWERS, EXPECTED, strict=True)])
-def test_ids_are_read(answers: str, expected: DeviceIds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_ids_are_read_from_vendor_queries(
+    answers: str, expected: DeviceIds, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(_: Any, number: int, nbytes: int) -> bytes:
         found = ANSWERS[answers].get(number, b"")
         return found if len(found) == nbytes else b""
@@ -67,11 +69,11 @@ def test_ids_are_read(answers: str, expected: DeviceIds, monkeypatch: pytest.Mon
         ("luid", "", False),
     ],
 )
-def test_ids_are_compared(kind: str, text: str, same: bool) -> None:
+def test_pci_and_uuid_texts_match_device_ids(kind: str, text: str, same: bool) -> None:
     assert DeviceIds("0000:65:02.1", UUID.hex()).matches(kind, text) == same
 
 
-def test_a_device_is_chosen_by_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_chosen_by_pci_or_luid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two of one name, as a laptop with two GPUs may have."""
     found = clrt.devices()[-2:]
     ids = {id(d.handle): DeviceIds(f"0000:0{i}:00.0", "", f"{i:016x}") for i, d in enumerate(found)}
@@ -84,6 +86,6 @@ def test_a_device_is_chosen_by_its_ids(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.choose_device("pci:09:00.0")
 
 
-def test_real_devices_answer() -> None:
+def test_real_device_ids_are_well_formed() -> None:
     for device in clrt.devices():
         assert all(c in "0123456789abcdef:." for c in device.ids.pci + device.ids.uuid)

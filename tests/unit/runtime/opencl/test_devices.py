@@ -46,12 +46,14 @@ SIMULATOR = replace(CPU, platform="Oclgrind", name="Oclgrind Simulator", simulat
         (" ", 3),
     ],
 )
-def test_choice(monkeypatch: pytest.MonkeyPatch, request_: str | int, index: int) -> None:
+def test_device_request_selects_device(
+    monkeypatch: pytest.MonkeyPatch, request_: str | int, index: int
+) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR, CPU, IGPU, GPU))
     assert choose_device(request_).index == index
 
 
-def test_environment_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_selects_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(CPU, GPU))
     monkeypatch.setenv("CLRT_DEVICE", "cpu")
     assert choose_device().index == 0
@@ -68,14 +70,14 @@ def test_quirks_decide_between_implementations(monkeypatch: pytest.MonkeyPatch) 
     assert choose_device("portable").index == 0
 
 
-def test_simulator_is_never_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_is_never_chosen_automatically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR))
     for request in ("auto", "cpu"):
         with pytest.raises(DeviceError, match="There is"):
             choose_device(request)
 
 
-def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmatched_request_lists_available_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(CPU, IGPU))
     with pytest.raises(DeviceError, match=r"No OpenCL device matches 'radeon'.*Iris Xe"):
         choose_device("radeon")
@@ -95,14 +97,14 @@ def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> N
         choose_device("gpuu")
 
 
-def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_platform_error_has_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", list)
     with pytest.raises(DeviceError, match="pip install"):
         choose_device()
 
 
 @pytest.mark.parametrize("present", [[], [CPU]], ids=["nothing", "another"])
-def test_an_implementation_that_does_not_load_is_named(
+def test_unloadable_intel_runtime_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: list[DeviceCaps]
 ) -> None:
     (tmp_path / "lib").mkdir()
@@ -141,22 +143,22 @@ def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("CUDA-sm_75", "", 4),
     ],
 )
-def test_target_of_pocl(target: str, cpu: str, lanes: int) -> None:
+def test_pocl_version_gives_cpu_target_and_float_lanes(target: str, cpu: str, lanes: int) -> None:
     architecture, found = target_of(f"OpenCL 3.0 PoCL HSTR: {target}")
     assert found == cpu
     assert float_lanes(architecture, found) == lanes
 
 
-def test_a_digit_of_another_kind_is_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_superscript_digit_is_not_a_device_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(CPU))
     with pytest.raises(DeviceError, match="No OpenCL device matches '²'"):
         choose_device("²")
 
 
-def test_profiles_round_trip() -> None:
+def test_device_caps_round_trip_through_json() -> None:
     assert DeviceCaps.from_json(CPU.to_json()) == CPU
 
 
-def test_profiles_of_other_versions_are_read() -> None:
+def test_device_caps_with_unknown_fields_are_read() -> None:
     record = json.loads(CPU.to_json()) | {"a_fact_of_another_version": 64}
     assert DeviceCaps.from_json(json.dumps(record)) == CPU

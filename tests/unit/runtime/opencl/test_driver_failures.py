@@ -165,7 +165,7 @@ def _places(source: bytes, device: DeviceInfo) -> list[int]:
 
 @DEVICES
 @pytest.mark.parametrize("after", [False, True], ids=["refused", "failed_late"])
-def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
+def test_every_driver_call_failure_is_recoverable(device: DeviceInfo, after: bool) -> None:
     """Over load, first run, second run and new shape; refused, or failed after it was made."""
     source = small()
     let_go()  # else what other tests compiled is written, too
@@ -207,7 +207,7 @@ def test_every_call_may_fail(device: DeviceInfo, after: bool) -> None:
 
 
 @DEVICES
-def test_a_first_use_may_fail(
+def test_first_use_driver_failure_is_recoverable(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A context, a queue, a compiler: none is there yet."""
@@ -237,7 +237,7 @@ def test_a_first_use_may_fail(
 
 
 @DEVICES
-def test_a_compiler_without_memory_is_no_error_in_the_kernel(
+def test_compiler_out_of_memory_is_not_kernel_build_error(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = parsed("g (float[n] x) => (float[n] y) { y = Cosh(x) }")
@@ -260,7 +260,7 @@ def test_a_compiler_without_memory_is_no_error_in_the_kernel(
     assert model.run({"x": np.zeros(3, np.float32)})["y"].tolist() == [1, 1, 1]
 
 
-def test_what_a_failure_says() -> None:
+def test_driver_error_messages_name_call_and_status() -> None:
     guard = Guard("A device", 1000, lambda: 3 << 20)
 
     def said(code: int, nbytes: int = 0) -> str:

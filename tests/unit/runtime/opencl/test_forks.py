@@ -88,7 +88,9 @@ HARMLESS = {"exit", "exit at once", "plan", "memory", "close", "collect model", 
 
 @DEVICES
 @pytest.mark.parametrize("when", ["listed", "loaded", "used"])
-def test_a_fork_computes_or_says_why_not(device: DeviceInfo, when: str, tmp_path: Path) -> None:
+def test_fork_runs_model_or_is_refused_with_hint(
+    device: DeviceInfo, when: str, tmp_path: Path
+) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(device.index), when, SOURCE.hex()],
         env={**os.environ, "CLRT_CACHE_DIR": str(tmp_path)},

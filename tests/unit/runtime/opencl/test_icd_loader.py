@@ -39,12 +39,12 @@ def test_intel_runtime_needs_no_icd_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
-def test_a_restricted_loader_shows_no_intel_runtime(tmp_path: Path) -> None:
+def test_icd_vendors_variable_hides_intel_runtime(tmp_path: Path) -> None:
     assert "Intel" not in _platforms(tmp_path, OCL_ICD_VENDORS=os.devnull)
 
 
 @pytest.mark.parametrize(("named", "kept"), [("ours", True), ("/tmp/planted.so", False)])
-def test_an_old_icd_file_is_removed_if_it_names_another_library(
+def test_old_icd_file_of_other_library_is_removed(
     named: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(icd_loader, "intel_library", lambda: Path("ours"))
@@ -57,6 +57,6 @@ def test_an_old_icd_file_is_removed_if_it_names_another_library(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a library without OpenCL")
-def test_a_library_without_platforms_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_without_opencl_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(icd_loader, "intel_library", lambda: Path("libm.so.6"))
     assert "clGetExtensionFunctionAddress" in icd_loader.load_failure()

@@ -15,7 +15,7 @@ from tests.harness import all_devices
 SOURCE = "__kernel void seven(__global int *y, const int at) { y[at] = 7; }"
 
 
-def test_the_code_is_made_once_for_equal_kernels() -> None:
+def test_invoker_code_is_generated_once_per_signature() -> None:
     made: list[tuple[object, ...]] = []
 
     def make(name: str, count: int, *, devs: list[str], strict: bool) -> str:
@@ -30,7 +30,7 @@ def test_the_code_is_made_once_for_equal_kernels() -> None:
     assert made == [("f", 2, False), ("f", 3, False), ("f", 3, True)]
 
 
-def test_arguments_that_cannot_be_a_key_are_passed_on() -> None:
+def test_unhashable_arguments_bypass_invoker_cache() -> None:
     made: list[list[str]] = []
 
     def make(devs: list[str]) -> str:
@@ -42,14 +42,14 @@ def test_arguments_that_cannot_be_a_key_are_passed_on() -> None:
     assert made == [["a"], ["a"]]
 
 
-def test_another_pyopencl_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyopencl_without_invoker_function_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(invoker, "generate_enqueue_and_set_args")
     kernel_invokers.remember_invokers()
     assert not hasattr(invoker, "generate_enqueue_and_set_args")
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_pyopencl_still_calls_kernels(device: DeviceInfo) -> None:
+def test_cached_invokers_call_kernels(device: DeviceInfo) -> None:
     session = session_for(device)
     program = session.programs._compile(cl.Program(session.context, SOURCE), [])
     result = np.zeros(2, np.int32)

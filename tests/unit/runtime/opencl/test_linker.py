@@ -25,20 +25,20 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_a_path_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_linker_without_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_linker()
     monkeypatch.delenv("PATH")  # Python's `which` would look in /usr/bin
     assert not has_linker()
 
 
-def test_that_of_the_application_is_found_once(bare: Path) -> None:
+def test_shipped_linker_is_added_to_path_once(bare: Path) -> None:
     (bare / "linker").mkdir()
     shutil.copy(LD, bare / "linker" / "ld")
     assert has_linker() and has_linker()
     assert os.environ["PATH"] == os.environ["LD_LIBRARY_PATH"] == str(bare / "linker")
 
 
-def test_that_of_the_system_goes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_linker_precedes_shipped_linker(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "linker").mkdir()
     shutil.copy(LD, bare / "linker" / "ld")
     monkeypatch.setenv("PATH", str(Path(LD).parent))
@@ -46,7 +46,7 @@ def test_that_of_the_system_goes_first(bare: Path, monkeypatch: pytest.MonkeyPat
     assert os.environ["PATH"] == str(Path(LD).parent)
 
 
-def test_it_links_where_gcc_left_no_libraries(
+def test_linker_works_without_gcc_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As PoCL calls it, with a library path that only clrt has set."""
@@ -74,7 +74,7 @@ def test_it_links_where_gcc_left_no_libraries(
         ("", {"avx2"}, False),
     ],
 )
-def test_functions_for_this_cpu_are_looked_for(
+def test_missing_pocl_builtins_for_cpu_are_detected(
     flags: str, there: set[str], lacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "pocl_binary_distribution" / ".libs" / "share" / "pocl"

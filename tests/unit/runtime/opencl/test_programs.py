@@ -55,7 +55,7 @@ def _doubles(cache: ProgramCache, *, save: bool = True) -> bool:
     return bool(np.array_equal(result, x + x))
 
 
-def test_second_process_finds_the_binary(device: DeviceInfo, tmp_path: Path) -> None:
+def test_program_binary_is_reused_from_disk(device: DeviceInfo, tmp_path: Path) -> None:
     first = _cache(device, tmp_path / "cache")
     assert _doubles(first)
     assert _doubles(first)
@@ -65,7 +65,7 @@ def test_second_process_finds_the_binary(device: DeviceInfo, tmp_path: Path) -> 
     assert second.builds == 0
 
 
-def test_programs_that_an_application_ships_are_read_and_never_written(
+def test_shipped_programs_are_read_but_not_written(
     device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "shipped"
@@ -83,7 +83,7 @@ def test_programs_that_an_application_ships_are_read_and_never_written(
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"x" * 4000])
-def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: bytes) -> None:
+def test_damaged_cache_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: bytes) -> None:
     _doubles(_cache(device, tmp_path))
     (entry,) = tmp_path.glob("*.clbin")
     entry.write_bytes(damage)
@@ -93,9 +93,7 @@ def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: by
     assert entry.read_bytes() != damage
 
 
-def test_language_and_options_make_a_program_of_their_own(
-    device: DeviceInfo, tmp_path: Path
-) -> None:
+def test_language_version_and_options_select_program(device: DeviceInfo, tmp_path: Path) -> None:
     first = _cache(device, tmp_path)
     newest = SPEC.compiled(device.caps.opencl_c)
     exact = SPEC.compiled((1, 2), Code("-cl-fp32-correctly-rounded-divide-sqrt"))
@@ -112,14 +110,14 @@ def test_language_and_options_make_a_program_of_their_own(
     assert again.builds == 0
 
 
-def test_options_are_code_of_clrt(device: DeviceInfo, tmp_path: Path) -> None:
+def test_plain_string_compiler_options_are_refused(device: DeviceInfo, tmp_path: Path) -> None:
     text = "-DTAKEN_FROM_A_MODEL"
     spec = SPEC.compiled((1, 2), text)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         _cache(device, tmp_path).kernel(spec)
 
 
-def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
+def test_renamed_cache_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
     other = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
     first = _cache(device, tmp_path)
     keys = [first._key(spec.text, first._options(spec)) for spec in (SPEC, other)]
@@ -144,7 +142,7 @@ def _pipe(entry: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="no pipes, and no modes")
 @pytest.mark.parametrize("spoil", [_link, _pipe, lambda entry: entry.chmod(0o620)],
                          ids=["link", "pipe", "open_to_others"])  # fmt: skip
-def test_what_is_no_file_of_the_user_is_not_read(
+def test_link_pipe_or_shared_cache_entry_is_rebuilt(
     device: DeviceInfo, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
     """A pipe would be waited for; a link leads to a folder that is open to others."""
@@ -161,7 +159,7 @@ def test_what_is_no_file_of_the_user_is_not_read(
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
-def test_a_file_of_somebody_else_is_not_read(
+def test_cache_entry_of_other_user_is_not_read(
     device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _doubles(_cache(device, tmp_path))
@@ -178,7 +176,7 @@ def test_a_file_of_somebody_else_is_not_read(
     assert cache._load(entry.stem, cache._options(SPEC)) is None
 
 
-def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path) -> None:
+def test_unused_programs_are_evicted(device: DeviceInfo, tmp_path: Path) -> None:
     cache = _cache(device, tmp_path)
     held: dict[KernelSpec, cl.Program] = {}
     cache.kernel(SPEC, held)
@@ -202,7 +200,7 @@ def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path
     assert len(cache._programs) == _MAX_RECENT_PROGRAMS
 
 
-def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_program_writes_wait_for_process_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run waits for that: the driver would hold it up."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
@@ -227,7 +225,7 @@ def test_costly_programs_are_written_at_the_end(monkeypatch: pytest.MonkeyPatch)
     assert written == ["0", "1", "2", "3", "4"]
 
 
-def test_a_process_that_ends_has_written_its_programs(device: DeviceInfo, tmp_path: Path) -> None:
+def test_programs_are_written_at_process_exit(device: DeviceInfo, tmp_path: Path) -> None:
     code = (
         "import sys, clrt; from tests.unit.runtime.opencl.test_programs import SPEC, _cache;"
         "from pathlib import Path;"
@@ -238,7 +236,7 @@ def test_a_process_that_ends_has_written_its_programs(device: DeviceInfo, tmp_pa
     assert list(tmp_path.glob("*.clbin"))
 
 
-def test_what_waits_for_a_folder_that_cannot_be_written_is_bounded() -> None:
+def test_pending_program_writes_are_bounded() -> None:
     def refuse(key: str, _: object) -> None:
         raise InputError("no")
 
@@ -250,7 +248,7 @@ def test_what_waits_for_a_folder_that_cannot_be_written_is_bounded() -> None:
         saver.save()
 
 
-def test_folder_open_to_others_is_not_trusted(device: DeviceInfo, tmp_path: Path) -> None:
+def test_cache_folder_writable_by_others_is_not_used(device: DeviceInfo, tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
@@ -264,7 +262,7 @@ def test_folder_open_to_others_is_not_trusted(device: DeviceInfo, tmp_path: Path
     assert len(list(folder.iterdir())) == 1
 
 
-def test_folder_that_cannot_be_made(device: DeviceInfo, tmp_path: Path) -> None:
+def test_uncreatable_cache_folder_fails_only_on_save(device: DeviceInfo, tmp_path: Path) -> None:
     """Kernels are to be had all the same; only who asks for the files is told."""
     (tmp_path / "file").touch()
     cache = _cache(device, tmp_path / "file" / "cache")
@@ -292,7 +290,7 @@ def test_sources_expand_includes_once() -> None:
 @pytest.mark.parametrize(
     ("kind", "config", "asks"), [("gpu", 191, True), ("gpu", 63, False), ("cpu", 191, False)]
 )
-def test_gpus_are_asked_to_divide_exactly(
+def test_gpu_programs_request_exact_division(
     kind: str, config: int, asks: bool, tmp_path: Path
 ) -> None:
     """NVIDIA's compiler else gives quotients that are a bit off, and steps of quantised tensors."""

@@ -52,7 +52,7 @@ def run(bound: BoundPlan, feeds: dict[str, Any], outputs: dict[str, bool]) -> di
 
 
 @DEVICES
-def test_a_cpu_computes_in_the_hosts_memory(device: DeviceInfo) -> None:
+def test_cpu_buffers_share_host_memory(device: DeviceInfo) -> None:
     session = session_for(device)
     buffer = session.upload(np.arange(5, dtype=np.int32))
     assert session.shares_memory == (buffer.host is not None) == device.caps.is_cpu
@@ -65,7 +65,7 @@ def test_a_cpu_computes_in_the_hosts_memory(device: DeviceInfo) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
 @DEVICES
-def test_a_fork_computes_or_says_why_not(device: DeviceInfo, tmp_path: Path) -> None:
+def test_fork_runs_plan_or_is_refused_with_hint(device: DeviceInfo, tmp_path: Path) -> None:
     session, x = session_for(device), np.arange(10, dtype=np.float32)
     bound = doubling(session)
     run(bound, {"x": x}, {"y": False})
@@ -92,7 +92,7 @@ def test_a_fork_computes_or_says_why_not(device: DeviceInfo, tmp_path: Path) -> 
 
 @DEVICES
 @pytest.mark.parametrize("shares", [True, False])
-def test_results_do_not_depend_on_it(
+def test_results_match_with_and_without_shared_memory(
     device: DeviceInfo, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_for(device)
@@ -110,9 +110,7 @@ def test_results_do_not_depend_on_it(
 
 
 @DEVICES
-def test_an_interrupted_run_leaves_nothing_in_the_queue(
-    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_run_drains_queue(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run writes where the kernels of this one may still read."""
     session = session_for(device)
     bound, x = doubling(session), np.ones(10, np.float32)
@@ -139,7 +137,7 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
 
 
 @DEVICES
-def test_what_a_failed_run_reported_is_not_the_next_ones(
+def test_index_error_of_failed_run_does_not_affect_next_run(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = session_for(device)
@@ -172,7 +170,7 @@ def test_what_a_failed_run_reported_is_not_the_next_ones(
 @pytest.mark.parametrize(
     "code", [cl.status_code.OUT_OF_RESOURCES, cl.status_code.OUT_OF_HOST_MEMORY]
 )
-def test_drivers_have_several_words_for_no_room(
+def test_out_of_resources_codes_raise_out_of_memory(
     device: DeviceInfo, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = doubling(session_for(device))
@@ -186,7 +184,7 @@ def test_drivers_have_several_words_for_no_room(
 
 
 @DEVICES
-def test_an_arena_that_grows_leaves_nothing_behind(device: DeviceInfo) -> None:
+def test_growing_arena_frees_old_memory(device: DeviceInfo) -> None:
     session = session_for(device)
     if not session.shares_memory:
         pytest.skip("the arena is not the host's memory")
@@ -198,7 +196,7 @@ def test_an_arena_that_grows_leaves_nothing_behind(device: DeviceInfo) -> None:
     assert old() is None
 
 
-def test_a_local_size_is_one_that_the_kernel_takes() -> None:
+def test_default_local_size_respects_kernel_limit() -> None:
     class Kernel:
         def get_work_group_info(self, what: int, device: object) -> int:
             return 100
@@ -212,7 +210,7 @@ def test_a_local_size_is_one_that_the_kernel_takes() -> None:
 
 
 @DEVICES
-def test_the_pool_does_not_grow_with_each_length(device: DeviceInfo) -> None:
+def test_buffer_pool_reuses_memory_across_lengths(device: DeviceInfo) -> None:
     session = session_for(device)
     session.trim()
     before = session.allocated_bytes
@@ -226,7 +224,7 @@ def test_the_pool_does_not_grow_with_each_length(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_programs_go_to_the_folder_that_was_asked_for(device: DeviceInfo, tmp_path: Path) -> None:
+def test_session_uses_requested_program_folder(device: DeviceInfo, tmp_path: Path) -> None:
     own, default = session_for(device, tmp_path), session_for(device)
     assert own.programs.folder == tmp_path != default.programs.folder
     assert own.queue is default.queue

@@ -26,7 +26,7 @@ from tests.ops.samples.recurrent.recurrent import sample_inputs
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
-def test_the_first_launch_is_not_measured() -> None:
+def test_first_launch_is_excluded_from_peak_measurement() -> None:
     """A driver compiles in it, for longer than the whole measurement is to take."""
     calls: list[float] = []
 
@@ -40,7 +40,7 @@ def test_the_first_launch_is_not_measured() -> None:
     assert speed > 1e-9 * 10**6 / 0.01
 
 
-def test_a_launch_is_held_against_the_cache_that_it_fits() -> None:
+def test_bandwidth_peak_depends_on_cache_level() -> None:
     found = Peaks(100, 10, ((1 << 15, 400.0), (1 << 20, 100.0), (1 << 27, 12.0)))
     sizes = (0, 1 << 15, (1 << 20) - 1, 1 << 20, 1 << 26, 1 << 30)
     assert [found.gbs_of(n) for n in sizes] == [400, 400, 400, 100, 100, 12]
@@ -48,7 +48,7 @@ def test_a_launch_is_held_against_the_cache_that_it_fits() -> None:
 
 
 @DEVICES
-def test_no_pass_over_cached_bytes_is_left_out(device: DeviceInfo) -> None:
+def test_cached_bandwidth_probe_reads_all_bytes(device: DeviceInfo) -> None:
     """A core moves at most four vectors of 64 bytes in a cycle of at most 6 GHz."""
     session = session_for(device, None)
     most = 4 * 64 * 6 * device.caps.compute_units
@@ -62,7 +62,7 @@ def test_no_pass_over_cached_bytes_is_left_out(device: DeviceInfo) -> None:
     np.testing.assert_array_equal(found, np.full_like(found, 2))
 
 
-def test_a_step_of_a_recurrence_moves_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lstm_step_traffic_counts_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LSTM, "variants", LSTM.variants[1:])  # those of a launch for each step
     op = LSTM()
     sample = Sample(op, sample_inputs(LSTM, (32, 2, 8, 16), op, (False,) * 5))
@@ -75,7 +75,7 @@ def test_a_step_of_a_recurrence_moves_its_step(monkeypatch: pytest.MonkeyPatch) 
     assert all(m.written == 3 * state and m.scratch == 2 * 4 * state for m in moved)
 
 
-def test_parts_of_a_buffer_add_up_to_no_more_than_all() -> None:
+def test_touched_bytes_are_capped_at_buffer_size() -> None:
     memory = Scratch(10, DType.FLOAT32)
     spec = KernelSpec("x.cl", "x")
     for parts, nbytes in (((4, 3), 28), ((4, None), 40), ((8, 8), 40), ((None, 4), 40)):

@@ -16,7 +16,7 @@ from clrt.runtime.profiling.timings import Gap
 from tests.unit.runtime.profiling.made_up import NASTY, kernel, profile
 
 
-def test_speeds_and_the_roofline_of_a_launch() -> None:
+def test_launch_speeds_and_roofline_share_are_computed() -> None:
     launch = kernel(0, "gemm", 60, 0, flops=3000, nbytes=100)
     assert (launch.gflops, launch.gbs) == pytest.approx((50, 100 / 60))
     assert launch.roofline_share == pytest.approx(0.5)
@@ -24,7 +24,7 @@ def test_speeds_and_the_roofline_of_a_launch() -> None:
     assert (idle.gflops, idle.gbs, idle.roofline_share) == (0, 0, 0)
 
 
-def test_kernels_are_summed_the_slowest_first() -> None:
+def test_kernel_times_are_summed_slowest_first() -> None:
     first, second, third = profile().by_kernel()
     assert (first.kernel, first.calls, first.share) == ("gemm", 1, 0.6)
     assert (second.kernel, second.calls, second.ns, second.nbytes) == ("copy", 2, 30, 400)
@@ -32,14 +32,14 @@ def test_kernels_are_summed_the_slowest_first() -> None:
     assert third.kernel == "host: NonZero"
 
 
-def test_gaps_and_steps_make_up_the_run() -> None:
+def test_gaps_and_steps_add_up_to_run() -> None:
     found = profile()
     assert found.gaps == (Gap(0, 20), Gap(80, 90), Gap(110, 150), Gap(170, 200))
     assert found.gap_share == pytest.approx(0.5)
     assert (found.step_ns, found.flops, found.nbytes) == (100, 3000, 500)
 
 
-def test_tables_show_each_step_and_then_the_slowest_kernel_first() -> None:
+def test_profile_tables_list_steps_then_slowest_kernels() -> None:
     steps, kernels = str(profile()).split("calls")
     assert [name for name in ("node 0", "h ", "node 2", "node 3") if name not in steps] == []
     rows = [line for line in kernels.splitlines() if line.startswith("│")]
@@ -47,7 +47,7 @@ def test_tables_show_each_step_and_then_the_slowest_kernel_first() -> None:
     assert "0.25 ms a run" in kernels and "Fast [GPU]" in kernels
 
 
-def test_trace_has_the_fields_that_viewers_want(tmp_path: Path) -> None:
+def test_trace_file_has_trace_event_fields(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     profile().save_trace(path)
     events = json.loads(path.read_text())["traceEvents"]
@@ -62,7 +62,7 @@ def test_trace_has_the_fields_that_viewers_want(tmp_path: Path) -> None:
     assert tracks == {0: "host gaps", 1: "stage 0"}
 
 
-def test_page_is_one_file_and_names_cannot_leave_its_data(tmp_path: Path) -> None:
+def test_profile_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
     text = page_text(profile())
     assert text.count("</script>") == 2
     assert NASTY not in text and "alert('x')</script>" not in text
@@ -74,13 +74,13 @@ def test_page_is_one_file_and_names_cannot_leave_its_data(tmp_path: Path) -> Non
     assert json.loads(data[1])["model"] == visible(NASTY)
 
 
-def test_script_json_gives_back_what_went_in() -> None:
+def test_script_json_is_escaped_and_round_trips() -> None:
     text = script_json({"name": NASTY})
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"name": NASTY}
 
 
-def test_sums_agree_or_say_why() -> None:
+def test_profile_sums_explain_differences() -> None:
     made = profile()
     text = made.sums
     assert f"sum to {1e-6 * made.step_ns:.2f} ms" in text

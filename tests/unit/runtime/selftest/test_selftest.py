@@ -62,7 +62,7 @@ def _forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "_seen", set())
 
 
-def test_a_device_that_computes_right_is_tested_once(
+def test_correct_device_is_self_tested_once(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _load(gpu, tmp_path)
@@ -79,7 +79,7 @@ def test_a_device_that_computes_right_is_tested_once(
     )
 
 
-def test_a_device_that_miscomputes_is_refused(
+def test_miscomputing_device_is_refused(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _miscompute(monkeypatch)
@@ -98,7 +98,7 @@ def test_a_device_that_miscomputes_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["not json", "[1]", '[{"family": "x"}]', "{}", "null", "open"])
-def test_what_is_damaged_is_tested_again(
+def test_damaged_self_test_cache_is_retested(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     path = result_cache.path_for(gpu.caps, tmp_path)
@@ -116,7 +116,7 @@ def test_what_is_damaged_is_tested_again(
     assert result_cache.recall(path) == (replace(outcome, error=0.0),)
 
 
-def test_what_a_driver_failed_in_is_not_remembered(
+def test_driver_failures_in_self_test_are_not_cached(
     gpu: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = Outcome("softmax", (), 0.0, 0.0, "gone", lasting=False)
@@ -125,7 +125,9 @@ def test_what_a_driver_failed_in_is_not_remembered(
     assert not (tmp_path / "self-tests").exists()
 
 
-def test_cpus_are_tested_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_self_test_runs_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tested: list[DeviceCaps] = []
     monkeypatch.setattr(gate, "_seen", set())
     monkeypatch.setenv("CLRT_SELF_TEST", "auto")
@@ -146,13 +148,13 @@ def test_cpus_are_tested_when_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(tested) == 2
 
 
-def test_every_case_is_right_on_a_cpu(tmp_path: Path) -> None:
+def test_all_self_test_cases_pass_on_cpu(tmp_path: Path) -> None:
     for outcome in check_device(session_for(quick_device())):
         assert outcome.kernels and not outcome.note, outcome
         assert 16 * outcome.error <= outcome.limit, outcome
 
 
-def test_gpus_run_kernels_of_every_family() -> None:
+def test_self_test_covers_gpu_kernel_families() -> None:
     for profile in profiles():
         caps = profile.caps
         entries = {k for case in cases() for k in _kernels(case, caps)}

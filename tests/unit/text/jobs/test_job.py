@@ -117,7 +117,7 @@ def check(output: Path, model: Path) -> None:
     assert hidden == []
 
 
-def test_vectors_are_those_of_encode(model: Path, corpus: Path, tmp_path: Path) -> None:
+def test_job_vectors_match_encode(model: Path, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(*command(model, corpus, output))
     assert result.exit_code == 0, result.output
@@ -129,7 +129,7 @@ def test_vectors_are_those_of_encode(model: Path, corpus: Path, tmp_path: Path) 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, and signals that kill")
-def test_a_killed_job_goes_on(model: Path, corpus: Path, tmp_path: Path) -> None:
+def test_killed_job_resumes(model: Path, corpus: Path, tmp_path: Path) -> None:
     """It is killed again and again, at the moments in which what is on the disk changes."""
     output = tmp_path / "out"
     args = command(model, corpus, output)
@@ -154,7 +154,7 @@ def test_a_killed_job_goes_on(model: Path, corpus: Path, tmp_path: Path) -> None
         assert state.items() <= last.items()
 
 
-def test_a_second_start_does_nothing(model: Path, corpus: Path, tmp_path: Path) -> None:
+def test_restarted_job_redoes_only_missing_parts(model: Path, corpus: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     run(*command(model, corpus, output))
     times = {p: p.stat().st_mtime_ns for p in output.rglob("*.parquet")}
@@ -168,7 +168,9 @@ def test_a_second_start_does_nothing(model: Path, corpus: Path, tmp_path: Path) 
     check(output, model)
 
 
-def test_other_options_or_files_are_refused(model: Path, corpus: Path, tmp_path: Path) -> None:
+def test_restart_with_other_options_or_files_is_refused(
+    model: Path, corpus: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "out"
     run(*command(model, corpus, output))
     for more, words in (
@@ -195,7 +197,7 @@ def test_other_options_or_files_are_refused(model: Path, corpus: Path, tmp_path:
     check(output, model)
 
 
-def test_bad_rows_are_reported(model: Path, tmp_path: Path) -> None:
+def test_job_reports_bad_rows(model: Path, tmp_path: Path) -> None:
     folder, output = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     write_parquet(folder / "a.parquet", {"text": ["a b", None, "c"]})
@@ -226,7 +228,7 @@ def test_bad_rows_are_reported(model: Path, tmp_path: Path) -> None:
     assert (output / "_errors.jsonl").read_bytes() == before
 
 
-def test_no_vector_at_all_is_an_error(model: Path, tmp_path: Path) -> None:
+def test_job_without_vectors_is_an_error(model: Path, tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "a.jsonl", [{"body": "a"}])
     args = ["embed", "-m", str(model), "--device", "cpu", "-o", str(tmp_path / "out"), "-i"]
     result = run(*args, str(lines))
@@ -245,9 +247,7 @@ def test_empty_files_make_no_parts(model: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0 and "0 vectors in 0 parts" in result.stderr
 
 
-def test_a_folder_with_other_things_is_left_alone(
-    model: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_nonempty_output_folder_is_refused(model: Path, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     result = run(*command(model, corpus, tmp_path / "out"))
@@ -270,7 +270,7 @@ def test_a_folder_with_other_things_is_left_alone(
         (["--inputs", __file__], "is neither Parquet nor JSON lines"),
     ],
 )
-def test_wrong_options(
+def test_invalid_job_options_are_refused(
     model: Path, corpus: Path, tmp_path: Path, more: list[str], words: str
 ) -> None:
     result = run(*command(model, corpus, tmp_path / "out", *more))
@@ -278,12 +278,14 @@ def test_wrong_options(
     assert result.stderr.startswith("Error: ") and not (tmp_path / "out").exists()
 
 
-def test_ray_needs_files(model: Path) -> None:
+def test_ray_option_requires_input_files(model: Path) -> None:
     result = run("embed", "-m", str(model), "--ray", "auto", "a")
     assert result.exit_code == 1 and "--ray takes files" in result.stderr
 
 
-def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_patterns_and_folders_find_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By patterns, as a shell makes of them, in folders; nothing hidden, nothing of the output."""
     names = ["a.parquet", "b.PQ", "deep/er/c.ndjson", "d.jsonl.gz", "out/part-000000.parquet"]
     others = ["_job/e.parquet", ".f.parquet", "g.csv", "[h].jsonl"]
@@ -303,7 +305,7 @@ def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         find_inputs(["g.csv"], Path("out"))
 
 
-def test_patterns_that_a_shell_has_replaced(model: Path, corpus: Path, tmp_path: Path) -> None:
+def test_shell_expanded_inputs_are_accepted(model: Path, corpus: Path, tmp_path: Path) -> None:
     files = sorted(map(str, corpus.iterdir()))
     args = ["embed", "-m", str(model), "--inputs", *files, "--column", "text", "--device", "cpu"]
     result = run(*args, "--output", str(tmp_path / "out"))
@@ -320,7 +322,7 @@ def test_patterns_that_a_shell_has_replaced(model: Path, corpus: Path, tmp_path:
         ("ray", ["--ray", "x"], "ray"),
     ],
 )
-def test_a_missing_package_is_named(
+def test_missing_package_error_names_extra(
     model: Path,
     corpus: Path,
     tmp_path: Path,

@@ -37,7 +37,7 @@ def errors(path: Path) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 7, 100])
-def test_each_row_of_parquet_is_read_once(tmp_path: Path, group: int) -> None:
+def test_each_parquet_row_is_read_once(tmp_path: Path, group: int) -> None:
     wanted = [f"text {i}" for i in range(20)]
     path = write_parquet(tmp_path / "a.parquet", {"text": wanted}, group)
     for rows in (1, 3, 50):
@@ -45,7 +45,7 @@ def test_each_row_of_parquet_is_read_once(tmp_path: Path, group: int) -> None:
         assert all((u.rows or 0) <= rows for u in split(str(path), "text", rows))
 
 
-def test_units_may_come_in_any_order(tmp_path: Path) -> None:
+def test_work_units_are_read_in_any_order(tmp_path: Path) -> None:
     wanted = [f"text {i}" for i in range(20)]
     lines = [{"text": t} for t in wanted]
     for path in (
@@ -65,21 +65,21 @@ def test_units_may_come_in_any_order(tmp_path: Path) -> None:
     [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.string()],
     ids=str,
 )
-def test_texts_of_any_arrow_type(tmp_path: Path, kind: Any) -> None:
+def test_texts_of_any_arrow_string_type_are_read(tmp_path: Path, kind: Any) -> None:
     column = pa.array(["one", None, "", "zwölf"], pa.string()).cast(kind)
     path = write_parquet(tmp_path / "a.parquet", {"text": column})
     assert texts(path) == {0: "one", 2: "", 3: "zwölf"}
     assert errors(path) == {1: "'text' is null"}
 
 
-def test_bytes_that_are_no_text_cost_their_row_alone(tmp_path: Path) -> None:
+def test_invalid_utf8_affects_only_its_row(tmp_path: Path) -> None:
     raw = pa.array([b"good", b"\xff\xfe", b"too"], pa.binary())
     path = write_parquet(tmp_path / "a.parquet", {"text": raw.view(pa.string())})
     assert texts(path) == {0: "good", 2: "too"}
     assert "not UTF-8 (byte 0)" in errors(path)[1]
 
 
-def test_lines(tmp_path: Path) -> None:
+def test_bad_json_lines_are_reported_by_row(tmp_path: Path) -> None:
     rows: list[object] = [
         {"text": "zwölf Boxkämpfer 日本"},
         b"",
@@ -111,7 +111,7 @@ def test_lines(tmp_path: Path) -> None:
         assert words in said[row], row
 
 
-def test_packed_lines(tmp_path: Path) -> None:
+def test_gzip_json_lines_are_read(tmp_path: Path) -> None:
     lines = [json.dumps({"text": f"text {i}"}) + "\n" for i in range(20)]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress("".join(lines).encode()))
@@ -122,7 +122,7 @@ def test_packed_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
-def test_a_part_does_not_outgrow_memory(
+def test_work_unit_bytes_are_limited(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A huge row is alone in its part, or nearly so."""
@@ -139,7 +139,7 @@ def test_a_part_does_not_outgrow_memory(
     assert len(found) >= 5
 
 
-def test_empty_files(tmp_path: Path) -> None:
+def test_empty_files_have_no_rows(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"")
     write_lines(tmp_path / "b.jsonl", [b"", b" "])
     write_parquet(tmp_path / "c.parquet", {"text": pa.array([], pa.string())})
@@ -147,7 +147,7 @@ def test_empty_files(tmp_path: Path) -> None:
         assert texts(tmp_path / name) == {} and errors(tmp_path / name) == {}
 
 
-def test_files_that_no_text_can_be_had_of(tmp_path: Path) -> None:
+def test_unreadable_parquet_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "damaged.parquet").write_bytes(b"PAR1 nonsense")
     (tmp_path / "empty.parquet").write_bytes(b"")
     write_parquet(tmp_path / "other.parquet", {"body": ["a"]})
@@ -163,7 +163,7 @@ def test_files_that_no_text_can_be_had_of(tmp_path: Path) -> None:
         assert found.problem == unit.problem and not found.texts
 
 
-def test_damage_inside_a_file_costs_its_parts(tmp_path: Path) -> None:
+def test_damaged_row_group_affects_only_its_unit(tmp_path: Path) -> None:
     wanted = [f"text number {i:05}" for i in range(4000)]
     path = tmp_path / "a.parquet"
     table = pa.table({"text": wanted})
@@ -179,7 +179,7 @@ def test_damage_inside_a_file_costs_its_parts(tmp_path: Path) -> None:
     assert [t for _, r in found for t in r.texts] == wanted[:1000] + wanted[2000:]
 
 
-def test_a_file_that_lost_rows_ends_the_job(tmp_path: Path) -> None:
+def test_shrunk_or_deleted_file_ends_job(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"text": "a"}] * 9)
     units = list(split(str(path), "text", 5))
     write_lines(path, [{"text": "a"}] * 6)
@@ -191,7 +191,7 @@ def test_a_file_that_lost_rows_ends_the_job(tmp_path: Path) -> None:
         RowReader("text", pa.schema([])).read(units[0])
 
 
-def test_kept_columns_have_the_types_of_parquet(tmp_path: Path) -> None:
+def test_kept_columns_have_parquet_types(tmp_path: Path) -> None:
     columns = {
         "text": ["a", None, "c"],
         "id": pa.array([1, 2, 3], pa.int16()),
@@ -222,7 +222,7 @@ def test_kept_columns_have_the_types_of_parquet(tmp_path: Path) -> None:
         ([None], pa.string(), [None]),
     ],
 )
-def test_kept_columns_of_lines_have_the_type_of_their_values(
+def test_kept_json_columns_have_type_of_values(
     tmp_path: Path, values: list[Any], kind: Any, kept: list[Any]
 ) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"text": "a", "id": v} for v in values])
@@ -231,7 +231,7 @@ def test_kept_columns_of_lines_have_the_type_of_their_values(
     assert rows.kept["id"].to_pylist() == kept
 
 
-def test_a_kept_value_of_another_type_is_an_error_of_its_row(tmp_path: Path) -> None:
+def test_kept_value_of_wrong_type_is_row_error(tmp_path: Path) -> None:
     ids: list[Any] = [*range(1000), "x", 1001, 2.5, 1003]
     rows = [{"text": f"text {i}", "id": x} for i, x in enumerate(ids)]
     path = write_lines(tmp_path / "a.jsonl", rows)
@@ -245,14 +245,14 @@ def test_a_kept_value_of_another_type_is_an_error_of_its_row(tmp_path: Path) -> 
     ]
 
 
-def test_a_kept_column_that_is_nowhere(tmp_path: Path) -> None:
+def test_unknown_kept_column_is_refused(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", {"text": ["a"]})
     with pytest.raises(InputError, match="No file has a column 'id'"):
         kept_schema([str(path)], ["id"])
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_long_lines_are_skipped_unread(tmp_path: Path, name: str) -> None:
+def test_lines_over_row_limit_are_skipped(tmp_path: Path, name: str) -> None:
     limits = splitting.ReadLimits(row_bytes=100)
     lines = [
         json.dumps({"text": t}).encode() for t in ("a", "x" * 3_000_000, "b", "c" * 87, "y" * 89)
@@ -269,7 +269,7 @@ def test_long_lines_are_skipped_unread(tmp_path: Path, name: str) -> None:
         assert errors.keys() == {1, 4} and "more than 100; raise --max-row-mb" in errors[1]
 
 
-def test_packed_file_is_read_to_its_limit(tmp_path: Path) -> None:
+def test_gzip_file_is_read_up_to_file_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "a"}\n' * 1000))
     units = list(split(str(path), "text", 30, splitting.ReadLimits(file_bytes=14 * 100)))
@@ -277,7 +277,7 @@ def test_packed_file_is_read_to_its_limit(tmp_path: Path) -> None:
     assert "--max-file-gb" in units[-1].problem and units[-1].first == 100
 
 
-def test_packed_blank_line_takes_no_memory(tmp_path: Path) -> None:
+def test_gzip_blank_line_uses_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     with gzip.open(path, "wb") as stream:
         for _ in range(100):
@@ -290,7 +290,7 @@ def test_packed_blank_line_takes_no_memory(tmp_path: Path) -> None:
     assert len(units) == 1 and peak < 80 << 20 and rows.errors[0][0] == 0
 
 
-def test_long_cells_of_parquet_are_left_out(tmp_path: Path) -> None:
+def test_parquet_cells_over_row_limit_are_skipped(tmp_path: Path) -> None:
     limits = splitting.ReadLimits(row_bytes=100)
     path = write_parquet(tmp_path / "a.parquet", {"text": ["a", "x" * 101, None, "y" * 100]}, 4)
     (unit,) = split(str(path), "text", 9, limits)
@@ -305,7 +305,7 @@ def test_long_cells_of_parquet_are_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_repeated_texts_of_parquet_are_shared(tmp_path: Path) -> None:
+def test_repeated_parquet_texts_are_shared(tmp_path: Path) -> None:
     """A dictionary of 100 KB repeats a text for each of 3,000 rows."""
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 3000), pa.array(["x" * 100_000]))
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", store_schema=False)

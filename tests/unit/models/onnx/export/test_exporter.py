@@ -65,7 +65,7 @@ def constant(name: str, array: Array) -> Value:
     return Value(name, TensorType.of(array))
 
 
-def test_symbolic_shapes_are_computed() -> None:
+def test_exported_symbolic_shapes_match_source() -> None:
     result = agree(
         """
         g (float[b, s, 6] x, float[b, 4] y, float[m, 1] z)
@@ -102,7 +102,7 @@ def test_symbolic_shapes_are_computed() -> None:
     assert any(list(onnx.numpy_helper.to_array(t)) == [-1, 3] for t in result.graph.initializer)
 
 
-def test_branches_read_values_from_outside() -> None:
+def test_exported_if_branches_read_outer_values() -> None:
     result = agree(
         """
         g (float[n, 3] x, bool c) => (float[m, k] y, float[n, 3] z) {
@@ -120,7 +120,7 @@ def test_branches_read_values_from_outside() -> None:
     assert "If" in {n.op_type for n in result.graph.node}
 
 
-def test_a_loop_carries_and_stacks() -> None:
+def test_exported_loop_carries_and_stacks_values() -> None:
     agree(
         """
         g (int64 trips, float[n] x) => (float[n] y, float[t, n] ys) {
@@ -138,7 +138,7 @@ def test_a_loop_carries_and_stacks() -> None:
     )
 
 
-def test_an_input_and_a_constant_can_be_outputs() -> None:
+def test_input_and_constant_export_as_outputs() -> None:
     x = Value("x", TensorType(DType.FLOAT32, (2,)))
     k = constant("k", np.arange(3))
     y = Value("y", x.type)
@@ -153,7 +153,7 @@ def test_an_input_and_a_constant_can_be_outputs() -> None:
 @pytest.mark.parametrize(
     "dtype", [DType.BFLOAT16, DType.INT4, DType.UINT4, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2]
 )
-def test_initializers_of_small_dtypes(dtype: DType) -> None:
+def test_small_dtype_initializers_round_trip(dtype: DType) -> None:
     array = np.array([[0, 1, 2], [3, 4, 1]]).astype(dtype.numpy)
     k = constant("k", array)
     y = Value("y", k.type)
@@ -167,7 +167,7 @@ def test_initializers_of_small_dtypes(dtype: DType) -> None:
     np.testing.assert_array_equal(found.numbers, array)
 
 
-def test_an_op_without_a_form_is_named() -> None:
+def test_unexportable_ops_are_named() -> None:
     x = Value("x", TensorType(DType.FLOAT32, (2, 3)))
     outputs = [Value(name, TensorType(DType.FLOAT32, (2, 3))) for name in "yz"]
     nodes = [Node(f"couple {v.name}", CouplePairs(3), [x], [v]) for v in outputs]
@@ -176,7 +176,7 @@ def test_an_op_without_a_form_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "blocks"])
-def test_quantised_weights_stay_what_they_are(kind: str) -> None:
+def test_quantised_weights_export_as_dequantize_linear(kind: str) -> None:
     dtype = DType("int4" if kind == "blocks" else kind)
     low = -8 if dtype is DType.INT4 else -128 if dtype is DType.INT8 else 0
     levels = np.random.default_rng(0).integers(low, low + 16, (32, 6)).astype(dtype.numpy)
@@ -205,7 +205,7 @@ def test_quantised_weights_stay_what_they_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("zeros", ["3, 3", "3, -7"])
-def test_zero_points_of_a_convolution(zeros: str) -> None:
+def test_exported_qlinear_conv_keeps_zero_points(zeros: str) -> None:
     x = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4)
     agree(
         f"""
@@ -218,7 +218,7 @@ def test_zero_points_of_a_convolution(zeros: str) -> None:
     )
 
 
-def test_dynamic_quantisation_is_put_together_again() -> None:
+def test_dynamic_quantize_linear_is_restored() -> None:
     result = agree(
         """
         g (float[n, 4] x) => (uint8[n, 4] y, float s, float[n, 4] z) {
@@ -240,7 +240,7 @@ def test_dynamic_quantisation_is_put_together_again() -> None:
         ("n, 4", "Identity(a)", "Reshape(c, every)", False),
     ],
 )
-def test_dynamic_quantisation_that_is_written_out(
+def test_expanded_dynamic_quantisation_is_fused_if_equivalent(
     given: str, x: str, point: str, put_together: bool
 ) -> None:
     result = agree(
@@ -271,7 +271,7 @@ def test_dynamic_quantisation_that_is_written_out(
     assert put_together == ("DynamicQuantizeLinear" in {n.op_type for n in result.graph.node})
 
 
-def test_other_quantisation_stays() -> None:
+def test_other_quantisation_is_not_fused() -> None:
     result = agree(
         """
         g (float[n, 4] x) => (uint8[n, 4] y) {
@@ -291,7 +291,7 @@ def test_other_quantisation_stays() -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in samples(DecisionTrees) if s.inputs[0] is not None])
-def test_trees_are_those_of_onnx(sample: Sample) -> None:
+def test_exported_decision_trees_match_reference(sample: Sample) -> None:
     x, *tables = (a for a in sample.inputs if a is not None)
     given = Value("x", TensorType(DType.of(x.dtype), x.shape))
     values = [given, *(constant(f"t{i}", a) for i, a in enumerate(tables))]
@@ -305,7 +305,7 @@ def test_trees_are_those_of_onnx(sample: Sample) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_the_opset_is_the_oldest_that_has_everything() -> None:
+def test_export_uses_oldest_sufficient_opset() -> None:
     plain = parse("g (float[n] x) => (float[n] y) { y = Relu(x) }", 25)
     assert export(plain).opset_import[0].version == 17
     text = """
@@ -316,7 +316,7 @@ def test_the_opset_is_the_oldest_that_has_everything() -> None:
     assert export(parse(text, 23)).opset_import[0].version == 23
 
 
-def test_scales_of_groups_become_those_of_channels() -> None:
+def test_group_norm_opset_18_scales_expand_to_channels() -> None:
     text = """
         g (float[n, 6, h] x, float[2] b) => (float[n, 6, h] y) {
           s = Constant<value = float[2] {0.5, 2.0}>()
@@ -326,17 +326,19 @@ def test_scales_of_groups_become_those_of_channels() -> None:
     agree(text, {"x": floats(2, 6, 3), "b": floats(2)}, opset=18)
 
 
-def test_a_number_that_became_an_input_has_the_form_of_the_input() -> None:
+def test_topk_attribute_exports_as_input() -> None:
     text = "g (float[n, 5] x) => (float[n, 2] y, int64[n, 2] i) { y, i = TopK<k = 2>(x) }"
     agree(text, {"x": floats(3, 5)}, opset=9)
 
 
-def test_zeros_of_either_sign_are_two() -> None:
+def test_negative_zero_attribute_is_exported() -> None:
     assert "extrapolation_value" not in attributes(Resize(extrapolation_value=0.0), 21)
     assert "extrapolation_value" in attributes(Resize(extrapolation_value=-0.0), 21)
 
 
-def test_large_weights_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_saved_as_external_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "g (float[n, 32] x, float[32, 32] w) => (float[n, 32] y) { y = MatMul(x, w) }"
     proto = parse(text)
     del proto.graph.input[1]
