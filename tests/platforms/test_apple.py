@@ -57,7 +57,7 @@ def _meets(kernel: KernelSpec) -> bool:
     return not words.isdisjoint(re.findall(r"\w+", body[0]))
 
 
-def test_barriers_are_found() -> None:
+def test_kernel_barriers_are_detected() -> None:
     source = "norm/softmax.cl"
     assert _meets(KernelSpec.of(source, "softmax_group", T_ITEMS=64, VW=1))
     assert not _meets(KernelSpec.of(source, "softmax_any", VW=1))
@@ -65,7 +65,7 @@ def test_barriers_are_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("caps", "most_items"), [(CPU, 1), (GPU, 256)], ids=["cpu", "igpu"])
-def test_work_groups_are_no_larger_than_it_takes(caps: DeviceCaps, most_items: int) -> None:
+def test_apple_work_groups_respect_barrier_limit(caps: DeviceCaps, most_items: int) -> None:
     found = _launches(caps)
     assert len(found) > 1000
     for launch in found:

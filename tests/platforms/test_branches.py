@@ -46,17 +46,17 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
         (r"\\.\NUL", r"\\.\NUL"),
     ],
 )
-def test_long_paths_of_windows(path: str, long: str) -> None:
+def test_long_windows_path_forms_get_prefix(path: str, long: str) -> None:
     assert files.long_windows_path(path) == long
 
 
-def test_only_long_paths_get_a_prefix(windows: None) -> None:
+def test_short_windows_paths_get_no_prefix(windows: None) -> None:
     assert str(files.expanded("m.onnx")) == "m.onnx"
     name = "m" * 200
     assert str(files.expanded(name)) == rf"\\?\{os.path.abspath(name)}"
 
 
-def test_a_file_that_is_open_for_a_moment_is_replaced(
+def test_replace_retries_briefly_open_file(
     windows: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries, really = iter(range(3)), os.replace
@@ -73,7 +73,7 @@ def test_a_file_that_is_open_for_a_moment_is_replaced(
     assert (tmp_path / "m").read_bytes() == b"new"
 
 
-def test_a_file_that_stays_open_is_kept(
+def test_replace_of_open_file_fails_and_keeps_it(
     windows: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -102,7 +102,7 @@ def test_a_file_that_stays_open_is_kept(
         ("darwin", "arm64", "ocl_icd_wrapper_apple"),
     ],
 )
-def test_what_to_install_where_there_is_no_device(
+def test_missing_device_error_has_platform_install_hint(
     system: str, machine: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
@@ -113,7 +113,7 @@ def test_what_to_install_where_there_is_no_device(
         choose_device()
 
 
-def test_intel_library_is_searched_where_pip_puts_it(
+def test_intel_library_is_found_in_pip_folder(
     windows: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(icd_loader, "_data_folders", lambda: ["/nowhere", str(tmp_path)])
@@ -127,7 +127,7 @@ def test_intel_library_is_searched_where_pip_puts_it(
     assert icd_loader.intel_library() is None  # an application takes what it brings
 
 
-def test_what_the_cpu_has_is_asked_on_linux_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_features_are_read_only_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda *_: pytest.fail("reads a file"))
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opens a file"))
     for system in ("win32", "darwin"):
@@ -137,7 +137,7 @@ def test_what_the_cpu_has_is_asked_on_linux_alone(monkeypatch: pytest.MonkeyPatc
         assert pocl.repair_target_cpu(0) == ""
 
 
-def test_blocks_of_an_unknown_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_cpu_has_no_nchwc_block(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object) -> str:
         raise FileNotFoundError
 
@@ -145,14 +145,14 @@ def test_blocks_of_an_unknown_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert onnx_nchwc._block_of_cpu() is None
 
 
-def test_who_may_write_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_mode_is_ignored_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_all: Any = SimpleNamespace(st_uid=12345, st_mode=0o777)
     for system in SYSTEMS:
         monkeypatch.setattr(sys, "platform", system)
         assert files.is_private(open_to_all) == (system == "win32")
 
 
-def test_pocl_needs_a_linker_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pocl_needs_linker_only_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     caps = DeviceCaps("p", "cpu", "v", "1", "cpu", quirks=frozenset({"needs-linker"}))
     for system in SYSTEMS:
@@ -160,7 +160,7 @@ def test_pocl_needs_a_linker_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
         assert bool(devices._unusable(caps)) == (system == "linux")
 
 
-def test_a_translation_layer_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translation_layer_is_chosen_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenCLOn12 shows the devices of vendors under their names."""
     caps = [
         DeviceCaps(platform, "NVIDIA GeForce", "NVIDIA", "1", "gpu")
@@ -179,7 +179,7 @@ def test_a_translation_layer_comes_last(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "ascii", "utf-8"])
-def test_tables_in_letters_that_the_output_has(
+def test_tables_use_characters_of_output_encoding(
     encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = io.BytesIO()
@@ -198,7 +198,7 @@ def test_tables_in_letters_that_the_output_has(
     assert written.getvalue().count(b"x") == 2
 
 
-def test_tables_where_there_is_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_print_without_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs of Windows that have a window have none."""
     monkeypatch.setattr(sys, "stdout", None)
     assert "┃" in table_text(Table("a"))
@@ -206,13 +206,13 @@ def test_tables_where_there_is_no_output(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("command", ["", *main.COMMANDS])
-def test_help_fits_any_terminal(command: str) -> None:
+def test_help_prints_on_ascii_terminal(command: str) -> None:
     runner = CliRunner(charset="ascii")
     result = runner.invoke(main.app, [command, "--help"] if command else ["--help"])
     assert result.exit_code == 0, result.exception
     assert "--help" in result.output
 
 
-def test_help_of_convert_fits_any_terminal() -> None:
+def test_convert_help_prints_on_ascii_terminal() -> None:
     result = CliRunner(charset="ascii").invoke(convert.app, ["--help"])
     assert result.exit_code == 0, result.exception

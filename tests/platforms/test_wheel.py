@@ -38,13 +38,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_it_is_for_any_system(wheel: Path) -> None:
+def test_wheel_is_platform_independent(wheel: Path) -> None:
     name, _, _, tags = parse_wheel_filename(wheel.name)
     assert name == "clrt"
     assert {str(tag) for tag in tags} == {"py3-none-any"}
 
 
-def test_it_holds_all_files_of_the_package(wheel: Path) -> None:
+def test_wheel_contains_all_package_files(wheel: Path) -> None:
     held = {n for n in ZipFile(wheel).namelist() if ".dist-info/" not in n}
     there = {
         path.relative_to(ROOT).as_posix()
@@ -61,7 +61,7 @@ def test_it_holds_all_files_of_the_package(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_it_asks_for_what_the_system_has(wheel: Path, system: str) -> None:
+def test_wheel_requirements_match_system(wheel: Path, system: str) -> None:
     """What `make check-wheels` finds out of the packages themselves, from the network."""
     with ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
