@@ -30,12 +30,12 @@ from tools.benchmark.tables import all_tables, goal_table
 from tools.benchmark.turns import median_ratio
 
 
-def test_ratio_is_taken_turn_by_turn() -> None:
+def test_median_ratio_is_computed_per_turn() -> None:
     # A machine that is twice as slow in the second turn is so for both.
     assert median_ratio([1.0, 2.0, 1.0], [2.0, 4.0, 2.0]) == 0.5
 
 
-def test_model_rows_have_ratios_to_the_peers_that_ran() -> None:
+def test_model_rows_have_ratios_to_measured_peers() -> None:
     times = {ONNXRUNTIME: [[0.2, 0.2], [0.4, 0.4]], "clrt PoCL": [[0.1, 0.1, 0.9], [0.2, 0.2]]}
     peer, ours = model_rows("MiniLM", (8, 128), times, 30.0, {"clrt PoCL": 400.0})
     assert (ours.shape, ours.to_onnxruntime, ours.to_openvino) == ("8x128", 0.5, None)
@@ -46,7 +46,7 @@ def test_model_rows_have_ratios_to_the_peers_that_ran() -> None:
     assert OPENVINO not in {peer.runtime, ours.runtime}
 
 
-def test_generation_is_held_against_the_best_peer_of_each_case() -> None:
+def test_generation_ratio_uses_best_peer_per_turn() -> None:
     speeds = {"llama.cpp": [100.0, 50.0], "OpenVINO": [80.0, 60.0], "clrt PoCL": [110.0, 60.0]}
     rows = generation_rows("m", ("decode", 128), speeds, ["llama.cpp", "OpenVINO"])
     found = {r.runtime: (r.tokens_per_s, r.to_best) for r in rows}
@@ -59,7 +59,7 @@ def test_generation_is_held_against_the_best_peer_of_each_case() -> None:
     assert alone.to_best is None
 
 
-def test_error_is_that_of_the_worst_output_over_its_largest_element() -> None:
+def test_largest_error_is_relative_to_output_maximum() -> None:
     peer = [np.array([1.0, -100.0], np.float32), np.array([2.0], np.float32)]
     own = [np.array([2.0, -100.0], np.float32), np.array([2.1], np.float32)]
     assert largest_error(own, peer) == pytest.approx(0.05)
@@ -68,12 +68,12 @@ def test_error_is_that_of_the_worst_output_over_its_largest_element() -> None:
     assert largest_error([np.zeros(3)], [np.zeros(2)]) == np.inf
 
 
-def test_share_of_a_reference_is_taken_turn_by_turn() -> None:
+def test_median_share_is_computed_per_turn() -> None:
     turns = [Sample(1.0, gemm_gflops=100.0), Sample(2.0, gemm_gflops=50.0)]
     assert median_share(turns, 90.0, "gemm_gflops") == pytest.approx(0.9)
 
 
-def test_launches_are_grouped_and_the_rest_is_shown() -> None:
+def test_launch_rows_group_ops_and_show_gaps() -> None:
     timed = [
         Timed("MatMul", 0.010, flops=4_000_000_000, moved_bytes=10**6),
         Timed("Softmax", 0.004, flops=0, moved_bytes=2 * 10**8),
@@ -88,7 +88,7 @@ def test_launches_are_grouped_and_the_rest_is_shown() -> None:
     assert sum(r.time_share for r in rows) == pytest.approx(1)
 
 
-def test_goal_takes_the_better_device_case_by_case() -> None:
+def test_goal_uses_better_device_per_case() -> None:
     values = {"clrt PoCL": {"a": 0.7, "b": 0.9}, "clrt Intel": {"a": 0.8, "b": 0.75}}
     goal = Goal("time", 0.8, True, values)
     assert goal.headline == ("b", 0.75)
@@ -99,7 +99,7 @@ def test_goal_takes_the_better_device_case_by_case() -> None:
     assert not Goal("speed", 0.81, False, values).is_met
 
 
-def test_goals_show_what_multiply_adds_alone_would_take() -> None:
+def test_goals_show_multiply_add_floor() -> None:
     ours = ModelRow("BERT", "8x128", "clrt PoCL", 400.0, 390.0, 0.8, None, 200.0, 500.0, 0.9)
     peer = ModelRow("BERT", "8x128", ONNXRUNTIME, 500.0, 490.0, 1.0, None, 200.0, 400.0, None)
     limits = Limits("clrt PoCL", 480.0, 0.0, 500.0, 40.0, 41.0, 42.0, 41.0)
@@ -109,7 +109,7 @@ def test_goals_show_what_multiply_adds_alone_would_take() -> None:
     assert goal.floors == {}
 
 
-def test_goals_name_only_what_was_measured() -> None:
+def test_goals_list_measured_items_only() -> None:
     row = ModelRow("MiniLM", "1x16", "clrt PoCL", 2.0, 1.9, 0.97, None, 0.3, 150.0, 0.4)
     memory = MemoryRow("clrt PoCL", "8x128", 401.0, 300.0)
     report = Report(models=[row], memory=[memory])
@@ -122,7 +122,7 @@ def test_goals_name_only_what_was_measured() -> None:
     assert goals_of(Report()) == []
 
 
-def test_tables_and_json_of_a_report() -> None:
+def test_report_renders_as_tables_and_json() -> None:
     row = ModelRow("MiniLM", "1x16", "clrt PoCL", 2.0, 1.9, 0.97, None, 0.3, 150.0, 0.4)
     report = Report(models=[row])
     (table,) = all_tables(report)
@@ -131,13 +131,13 @@ def test_tables_and_json_of_a_report() -> None:
     assert json.loads(report.to_json())["models"][0]["to_onnxruntime"] == 0.97
 
 
-def test_cosine_is_the_least_of_all_rows() -> None:
+def test_least_cosine_is_minimum_over_rows() -> None:
     a = np.array([[1, 0], [0, 2], [1, 1]], np.float32)
     b = np.array([[3, 0], [0, 1], [1, 0]], np.float32)
     assert least_cosine(a, b) == pytest.approx(0.5**0.5)
 
 
-def test_encode_speeds_without_sentence_transformers() -> None:
+def test_encode_rows_work_without_sentence_transformers() -> None:
     (row,) = encode_rows(10, {"clrt": 4.0}, {"clrt": [2.0, 1.0, 2.0]}, {})
     assert (row.texts_per_s, row.first_texts_per_s, row.to_torch) == (5.0, 2.5, None)
 
@@ -160,7 +160,7 @@ def test_text_is_split_in_paragraphs_and_sentences() -> None:
     ]
 
 
-def test_every_size_is_measured_once_and_odd_ones_fit_no_tile() -> None:
+def test_gemm_sizes_are_unique_and_odd_sizes_fit_no_tile() -> None:
     full = sizes(quick=False)
     assert len(set(full)) == len(full)
     assert len([s for s in full if s[0] == "model"]) == 5 * 4 * 4
@@ -173,7 +173,7 @@ def test_platforms_have_short_names() -> None:
     assert short_platform("Intel(R) OpenCL") == "Intel"
 
 
-def test_convolutions_are_held_against_the_slower_of_product_and_copy() -> None:
+def test_convolution_rows_use_slower_of_product_and_copy() -> None:
     def timed(geometry: str, time_s: float, gflop: float, copy_s: float) -> TimedConvolution:
         return TimedConvolution(geometry, "rows: conv_rows_cpu", time_s, gflop, 1e-3, copy_s)
 
@@ -196,7 +196,7 @@ def test_convolutions_are_held_against_the_slower_of_product_and_copy() -> None:
 @pytest.mark.parametrize(
     ("name", "count"), [("ResNet-50", 53), ("MobileNetV2", 52), ("EfficientNet-B0", 81)]
 )
-def test_nets_have_their_convolutions(name: str, count: int) -> None:
+def test_conv_nets_have_expected_convolution_count(name: str, count: int) -> None:
     graph = import_model(conv_nets()[name])
     assert sum(map(is_convolution, graph.nodes)) == count
     assert graph.outputs[0].shape is not None and graph.outputs[0].shape[1] == 1000

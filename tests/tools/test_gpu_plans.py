@@ -82,7 +82,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> list[Planned]:
 
 
 @pytest.mark.lengthy
-def test_each_device_plans_each_model_or_says_by_how_much_not(plans: list[Planned]) -> None:
+def test_gpu_profiles_plan_models_or_state_shortfall(plans: list[Planned]) -> None:
     for planned in plans:
         where = f"{planned.model} on {planned.profile.name}"
         if planned.error:
@@ -91,12 +91,12 @@ def test_each_device_plans_each_model_or_says_by_how_much_not(plans: list[Planne
             assert planned.work and not planned.host, (where, planned.host)
 
 
-def test_no_device_refuses_a_launch(plans: list[Planned]) -> None:
+def test_planned_launches_fit_every_gpu_profile(plans: list[Planned]) -> None:
     """But for local memory, which compilers tell: the report's checks have that."""
     assert list(refusals(plans, {})) == []
 
 
-def test_plans_for_gpus_have_no_kernel_of_an_item_for_an_output(plans: list[Planned]) -> None:
+def test_gpu_plans_use_no_fallback_kernels(plans: list[Planned]) -> None:
     """Those are for devices with less local memory than any GPU has."""
     kernels = {k.entry for p in plans for k, _ in p.kernels}
     assert {"gemm_any", "fused_attention_any", "paged_attention_any"}.isdisjoint(kernels)

@@ -51,7 +51,7 @@ def _double(place: Place) -> Found:
     return {"most_s": place.most_s}
 
 
-def test_what_was_found_is_not_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_items_are_not_rerun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def apart(run: object, place: Place, most_s: float) -> Found:
@@ -68,7 +68,7 @@ def test_what_was_found_is_not_found_again(tmp_path: Path, monkeypatch: pytest.M
     assert made == ["ran"]
 
 
-def test_failures_are_kept_and_want_of_time_is_not(
+def test_failures_are_recorded_and_late_items_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[Exception] = []
@@ -90,14 +90,14 @@ def test_failures_are_kept_and_want_of_time_is_not(
     assert State.read(tmp_path / "found.json", 1.0).found["models"] == wanted
 
 
-def test_a_process_that_hangs_is_ended() -> None:
+def test_hanging_process_is_terminated() -> None:
     start = time.perf_counter()
     with pytest.raises(TooLongError, match="more than 0 s"):
         call_apart(time.sleep, 600, most_s=0.1)
     assert time.perf_counter() - start < 30
 
 
-def test_names_of_items_are_unique() -> None:
+def test_lab_item_names_are_unique() -> None:
     made = [*checks.items(), *tuning.items(), *models.items(), *products.items()]
     assert len({(i.stage, i.name) for i in made}) == len(made)
     assert {"MiniLM, 8 x 128", "GPT-2, a token", "ResNet-50, batch 1", "8192"} <= {
@@ -106,7 +106,7 @@ def test_names_of_items_are_unique() -> None:
 
 
 @pytest.mark.parametrize("name", tuning.CASES)
-def test_cases_of_tuning_are_models(name: str) -> None:
+def test_tuning_cases_load_and_plan(name: str) -> None:
     if name == "products":
         return  # `clrt tune` has it
     case = tuning.CASES[name]
@@ -115,7 +115,7 @@ def test_cases_of_tuning_are_models(name: str) -> None:
             assert model.plan(shapes).launches
 
 
-def test_products_are_right() -> None:
+def test_lab_int8_product_is_exact() -> None:
     rng = np.random.default_rng(0)
     a, b = (products._matrix(rng, 40, DType.INT8) for _ in range(2))
     with load(products._graph(b, DType.INT8), device=quick_device(), strict=True) as model:
@@ -123,7 +123,7 @@ def test_products_are_right() -> None:
     np.testing.assert_array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
 
 
-def test_the_page_has_all_that_was_found() -> None:
+def test_lab_page_shows_all_results() -> None:
     kernel = {"kernel": "gemm_gpu", "before": {"T_RM": 4}, "after": {"T_RM": 8}, "ratio": 0.5}
     text = page(
         {
@@ -152,13 +152,13 @@ def test_the_page_has_all_that_was_found() -> None:
     assert page({}).startswith("# An unknown device")
 
 
-def test_counts_of_pytest_are_read() -> None:
+def test_pytest_counts_are_parsed() -> None:
     output = "..F.\nFAILED tests/a.py::test_b[x] - assert 0\n1 failed, 12 passed, 3 skipped in 2s\n"
     assert read_counts(output, 1) == Counts(12, 1, 3, ("tests/a.py::test_b[x]",))
     assert "ended with 139" in read_counts("a crash", 139).note
 
 
-def test_the_table_of_portability_names_failures(tmp_path: Path) -> None:
+def test_portability_page_names_failures(tmp_path: Path) -> None:
     caps = DeviceCaps("Vendor", "a CPU", "", "3.0", "cpu").to_json()
     rows = Rows(tmp_path / "build" / "rows.json")
     found = PortabilityRow(caps).with_part(3, Counts(5, 1, 0, ("a::b",)), ["gemm_cpu"])
@@ -181,7 +181,7 @@ def test_the_table_of_portability_names_failures(tmp_path: Path) -> None:
     assert found.on(caps) == found and found.on("{}") == PortabilityRow("{}")
 
 
-def test_portability_wants_all_kernels_of_rusticl_and_a_clean_oclgrind() -> None:
+def test_portability_checks_need_rusticl_kernels_and_clean_oclgrind() -> None:
     caps = DeviceCaps("rusticl", "llvmpipe", "", "25", "gpu").to_json()
     row = PortabilityRow(caps, dict.fromkeys(range(PARTS), Counts(1)))
     names = ["rusticl 25, fp16", "rusticl 25, fp64"]
@@ -205,7 +205,7 @@ def test_portability_wants_all_kernels_of_rusticl_and_a_clean_oclgrind() -> None
         assert held(one, {}, {}) == [True, clean]
 
 
-def test_kernels_for_gpus_are_told_from_those_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_kernels_are_separated_from_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [c for c in gpu_kernels.choices() if c.cls.name in ("ArgMax", "Softmax")]
     monkeypatch.setattr(gpu_kernels, "choices", lambda: iter(some))
     found = gpu_kernels.gpu_kernels()

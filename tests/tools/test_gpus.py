@@ -62,7 +62,7 @@ def _read_data(name: str) -> str:
     return (DATA / name).read_text("utf-8")
 
 
-def test_profiles_are_whole() -> None:
+def test_gpu_profiles_are_complete() -> None:
     assert len({p.name for p in profiles()}) == len(profiles()) == 20
     for profile in profiles():
         caps = profile.caps
@@ -75,7 +75,7 @@ def test_profiles_are_whole() -> None:
         assert (profile.unit_flops >= 2 * profile.flops) is bool(caps.matrix_shapes)
 
 
-def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
+def test_small_plan_is_legal_on_every_profile(plans: list[Planned]) -> None:
     for planned in plans:
         assert planned.work and not (planned.error or planned.host or planned.illegal)
         likely = predict(planned, {})
@@ -83,13 +83,13 @@ def test_a_small_plan_is_legal_on_each_profile(plans: list[Planned]) -> None:
     assert list(refusals(plans, {})) == []
 
 
-def test_rows_shorter_than_a_wave_leave_lanes_idle() -> None:
+def test_predicted_time_grows_for_rows_shorter_than_wave() -> None:
     rows = (Work(KERNEL, 10_000, items, 10**9, 0) for items in (64, 7))
     full, short = (predict(Planned("net", LEAST, (work,)), {}).likely for work in rows)
     assert short / full == pytest.approx(32 / 7, rel=0.01)
 
 
-def test_reads_that_are_asked_for_at_once_wait_once() -> None:
+def test_concurrent_reads_share_predicted_latency() -> None:
     macros = {"T_HELD": 16, "CACHE_T": Code("float")}
     kernels = (
         KernelSpec.of("attention/paged_attention_gpu.cl", "paged_attention_gpu", **more)
@@ -101,7 +101,7 @@ def test_reads_that_are_asked_for_at_once_wait_once() -> None:
     assert waits[0] / waits[1] == pytest.approx(4) and waits[0] / waits[2] == pytest.approx(2)
 
 
-def test_products_of_a_unit_are_predicted_by_its_rate() -> None:
+def test_matrix_unit_time_is_predicted_from_unit_rate() -> None:
     device = next(p for p in profiles() if p.unit_flops)
     for parts, products in ((1, 1), (3, 6)):
         kernel = _unit_kernel(parts)
@@ -124,7 +124,7 @@ def _unit_kernel(parts: int) -> KernelSpec:
     return KernelSpec.of("matmul/gemm_unit_gpu.cl", "gemm_unit_gpu", **macros)
 
 
-def test_work_items_of_a_unit_have_a_slice_on_the_way() -> None:
+def test_matrix_unit_prefetch_lowers_predicted_latency() -> None:
     device = next(p for p in profiles() if p.unit_flops)
     few = (Work(kernel, 1, 256, 1, 10**6) for kernel in (_unit_kernel(1), KERNEL))
     unit, other = (predict(Planned("net", device, (work,)), {}) for work in few)
@@ -132,12 +132,12 @@ def test_work_items_of_a_unit_have_a_slice_on_the_way() -> None:
     assert 3 * (unit.likely - unit.launching) == pytest.approx(other.likely - other.launching)
 
 
-def test_what_does_not_fit_is_told_with_by_how_much() -> None:
+def test_oversized_plan_error_states_need_and_limit() -> None:
     (planned,) = plan_model(_model(1 << 20), (LEAST,))
     assert "256 MiB" in planned.error and "128 MiB" in planned.error
 
 
-def test_launches_that_a_device_refuses() -> None:
+def test_illegal_launches_are_refused_with_reason() -> None:
     large = Launch(KERNEL, (1024,), (512,), ())
     uneven = Launch(KERNEL, (8, 9), (8, 2), ())
     assert "groups of 512 items; the device has 256" in refusal(large, LEAST.caps)
@@ -147,13 +147,13 @@ def test_launches_that_a_device_refuses() -> None:
     assert "needs 20000 bytes of local memory" in refusal(fitting, LEAST.caps, 20000)
 
 
-def test_each_kernel_is_compiled_once_for_a_target(plans: list[Planned]) -> None:
+def test_each_kernel_is_compiled_once_per_target(plans: list[Planned]) -> None:
     programs = programs_of(plans)
     assert len({(p.kernel, p.target) for p in programs}) == len(programs)
     assert {p.target for p in programs} == {p.target for p in profiles()}
 
 
-def test_output_of_clang_for_amd() -> None:
+def test_amd_compiler_output_is_parsed() -> None:
     made = read_amd(_read_data("amd.log"), _read_data("amd.s"))
     assert (made.registers, made.spilled, made.stack, made.occupancy) == (7, 0, 0, "16 waves")
     assert made.fits and made.loop is not None and made.loop.fused == 1
@@ -163,7 +163,7 @@ def test_output_of_clang_for_amd() -> None:
     assert not read_amd(log, "").fits
 
 
-def test_output_of_ptxas_and_nvdisasm() -> None:
+def test_ptxas_and_nvdisasm_output_is_parsed() -> None:
     log = _read_data("nvidia.log")
     made = read_nvidia(log, _read_data("nvidia.sass"), "sm_89", 256)
     assert (made.registers, made.occupancy, made.fits) == (32, "48 warps", True)
@@ -173,13 +173,13 @@ def test_output_of_ptxas_and_nvdisasm() -> None:
     assert read_nvidia(spilling, "", "sm_89", 256).spilled == 12
 
 
-def test_resident_warps() -> None:
+def test_resident_warps_follow_registers_and_shared_memory() -> None:
     assert resident_warps("sm_80", 32, 0, 256) == 64
     assert resident_warps("sm_80", 255, 0, 256) == 8
     assert resident_warps("sm_89", 32, 48 << 10, 256) == 16
 
 
-def test_output_of_intels_compiler() -> None:
+def test_intel_compiler_output_is_parsed() -> None:
     text = _read_data("simd32_dg2.asm")
     made = read_intel("a_simd32_entry_0001.asm", text)
     assert (made.registers, made.occupancy, made.fits) == (128, "SIMD32", True)
@@ -188,12 +188,12 @@ def test_output_of_intels_compiler() -> None:
     assert read_intel("a_simd8_.asm", f"//.private memory size 32\n{text}").stack == 32
 
 
-def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tool_error_names_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingToolError, match="CLRT_GPU_TOOLS"):
         find("no-such-compiler")
 
 
-def test_pairs_of_instructions_fill_slots() -> None:
+def test_dual_issue_instructions_count_as_pairs() -> None:
     pair = "\tv_dual_fmac_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6"
     lines = [".LBB0_1:", pair, "\tv_add_f32_e32 v1, v2, v3", "\ts_cbranch_scc1 .LBB0_1"]
     loop = main_loop(lines, AMD_PAIRED)
@@ -208,7 +208,7 @@ def _planned(*works: Work) -> Planned:
     return Planned("net", LEAST, works, tuple((w.kernel, w.items) for w in works))
 
 
-def test_cores_without_a_group_have_a_reason() -> None:
+def test_idle_launches_are_faults_only_if_costly() -> None:
     small, large = _planned(_work(1, 1000)), _planned(_work(1, 10**9), _work(4, 10**9))
     (idle,) = idle_launches(small, {})
     assert "save less" in idle.reason and idle.launches == 1
@@ -217,7 +217,7 @@ def test_cores_without_a_group_have_a_reason() -> None:
     assert "net on Least of OpenCL 1.2" in line and "1 launch of 1 or more groups" in line
 
 
-def test_long_loops() -> None:
+def test_long_loops_of_single_groups_are_reported() -> None:
     work = _work(1, 2 * 64 * 8 * 5000)
     assert steps_of(work, Loop(20, 8, 8)) == 5000
     assert steps_of(work, None) == 4096 // 4 // 64
@@ -227,7 +227,7 @@ def test_long_loops() -> None:
     assert list(long_loops([_planned(_work(2, work.flops))], results)) == []
 
 
-def test_floors_of_main_loops() -> None:
+def test_main_loops_below_floor_are_reported() -> None:
     tile = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", T_RM=8, T_RN=8, T_TK=16)
     small = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
     results = Results({(k, "sm_89"): Compiled(loop=Loop(10, 7, 7)) for k in (tile, small)})
@@ -235,7 +235,7 @@ def test_floors_of_main_loops() -> None:
     assert "T_RM=8" in line and "70 %, less than 80 %" in line
 
 
-def test_figures_that_got_worse(tmp_path: Path) -> None:
+def test_worse_figures_are_reported(tmp_path: Path) -> None:
     fine = Results({(KERNEL, "sm_80"): Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))})
     poor = Results({(KERNEL, "sm_80"): Compiled(16, 8, 0, 0, "32 warps", Loop(10, 5, 5))})
     before = Figures.of([_planned(_work(4, 10**9))], fine)
@@ -260,14 +260,14 @@ def _likely(figures: Figures) -> int:
     return figures.models["net"][LEAST.name][-1]
 
 
-def test_aims_are_of_what_launches_do() -> None:
+def test_aims_exclude_launch_overhead() -> None:
     found = Prediction(perfect=1e-3, likely=1.6e-3, launching=2e-4, idle=0)
     assert Aim("net", 1.5).reached(found) == ("1.4 ms", True)
     assert Aim("net", times=1.3).reached(found) == ("1.4", False)
     assert len({a.model for a in AIMS}) == len(AIMS)
 
 
-def test_what_was_made_is_kept(tmp_path: Path) -> None:
+def test_compiled_results_are_cached(tmp_path: Path) -> None:
     made = Compiled(16, 0, 0, 0, "64 warps", Loop(10, 8, 8))
 
     def fail() -> Compiled:
@@ -280,7 +280,7 @@ def test_what_was_made_is_kept(tmp_path: Path) -> None:
     assert made_before(KERNEL, STRICT, 64, fail, tmp_path) == plain
 
 
-def test_the_page_lists_faults() -> None:
+def test_gpu_page_lists_faults() -> None:
     results = Results(
         {(KERNEL, STRICT): Compiled(), (KERNEL, "skl"): Compiled(128, 64, 0, 0, "SIMD8")}
     )
