@@ -124,7 +124,9 @@ def _freeze(work: Path, *options: str, settings: dict[str, object] | None = None
 
 
 @pytest.mark.parametrize("kind", ["onedir", "onefile"])
-def test_pyinstaller(kind: str, work: Path, expected: dict[str, object], tmp_path: Path) -> None:
+def test_pyinstaller_app_compiles_with_bundled_linker(
+    kind: str, work: Path, expected: dict[str, object], tmp_path: Path
+) -> None:
     """PoCL compiles with the linker that comes along."""
     folder = _freeze(work, f"--{kind}")
     app = folder / APP.stem if kind == "onedir" else folder
@@ -133,7 +135,7 @@ def test_pyinstaller(kind: str, work: Path, expected: dict[str, object], tmp_pat
     assert found["builds"]
 
 
-def test_programs_that_come_along_need_no_compiler(
+def test_bundled_programs_need_no_compiler(
     work: Path, expected: dict[str, object], tmp_path: Path
 ) -> None:
     folder = _freeze(work, "--onedir", f"--add-data={work / 'programs'}:clrt/shipped/programs")
@@ -165,7 +167,7 @@ def _plant(library: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
 
 
-def test_pyinstaller_app_loads_its_own_libraries_only(
+def test_pyinstaller_app_loads_only_its_own_libraries(
     work: Path, expected: dict[str, object], tmp_path: Path, old_icd: str
 ) -> None:
     """A library lies where an .icd file of the machine that builds says; Intel's comes along."""
@@ -180,7 +182,9 @@ def test_pyinstaller_app_loads_its_own_libraries_only(
     assert any("Intel" in platform for platform in found["platforms"])  # type: ignore[attr-defined]
 
 
-def test_nuitka(work: Path, expected: dict[str, object], tmp_path: Path) -> None:
+def test_nuitka_app_runs_bundled_programs(
+    work: Path, expected: dict[str, object], tmp_path: Path
+) -> None:
     options = [*nuitka_options(), f"--include-data-dir={work / 'programs'}=clrt/shipped/programs"]
     unused = f"--nofollow-import-to={','.join(UNUSED)}"
     command = [sys.executable, "-m", "nuitka", "--standalone", "--assume-yes-for-downloads"]
