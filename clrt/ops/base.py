@@ -172,8 +172,8 @@ class Op(IrOp):
             (input index, dtype). The importer turns them into constants.
         non_attribute_fields: Fields that the node's inputs and outputs imply; they are not
             exported as ONNX attributes.
-        since_version: First opset whose schema defines the semantics implemented here, although
-            the op is older; 0 if the schema's history tells it.
+        since_version: First opset with the semantics implemented here, if ONNX changed them without
+            a new schema version; older opsets cannot express the op. 0 if not needed.
         always_view: The only output is input 0 with another shape; no kernel runs.
         is_data_movement: Each output element is an element of input 0, perhaps cast.
         partially_read_input: Index of an input of which a launch reads at most as many bytes as
