@@ -93,8 +93,8 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
   for (; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
 }
 
-// A work-item copies `height` rows of up to `panel_width` elements each: rows go through d0 to d4. Where
-// `tiled`, source rows lie along d4 and rows of the result along d5, and it does `height` of d4.
+// A work-item copies `height` rows of up to `width` elements each, through d0 to d4. If `tiled`, rows
+// of the source are along d4 and rows of the result along d5, and it copies `height` of d4.
 __kernel SINGLE_ITEM
 void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t),
                       const IDX_T height, const IDX_T width, const IDX_T tiled) {
@@ -142,9 +142,9 @@ void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(
   }
 }
 
-// Up to four copies of rows side by side, as Concat and Split make: part i has `width<i>` elements in
-// each of `rows` rows, s<i> apart in x<i> and t<i> apart in y<i>. A work-item has `height` rows and, of
-// `pieces` of each row, one of `panel_width` elements.
+// Up to four adjacent row copies, for Concat and Split: part i has `width<i>` elements in each of
+// `rows` rows, strides s<i> in x<i> and t<i> in y<i>. A work-item has `height` rows and one of the
+// `pieces` chunks of `width` elements of each row.
 #define PART(i) \
   IN(DATA_T, x##i), OUT(DATA_T, y##i), const IDX_T width##i, const IDX_T s##i, const IDX_T t##i
 #define COPY_PART(i)                                                                     \

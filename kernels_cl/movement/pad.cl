@@ -38,7 +38,7 @@ __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s)
 }
 
 #else
-// Places of a row from `begin` on, outside x along axis 5 or not, of `inner` elements each.
+// Copies positions of a row from `begin` on, inside or outside x along axis 5, `inner` elements each.
 static inline void mirror_places(__global DATA_T *to, __global const DATA_T *from, IDX_T begin,
                                  const IDX_T end, const IDX_T lead, const IDX_T size,
                                  const IDX_T inner) {
@@ -48,8 +48,8 @@ static inline void mirror_places(__global DATA_T *to, __global const DATA_T *fro
   }
 }
 
-// Places along axis 5 have `inner` elements each. A work-item has `height` rows, through d0 to d4, and
-// of each up to `panel_width` places.
+// Positions along axis 5 have `inner` elements. A work-item has `height` rows, through d0 to d4, and up
+// to `width` positions of each.
 __kernel SINGLE_ITEM
 void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b),
                      const IDX_T inner, const IDX_T height, const IDX_T width) {
