@@ -1,4 +1,4 @@
-"""Before and Expected graphs in the IR's text form, whatever their values are called."""
+"""Compares pass results with expected graphs in the IR's text form, ignoring value names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters of signals as convolutions of more maps."""
+"""Conv1D of few channels, rewritten to compute adjacent positions as output channels."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def _found(
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize(("maps", "channels"), [(1, 1), (3, 1), (1, 2)])
-def test_places_are_maps(window: Window, maps: int, channels: int) -> None:
+def test_conv1d_positions_become_output_channels(window: Window, maps: int, channels: int) -> None:
     found = _found(window, maps, channels)
     assert found["ChannelsLastConv"] == 1
     assert found["Slice"] == 1
 
 
 @pytest.mark.parametrize("axes", ["L", "1L", "L1", "1L1"])
-def test_other_axes_of_one_element(axes: str) -> None:
+def test_conv1d_blocking_ignores_axes_of_size_one(axes: str) -> None:
     assert _found((28, 2, (13, 15)), axes=axes)["Slice"] == 1
 
 
@@ -57,6 +57,6 @@ KEPT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("why", KEPT)
-def test_convolutions_that_stay(why: str) -> None:
+def test_unsuitable_conv1d_is_not_blocked(why: str) -> None:
     found = _found(**{"window": (28, 2, (13, 15)), **KEPT[why]})
     assert found["ChannelsLastConv"] == 1 and not found["Slice"]

@@ -1,4 +1,4 @@
-"""Convolutions whose channels lie last, and how far the transposes around them sink."""
+"""Channels-last convolutions, and how far the transposes around them sink."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-def test_a_chain_stays_in_one_layout(between: str) -> None:
+def test_conv_chain_stays_channels_last(between: str) -> None:
     text, more = BETWEEN[between]
     last = "%z" if "DepthToSpace" in text else "%v"
     body = f"const %z: float32[8,2,3,3] = ...\n{START}{text}\n"
@@ -124,7 +124,7 @@ def test_a_chain_stays_in_one_layout(between: str) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 5])
-def test_an_image_is_read_as_it_lies(channels: int) -> None:
+def test_conv_reads_channels_first_image_without_transpose(channels: int) -> None:
     weights = f"const %w: float32[8,{channels},3,3] = ...\n"
     conv = "Conv{kernel_shape=[3, 3], pads=[1, 0, 2, 1]}(%x, %w)"
     body = f"{weights}%y: float32[N,8,H + 1,W - 1] = {conv}"
@@ -132,14 +132,14 @@ def test_an_image_is_read_as_it_lies(channels: int) -> None:
     assert found["Transpose"] == (2 if channels == 5 else 1)
 
 
-def test_a_chain_of_few_channels_stays_in_one_layout() -> None:
+def test_conv_chain_of_three_channels_stays_channels_last() -> None:
     weights = "const %w: float32[3,3,3,3] = ...\n"
     body = f"{weights}%a: float32[N,3,H,W] = {CONV}(%x, %w)\n%b: float32[N,3,H,W] = Relu(%a)\n"
     found = ops(prepared(f"{body}%y: float32[N,3,H,W] = {CONV}(%b, %w)", "%x: float32[N,3,H,W]"))
     assert found["Transpose"] == 1
 
 
-def test_a_vector_of_channels_needs_no_transpose() -> None:
+def test_global_mean_of_channels_last_conv_needs_no_transpose() -> None:
     body = f"""{START}
       const %axes: int64[2] = [2, 3]
       %y: float32[N,8] = ReduceMean{{keepdims=0}}(%a, %axes)
@@ -148,14 +148,14 @@ def test_a_vector_of_channels_needs_no_transpose() -> None:
     assert found["Transpose"] == 1 and found["ReduceMean"] == 1
 
 
-def test_a_value_with_other_readers_is_transposed_for_them_alone() -> None:
+def test_channels_last_value_is_transposed_for_other_readers_only() -> None:
     body = f"{START}%b: float32[N,8,H,W] = {CONV}(%a, %v)\n%y: float32[N,8,H,W] = Neg(%b)"
     graph = prepared(body, outputs="%y, %a")
     assert ops(graph)["Transpose"] == 3
     assert ops(graph)["ChannelsLastConv"] == 2
 
 
-def test_audio_of_one_channel_is_a_view() -> None:
+def test_mono_audio_becomes_channels_last_by_reshape() -> None:
     body = """const %w: float32[32,1,16] = ...
       %y: float32[N,32,H - 15] = Conv{kernel_shape=[16]}(%x, %w)"""
     found = ops(prepared(body.replace("H - 15", "5"), "%x: float32[N,1,20]"))
@@ -187,13 +187,13 @@ KEPT = {
 
 
 @pytest.mark.parametrize("why", KEPT)
-def test_convolutions_that_stay(why: str) -> None:
+def test_unsupported_convs_stay_channels_first(why: str) -> None:
     constants, node, inputs = KEPT[why]
     found = ops(prepared(constants + node, inputs))
     assert not found["ChannelsLastConv"] and not found["Transpose"]
 
 
-def test_other_devices_keep_their_layout() -> None:
+def test_gpu_convs_stay_channels_first() -> None:
     found = ops(
         prepared(
             f"{START}%y: float32[N,8,H,W] = Neg(%a)", caps=DeviceCaps("p", "g", "v", "1", "gpu")
@@ -203,7 +203,7 @@ def test_other_devices_keep_their_layout() -> None:
 
 
 @pytest.mark.parametrize("name", ["ResNet-50", "MobileNetV2", "EfficientNet-B0"])
-def test_a_net_stays_in_one_layout_and_in_its_live_bytes(name: str) -> None:
+def test_conv_net_plan_has_no_transpose_and_compact_arena(name: str) -> None:
     graph = import_model(conv_nets()[name])
     optimize(graph)
     prepare(graph, CPU)
@@ -218,7 +218,7 @@ def test_a_net_stays_in_one_layout_and_in_its_live_bytes(name: str) -> None:
     "channels, maps, groups",
     [(8, 8, 2), (32, 32, 8), (12, 24, 3), (10, 20, 5), (16, 8, 4), (6, 12, 6)],
 )
-def test_narrow_groups_are_made_one(channels: int, maps: int, groups: int) -> None:
+def test_narrow_conv_groups_are_merged(channels: int, maps: int, groups: int) -> None:
     conv = CONV.replace("}", f", group={groups}}}")
     body = f"""
       const %w: float32[{maps},{channels // groups},3,3] = ...
@@ -241,7 +241,7 @@ ALONG_ONE_AXIS = {
 
 
 @pytest.mark.parametrize("why", ALONG_ONE_AXIS)
-def test_channels_of_one_axis_sink_to_an_end(why: str) -> None:
+def test_conv1d_with_mixed_layout_readers_stays_channels_last(why: str) -> None:
     body = f"""const %w: float32[8,8,3] = ...
       const %axes: int64[1] = [2]
       %a: float32[1,8,6] = Conv{{kernel_shape=[3], pads=[1, 1]}}(%x, %w)

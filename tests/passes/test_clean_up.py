@@ -1,4 +1,4 @@
-"""Folding, identities, views, common subexpressions and algebra."""
+"""Constant folding, identity removal, views, common subexpressions and algebraic simplification."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_constants_fold_through_chains() -> None:
     )
 
 
-def test_weight_of_a_product_is_not_copied() -> None:
+def test_transposed_matmul_weight_is_not_folded() -> None:
     before = """const %w: float32[4,8] = ...
         %t: float32[8,4] = Transpose{perm=[1, 0]}(%w)
         %y: float32[B,S,4] = MatMul(%x, %t)"""
     check(FoldConstants(), X, before, before)
 
 
-def test_large_results_stay() -> None:
+def test_constants_above_fold_limit_are_not_folded() -> None:
     check_miss(
         FoldConstants(),
         "%x: float32[1]",
@@ -81,7 +81,7 @@ def test_shape_arithmetic_becomes_symbolic_constants() -> None:
     )
 
 
-def test_dead_nodes_go() -> None:
+def test_dead_nodes_are_removed() -> None:
     check(
         EliminateDead(),
         X,
@@ -92,7 +92,7 @@ def test_dead_nodes_go() -> None:
     )
 
 
-def test_equal_nodes_become_one() -> None:
+def test_equal_nodes_are_merged() -> None:
     check(
         EliminateCommonSubexpressions(),
         X,
@@ -110,7 +110,7 @@ def test_equal_nodes_become_one() -> None:
     )
 
 
-def test_attributes_and_constants_tell_nodes_apart() -> None:
+def test_nodes_of_different_attributes_or_constants_are_not_merged() -> None:
     before = """const %c: float32[] = 2.0
         const %d: float32[] = 3.0
         %a: float32[B,S,8] = Mul(%x, %c)
@@ -150,7 +150,7 @@ def test_attributes_and_constants_tell_nodes_apart() -> None:
         %y: float32[B,S,8] = Slice(%a, %b, %e, %ax)""",
     ],
 )
-def test_identities(line: str) -> None:
+def test_identity_ops_are_removed(line: str) -> None:
     relu = "%a: float32[B,S,8] = Relu(%x)\n"
     graph = graph_of(relu + line, X)
     apply([RemoveIdentity(), EliminateDead()], graph)
@@ -168,11 +168,11 @@ def test_identities(line: str) -> None:
         %y: float32[B,S,8] = Slice(%x, %b, %e, %ax, %b)""",
     ],
 )
-def test_no_identities(line: str) -> None:
+def test_non_identity_ops_are_kept(line: str) -> None:
     check(RemoveIdentity(), X, line, line)
 
 
-def test_a_larger_neutral_operand_leaves_an_expand() -> None:
+def test_larger_neutral_operand_becomes_expand() -> None:
     check(
         RemoveIdentity(),
         "%x: bool[B,1,1,S], %s: float32[S,1]",
@@ -188,7 +188,7 @@ def test_a_larger_neutral_operand_leaves_an_expand() -> None:
 HALVES = "%a: float32[B,S,4], %b: float32[B,S,4] = Split{axis=2, num_outputs=2}(%x)\n"
 
 
-def test_what_is_put_together_as_it_was_is_not_split() -> None:
+def test_concat_of_all_split_parts_in_order_is_removed() -> None:
     check(
         JoinSplit(),
         X,
@@ -207,11 +207,11 @@ def test_what_is_put_together_as_it_was_is_not_split() -> None:
         "%y: float32[B,2*S,4] = Concat{axis=1}(%a, %b)",
     ],
 )
-def test_parts_in_another_order_stay_split(line: str) -> None:
+def test_reordered_concat_of_split_parts_is_kept(line: str) -> None:
     assert not run_pass(graph_of(HALVES + line, X), JoinSplit()).hits
 
 
-def test_views_become_one_reshape() -> None:
+def test_view_chain_becomes_one_reshape() -> None:
     check(
         CanonicalizeViews(),
         X,
@@ -227,8 +227,8 @@ def test_views_become_one_reshape() -> None:
     )
 
 
-def test_a_mean_of_single_elements_is_a_view() -> None:
-    """As a detector that takes one window at a time ends."""
+def test_reduction_over_axis_of_size_one_is_a_view() -> None:
+    """As at the end of a voice detector that processes one window per run."""
     check(
         [CanonicalizeViews(), RemoveIdentity()],
         X,
@@ -242,13 +242,13 @@ def test_a_mean_of_single_elements_is_a_view() -> None:
     )
 
 
-def test_views_of_computed_shape_stay() -> None:
+def test_reshape_by_computed_shape_is_kept() -> None:
     graph = graph_of("%y: float32[?] = Reshape(%x, %t)", "%x: float32[4,2], %t: int64[2]")
     record = run_pass(graph, CanonicalizeViews())
     assert not record.hits and "computed data" in record.misses[0][1]
 
 
-def test_transposes_compose() -> None:
+def test_transpose_chain_is_composed_and_removed() -> None:
     check(
         [SimplifyTransposes(), RemoveIdentity()],
         X,
@@ -260,7 +260,7 @@ def test_transposes_compose() -> None:
     )
 
 
-def test_batched_swap_of_the_last_axes() -> None:
+def test_reshaped_swap_of_last_axes_becomes_one_transpose() -> None:
     check(
         [FoldShapeData(), CanonicalizeViews(), SimplifyTransposes()],
         "%x: float32[B,3,S,8]",
@@ -302,12 +302,12 @@ def test_batched_swap_of_the_last_axes() -> None:
         ),
     ],
 )
-def test_algebra(before: str, expected: str) -> None:
+def test_algebra_rewrites_to_cheaper_form(before: str, expected: str) -> None:
     check([SimplifyAlgebra(), EliminateDead()], X, before, expected)
 
 
 @pytest.mark.parametrize("numbers", [[-np.inf, -4, -0.0, 0, 4, np.inf, np.nan]])
-def test_the_root_of_what_may_be_negative(numbers: list[float]) -> None:
+def test_pow_half_as_sqrt_matches_pow_for_negative_input(numbers: list[float]) -> None:
     """x ** 0.5 is infinity for -infinity, and 0 for -0."""
     graph = graph_of("const %c: float32[] = 0.5 %y: float32[7] = Pow(%x, %c)", "%x: float32[7]")
     feeds = {"x": np.array(numbers, np.float32)}
@@ -336,7 +336,7 @@ def test_the_root_of_what_may_be_negative(numbers: list[float]) -> None:
         ("%s: float32[B] = Mul(%x, %x) %y: float32[1] = ReduceMean(%s)", True),
     ],
 )
-def test_what_is_never_negative(line: str, proven: bool) -> None:
+def test_never_negative_is_inferred_from_producer(line: str, proven: bool) -> None:
     graph = graph_of(line, "%x: float32[B], %z: float32[B]")
     assert never_negative(graph.outputs[0]) is proven
 
@@ -365,11 +365,11 @@ def test_lossless_casts_merge() -> None:
         ),
     ],
 )
-def test_algebra_that_would_change_results(inputs: str, line: str) -> None:
+def test_inexact_algebra_is_not_rewritten(inputs: str, line: str) -> None:
     check(SimplifyAlgebra(), inputs, line, line)
 
 
-def test_what_is_lossless() -> None:
+def test_is_lossless_compares_dtype_ranges_and_precision() -> None:
     assert is_lossless(DType.BOOL, DType.FLOAT32) and is_lossless(DType.INT32, DType.INT64)
     assert not is_lossless(DType.INT64, DType.FLOAT64)
     assert not is_lossless(DType.INT32, DType.FLOAT32)
@@ -383,7 +383,7 @@ def test_what_is_lossless() -> None:
         assert not is_lossless(source, target), f"{source} to {target}"
 
 
-def test_results_hold_for_an_empty_batch() -> None:
+def test_view_canonicalization_keeps_empty_batch() -> None:
     from clrt.ops.reference_interpreter import evaluate
 
     graph = graph_of(
@@ -399,10 +399,10 @@ def test_results_hold_for_an_empty_batch() -> None:
 
 
 @pytest.mark.parametrize("error", [TypeError, AttributeError, KeyError, clrt.InputError])
-def test_what_a_reference_refuses_is_not_folded(
+def test_node_is_not_folded_if_its_reference_raises(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs the node is told."""
+    """The error is raised when the node runs."""
 
     def refuse(self: Op, *inputs: Array | None) -> tuple[Array, ...]:
         raise error("no")

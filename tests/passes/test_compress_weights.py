@@ -1,4 +1,4 @@
-"""Weights of fewer bits: which, how far off, and what the graph becomes."""
+"""Weight compression: which constants, at which error, and the resulting graph."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _graph() -> Graph:
 
 
 @pytest.mark.parametrize("to", BOUNDS, ids=str)
-def test_results_stay_near(to: DType) -> None:
+def test_compressed_weights_keep_results_within_bound(to: DType) -> None:
     graph, small = _graph(), _graph()
     shrink = CompressWeights(to)
     run_pass(small, shrink)
@@ -70,7 +70,7 @@ def test_results_stay_near(to: DType) -> None:
     ],
     ids=["the left side", "what is added"],
 )
-def test_constants_of_a_product_besides_its_weights(line: str) -> None:
+def test_matmul_left_and_added_constants_are_compressed(line: str) -> None:
     inputs = "%x: float32[64,B], %a: float32[64,3], %b: float32[3,64]"
     graph = graph_of(f"const %left: float32[64,64] = ...\n{line}", inputs, "%y")
     feeds = random_inputs(graph)
@@ -81,7 +81,7 @@ def test_constants_of_a_product_besides_its_weights(line: str) -> None:
     assert np.abs(after - before).max() <= 1e-3 * np.abs(before).max()
 
 
-def test_a_shared_weight_stays_one() -> None:
+def test_shared_weight_is_compressed_once() -> None:
     tied = BODY.replace("Gather(%table", "Gather(%v")
     graph = graph_of(
         tied.replace("float32[B,64] = Gather", "float32[B,96] = Gather"), INPUTS, OUTPUTS
@@ -91,7 +91,7 @@ def test_a_shared_weight_stays_one() -> None:
     assert len(halves) == 3
 
 
-def test_numbers_past_the_range_stay() -> None:
+def test_weights_beyond_float16_range_stay_float32() -> None:
     graph = _graph()
     (weight,) = (v for v in graph.constants() if v.name == "w")
     assert weight.numbers is not None
@@ -115,7 +115,7 @@ def test_numbers_past_the_range_stay() -> None:
         ("%y: float32[B,96,64] = Mul(%x3, %w)", "only products and Gather support integer weights"),
     ],
 )
-def test_what_integers_do_not_serve(line: str, reason: str) -> None:
+def test_unsuitable_weights_are_not_quantized_to_integers(line: str, reason: str) -> None:
     inputs = "%t: float32[96,B], %u: float32[96], %ids: int64[B], %x3: float32[B,96,64]"
     graph = graph_of(f'const %w: float32[96,64] = ...\n{line} @"n"', inputs)
     record = run_pass(graph, CompressWeights(DType.INT8))
@@ -124,7 +124,7 @@ def test_what_integers_do_not_serve(line: str, reason: str) -> None:
     assert quantisable_products(graph) == []
 
 
-def test_small_constants_stay() -> None:
+def test_small_constants_are_not_compressed() -> None:
     assert 96 * 64 > MIN_ELEMS > 64
     graph = _graph()
     run_pass(graph, CompressWeights(DType.FLOAT16))
@@ -133,7 +133,7 @@ def test_small_constants_stay() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("k", [16, 40, 96])
-def test_rounding_errs_by_half_a_step(k: int, bits: int) -> None:
+def test_block_quantization_error_is_bounded_by_step(k: int, bits: int) -> None:
     weights = np.random.default_rng(k).standard_normal((7, k)).astype(np.float32)
     rounded = round_blocks(weights, 16, bits)
     assert rounded.levels.max() < 1 << bits
@@ -143,15 +143,15 @@ def test_rounding_errs_by_half_a_step(k: int, bits: int) -> None:
     assert np.all(np.abs(rounded.restored() - weights) <= room * steps + 1e-6)
 
 
-def test_constant_and_zero_blocks_are_exact() -> None:
+def test_constant_and_zero_blocks_quantize_exactly() -> None:
     weights = np.zeros((3, 32), np.float32)
     weights[1] = 0.75
     weights[2, 16:] = -2.0
     np.testing.assert_allclose(round_blocks(weights, 16, 4).restored(), weights, rtol=1e-6)
 
 
-def test_moments_make_the_product_better() -> None:
-    """Inputs of few directions: rounding then spends its errors where no input looks."""
+def test_input_moments_halve_int4_product_error() -> None:
+    """Inputs of low rank: quantization moves its error to the directions that they lack."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((512, 8)) @ rng.standard_normal((8, 96))
     weights = rng.standard_normal((32, 96)).astype(np.float32)
@@ -162,8 +162,8 @@ def test_moments_make_the_product_better() -> None:
     assert led < 0.5 * plain
 
 
-def test_a_quarter_keeps_eight_bits() -> None:
-    """That whose product changes most: here the one that is not of 16 levels anyway."""
+def test_most_changed_quarter_of_weights_keeps_int8() -> None:
+    """Weight `c` changes its product most: the others have 16 distinct levels, exact in int4."""
     rng = np.random.default_rng(4)
     text = ""
     for name in "abcd":

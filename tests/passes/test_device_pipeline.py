@@ -1,4 +1,4 @@
-"""Passes that know the device."""
+"""Device-specific passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _layer() -> Graph:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_precision_is_chosen_for_the_device(kind: str) -> None:
+def test_device_passes_narrow_float16_exact_weight(kind: str) -> None:
     graph, caps = _layer(), DeviceCaps("p", kind, "v", "1", kind)
     assert {n.arg(1).dtype for n in graph.nodes} == {DType.FLOAT32}
     feeds = random_inputs(graph)
@@ -51,7 +51,7 @@ def test_precision_is_chosen_for_the_device(kind: str) -> None:
     assert canonical(graph) == text
 
 
-def test_load_reports_what_was_prepared(tmp_path: Path) -> None:
+def test_load_report_lists_device_passes_by_optimize_level(tmp_path: Path) -> None:
     path = tmp_path / "layer.onnx"
     save_model(_layer(), path)
     with clrt.load(path, device="cpu") as model:

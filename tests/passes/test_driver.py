@@ -1,4 +1,4 @@
-"""The driver's rules."""
+"""The pass driver: patches, limits, checks and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Endless(ReluToAbs):
         return build.patch({match.root.output: value})
 
 
-class ReadsWhatItReplaces(ReluToAbs):
+class ReadsReplacedNode(ReluToAbs):
     """y = Relu(x) -> y = Neg(y)."""
 
     name = "cyclic"
@@ -57,8 +57,8 @@ class ReadsWhatItReplaces(ReluToAbs):
         return build.patch({match.root.output: value})
 
 
-class ReplacesByInput(ReluToAbs):
-    """y = Relu(x) -> the graph's first input, whatever its type."""
+class ReplacesWithInput(ReluToAbs):
+    """y = Relu(x) -> the graph's last input, regardless of its type."""
 
     name = "wrong_type"
 
@@ -66,7 +66,7 @@ class ReplacesByInput(ReluToAbs):
         return Patch({match.root.output: match.view.graph.inputs[-1]})
 
 
-class ReplacesByLater(ReluToAbs):
+class ReplacesWithLaterNode(ReluToAbs):
     """The first of two equal nodes -> the last, which stands behind readers of the first."""
 
     name = "replaces_by_later"
@@ -83,7 +83,7 @@ class ReplacesByLater(ReluToAbs):
         return Patch({match.root.output: match.payload.output})
 
 
-class LeavesWork(ReluToAbs):
+class DuplicatesProducer(ReluToAbs):
     """Claims the producer of its operand, too, which others may read."""
 
     name = "leaves_work"
@@ -100,7 +100,7 @@ class LeavesWork(ReluToAbs):
         return build.patch({match.root.output: value})
 
 
-def test_patches_record_where_nodes_come_from() -> None:
+def test_patched_nodes_record_pass_and_origins() -> None:
     graph = graph_of(CHAIN.replace("%b: float32[B,S] = Relu(%a)", "%b: float32[B,S] = Neg(%a)"), X)
     record = run_pass(graph, ReluToAbs())
     assert [n.op.name for n in graph.nodes] == ["Abs", "Neg", "Abs"]
@@ -110,7 +110,7 @@ def test_patches_record_where_nodes_come_from() -> None:
     assert len(record.hits) == 2 and len(record.misses) == 2
 
 
-def test_max_patches_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_patches_limits_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_MAX_PATCHES", "2")
     graph = graph_of(CHAIN, X)
     run_pass(graph, ReluToAbs())
@@ -120,52 +120,54 @@ def test_max_patches_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.patches <= 2
 
 
-def test_no_fixpoint() -> None:
+def test_endless_pass_raises_no_fixpoint() -> None:
     with pytest.raises(PassError, match="no fixpoint"):
         run_pass(graph_of(CHAIN, X), Endless())
 
 
-def test_patch_that_would_make_a_cycle() -> None:
+def test_patch_that_makes_a_cycle_is_refused() -> None:
     with pytest.raises(PassError, match="which its patch replaces"):
-        run_pass(graph_of(CHAIN, X), ReadsWhatItReplaces())
+        run_pass(graph_of(CHAIN, X), ReadsReplacedNode())
 
 
-def test_patch_that_changes_a_type() -> None:
+def test_patch_that_changes_a_type_is_refused() -> None:
     with pytest.raises(PassError, match="types differ"):
-        run_pass(graph_of(CHAIN, X + ", %z: float32[S]"), ReplacesByInput())
+        run_pass(graph_of(CHAIN, X + ", %z: float32[S]"), ReplacesWithInput())
 
 
-def test_patch_that_leaves_duplicate_work() -> None:
+def test_patch_that_duplicates_shared_node_is_skipped() -> None:
     graph = graph_of(
         "%a: float32[B,S] = Neg(%x) %b: float32[B,S] = Relu(%a) %y: float32[B,S] = Add(%a, %b)", X
     )
     before = print_graph(graph)
-    record = run_pass(graph, LeavesWork())
+    record = run_pass(graph, DuplicatesProducer())
     assert print_graph(graph) == before
     assert not record.hits
     ((_, reason),) = record.misses
     assert "used elsewhere" in reason
 
 
-def test_explanation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_passes_prints_hits_and_misses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CLRT_EXPLAIN_PASSES", "1")
     run_pass(graph_of(CHAIN, X), ReluToAbs())
     text = capsys.readouterr().err
     assert "relu_to_abs: 3 hits" in text and "+ Relu 'a'" in text and "it is an Abs" in text
 
 
-def test_nodes_stand_before_their_readers() -> None:
+def test_patch_keeps_nodes_in_topological_order() -> None:
     graph = graph_of(
         "%a: float32[B,S] = Relu(%x)\n%c: float32[B,S] = Neg(%a)\n%b: float32[B,S] = Relu(%x)\n"
         "%y: float32[B,S] = Add(%c, %b)",
         X,
         "%y",
     )
-    run_pass(graph, ReplacesByLater())
+    run_pass(graph, ReplacesWithLaterNode())
     verify(graph)
 
 
-def test_levels() -> None:
+def test_optimize_level_selects_passes() -> None:
     for level, names in ((0, ["Identity", "Neg", "Exp"]), (1, ["Neg", "Exp"]), (2, ["Fused"])):
         graph = graph_of(
             """%i: float32[B,S] = Identity(%x)
@@ -181,7 +183,7 @@ def test_levels() -> None:
         assert not report.misses and ("remove_identity" in str(report)) == (level > 0)
 
 
-def test_an_output_that_is_an_input() -> None:
+def test_optimized_identity_graph_returns_its_input() -> None:
     graph = graph_of("%y: float32[B,S] = Identity(%x)", X)
     optimize(graph)
     assert not graph.nodes and graph.outputs == graph.inputs and graph.output_names == ["y"]

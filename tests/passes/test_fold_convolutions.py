@@ -1,4 +1,4 @@
-"""What convolutions take in: padding, normalisation, factors, and elementwise work behind them."""
+"""Folding of Pad, BatchNormalization, factors and following elementwise ops into Conv."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def untyped(lines: str) -> str:
     return re.sub(r"^( *%\w+) = ", r"\1: float32[?] = ", lines, flags=re.MULTILINE)
 
 
-def made(lines: str, inputs: str) -> Graph:
+def graph_from(lines: str, inputs: str) -> Graph:
     return graph_of(untyped(lines), inputs)
 
 
-def becomes(pass_: Pass, inputs: str, before: str, expected: str) -> None:
+def check_becomes(pass_: Pass, inputs: str, before: str, expected: str) -> None:
     check(pass_, inputs, untyped(before), untyped(expected))
 
 
-def misses(pass_: Pass, inputs: str, before: str, reason: str) -> None:
+def check_misses(pass_: Pass, inputs: str, before: str, reason: str) -> None:
     check_miss(pass_, inputs, untyped(before), reason)
 
 
@@ -51,16 +51,16 @@ def ops_of(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("conv", ["Conv{pads=[1,1,1,1]}(%x, %w", "Conv{group=2}(%x, %g"])
 @pytest.mark.parametrize("bias", ["", ", %b"])
-def test_normalisation_is_folded_into_weights(conv: str, bias: str) -> None:
+def test_batch_norm_is_folded_into_conv_weights(conv: str, bias: str) -> None:
     lines = f"%p = {conv}{bias})\n%y = {NORM}"
-    graph = made(W + lines, X)
+    graph = graph_from(W + lines, X)
     for _ in range(3):
         apply(FOLD_CONVOLUTIONS, graph)
     assert ops_of(graph) == ["Conv"] and len(graph.nodes[0].inputs) == 3
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_normalisation_is_folded_into_transposed_weights(group: int) -> None:
+def test_batch_norm_is_folded_into_conv_transpose_weights(group: int) -> None:
     channels = 3 * group
     stats = "".join(f"const %{k}: float32[{channels}] = ...\n" for k in "abde")
     lines = f"""const %f: float32[{channels}] = ...
@@ -68,20 +68,20 @@ def test_normalisation_is_folded_into_transposed_weights(group: int) -> None:
     %m1 = Abs(%d)
     %y = BatchNormalization(%p, %a, %b1, %e, %m1)"""
     text = W + stats.replace("%b:", "%b1:") + lines
-    graph = made(text, X)
+    graph = graph_from(text, X)
     for _ in range(4):
         apply(FOLD_CONVOLUTIONS, graph)
     assert ops_of(graph) == ["ConvTranspose"]
 
 
-def test_normalisation_alone_becomes_two_steps() -> None:
-    graph = made(W + "%y = " + NORM.replace("%p", "%x"), "%x: float32[B,6,S]")
+def test_batch_norm_without_conv_becomes_elementwise() -> None:
+    graph = graph_from(W + "%y = " + NORM.replace("%p", "%x"), "%x: float32[B,6,S]")
     apply([ExpandBatchNormalization(), FuseElementwise()], graph)
     assert ops_of(graph) == ["Fused"]
 
 
-def test_normalisation_by_computed_statistics_stays() -> None:
-    misses(
+def test_batch_norm_with_computed_statistics_is_kept() -> None:
+    check_misses(
         ExpandBatchNormalization(),
         "%x: float32[B,6,S], %s: float32[6]",
         W + "%y = BatchNormalization(%x, %v, %s, %m, %v)",
@@ -110,21 +110,21 @@ def test_normalisation_by_computed_statistics_stays() -> None:
         ),
     ],
 )
-def test_factors_that_stay(lines: str, reason: str) -> None:
-    misses(FoldAffine(), X, W + lines, reason)
+def test_unfoldable_conv_factors_are_kept(lines: str, reason: str) -> None:
+    check_misses(FoldAffine(), X, W + lines, reason)
 
 
-def test_factors_by_position_stay() -> None:
+def test_per_position_conv_factors_are_kept() -> None:
     for shape in ("[1,1,1,3]", "[2,6,1,1]"):
-        graph = made(
+        graph = graph_from(
             f"{W}const %k: float32{shape} = ...\n%p = Conv(%x, %w)\n%y = Mul(%p, %k)",
             "%x: float32[2,4,5,5]",
         )
         assert not apply(FoldAffine(), graph).hits
 
 
-def test_factors_of_16_bits_stay() -> None:
-    misses(
+def test_float16_conv_factors_are_kept() -> None:
+    check_misses(
         FoldAffine(),
         "%x: float16[B,4,S]",
         """const %w: float16[6,4,1] = ...
@@ -135,8 +135,8 @@ def test_factors_of_16_bits_stay() -> None:
     )
 
 
-def test_padding_goes_into_the_convolution() -> None:
-    becomes(
+def test_pad_is_folded_into_conv() -> None:
+    check_becomes(
         FoldPad(),
         X,
         W
@@ -155,24 +155,24 @@ def test_padding_goes_into_the_convolution() -> None:
         ("[0, 0, 1, 1, 0, 0, 1, 1]", 'Pad{mode="edge"}', "not constant 0"),
     ],
 )
-def test_padding_that_stays(pads: str, op: str, reason: str) -> None:
+def test_unfoldable_pad_is_kept(pads: str, op: str, reason: str) -> None:
     channels = 5 if pads.startswith("[0, 1") else 4
     lines = f"""const %w: float32[6,{channels},3,3] = ...
     const %n: int64[8] = {pads}
     %p = {op}(%x, %n)
     %y = Conv(%p, %w)"""
-    misses(FoldPad(), X, lines, reason)
+    check_misses(FoldPad(), X, lines, reason)
 
 
-def test_padding_of_nothing_goes() -> None:
+def test_zero_pad_is_removed() -> None:
     lines = "const %n: int64[8] = {}\n%p = Pad(%x, %n)\n%y = Abs(%p)"
-    becomes(RemoveIdentity(), X, lines.format([0] * 8), "%y = Abs(%x)")
-    moved = made(lines.format([0, 0, -1, 0, 0, 0, 1, 0]), X)
+    check_becomes(RemoveIdentity(), X, lines.format([0] * 8), "%y = Abs(%x)")
+    moved = graph_from(lines.format([0, 0, -1, 0, 0, 0, 1, 0]), X)
     assert not apply(RemoveIdentity(), moved).hits
 
 
-def test_activation_and_residual_become_steps() -> None:
-    becomes(
+def test_conv_epilogue_fuses_scale_residual_and_relu() -> None:
+    check_becomes(
         FuseEpilogue(),
         X + ", %r: float32[B,6,S,T], %s: float32[B,6,1,1]",
         W
@@ -187,18 +187,18 @@ def test_activation_and_residual_become_steps() -> None:
 
 
 @pytest.mark.parametrize("shape", ["[T]", "[S,T]", "[1,6,1,T]"])
-def test_operands_that_no_convolution_reads_stay(shape: str) -> None:
+def test_conv_epilogue_operand_of_unfit_shape_is_not_fused(shape: str) -> None:
     lines = W + "%p = Conv{pads=[1,1,1,1]}(%x, %w)\n%y = Add(%p, %r)"
     if shape == "[S,T]":  # whole planes
-        graph = made(lines, f"{X}, %r: float32{shape}")
+        graph = graph_from(lines, f"{X}, %r: float32{shape}")
         apply(FuseEpilogue(), graph)
         assert ops_of(graph) == ["FusedConv"]
     else:
-        misses(FuseEpilogue(), f"{X}, %r: float32{shape}", lines, "does not fit")
+        check_misses(FuseEpilogue(), f"{X}, %r: float32{shape}", lines, "does not fit")
 
 
-def test_operands_that_fast_kernels_do_not_read_stay() -> None:
-    misses(
+def test_conv_epilogue_operand_not_float32_is_not_fused() -> None:
+    check_misses(
         FuseEpilogue(),
         X + ", %k: bool[B,6,S,T]",
         W + "%p = Conv{pads=[1,1,1,1]}(%x, %w)\n%y = Where(%k, %p, %p)",
@@ -206,7 +206,7 @@ def test_operands_that_fast_kernels_do_not_read_stay() -> None:
     )
 
 
-def test_whole_pipeline() -> None:
+def test_mobile_block_optimizes_to_two_fused_convs() -> None:
     lines = f"""const %n: int64[8] = [0, 0, 1, 1, 0, 0, 1, 1]
     const %low: float32[] = 0.0
     const %high: float32[] = 6.0
@@ -220,7 +220,7 @@ def test_whole_pipeline() -> None:
     %h = HardSigmoid(%j)
     %k = Mul(%j, %h)
     %y = Add(%k, %a)"""
-    graph = made(W + lines, X)
+    graph = graph_from(W + lines, X)
     optimize(graph)
     assert ops_of(graph) == ["FusedConv", "FusedConv"]
     optimize(graph)

@@ -1,4 +1,4 @@
-"""Softmax attention in the forms that exporters write."""
+"""Fusion of softmax attention, in the forms that exporters write."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ SCALES = {
 
 
 @pytest.mark.parametrize("scores", SCALES.values(), ids=SCALES)
-def test_scale(scores: str) -> None:
+def test_attention_scale_is_fused_wherever_applied(scores: str) -> None:
     check(PASSES, QKV, SPLIT + scores + REST + MERGE, fused())
 
 
-def test_scale_before_the_split() -> None:
+def test_attention_scale_before_head_split_is_fused() -> None:
     before = SPLIT.replace(
         "%q3: float32[B,S,2,4] = Reshape(%q, %qs)",
         "%qc: float32[B,S,8] = Mul(%q, %c) %q3: float32[B,S,2,4] = Reshape(%qc, %qs)",
@@ -70,7 +70,7 @@ def test_scale_before_the_split() -> None:
     check(PASSES, QKV, before + scores + REST + MERGE, fused())
 
 
-def test_mask_is_added() -> None:
+def test_attention_mask_becomes_input() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
@@ -79,7 +79,7 @@ def test_mask_is_added() -> None:
     )
 
 
-def test_two_masks_are_combined_outside() -> None:
+def test_two_attention_masks_are_added_before_fusion() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T], %bias: float32[2,S,T]",
@@ -93,7 +93,7 @@ def test_two_masks_are_combined_outside() -> None:
     )
 
 
-def test_expanded_mask_is_read_as_it_was() -> None:
+def test_expanded_attention_mask_is_read_unexpanded() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
@@ -110,7 +110,7 @@ def test_expanded_mask_is_read_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_mask_by_where(swapped: bool) -> None:
+def test_where_mask_becomes_additive_attention_mask(swapped: bool) -> None:
     arguments = "%keep, %low, %s2" if swapped else "%keep, %s2, %low"
     chosen = "%keep, %low, %zero" if swapped else "%keep, %zero, %low"
     constants = "const %low: float32[] = -3.4e38\n"
@@ -130,7 +130,7 @@ def test_mask_by_where(swapped: bool) -> None:
     )
 
 
-def test_guard_against_nan() -> None:
+def test_nan_guard_becomes_nan_to_zero() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
@@ -148,7 +148,7 @@ def test_guard_against_nan() -> None:
     )
 
 
-def test_scores_limited_by_tanh() -> None:
+def test_tanh_of_scores_becomes_softcap() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
@@ -167,8 +167,8 @@ def test_scores_limited_by_tanh() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_rows_that_a_mask_hides(own: bool) -> None:
-    """As the function body of ONNX's Attention makes them 0."""
+def test_fully_masked_rows_become_nan_to_zero(own: bool) -> None:
+    """As the function body of ONNX's Attention zeroes these rows."""
     before = """const %zero: float32[] = 0.0
         const %last: int64[1] = [-1]
         const %low: float32[] = -inf
@@ -188,7 +188,7 @@ def test_rows_that_a_mask_hides(own: bool) -> None:
         check_miss(FuseAttention(), inputs, SPLIT + SCALED + before + MERGE, "by a mask other than")
 
 
-def test_keys_transposed_by_the_product() -> None:
+def test_attention_with_keys_transposed_by_matmul_is_fused() -> None:
     before = SPLIT.replace("%k4: float32[B,2,4,T] = Transpose{perm=[0, 2, 3, 1]}(%k3)", "")
     check(
         PASSES,
@@ -203,7 +203,7 @@ def test_keys_transposed_by_the_product() -> None:
     )
 
 
-def test_result_merged_into_rows() -> None:
+def test_attention_with_flattened_result_is_fused() -> None:
     rows = MERGE.replace("%y: float32[B,S,8] = Reshape(%t, %ys)", "")
     check(
         PASSES,
@@ -220,7 +220,7 @@ def test_result_merged_into_rows() -> None:
     )
 
 
-def test_packed_projection_is_read_at_offsets() -> None:
+def test_attention_reads_packed_qkv_at_offsets() -> None:
     parts = SPLIT.replace("[B,T,", "[B,S,").replace("[B, T,", "[B, S,").replace(",T]", ",S]")
     body = (parts + SCALES["on the scores"] + REST + MERGE).replace(",T]", ",S]")
     check(
@@ -234,7 +234,7 @@ def test_packed_projection_is_read_at_offsets() -> None:
     )
 
 
-def test_one_head_without_an_axis() -> None:
+def test_attention_without_head_axis_is_fused() -> None:
     check(
         PASSES,
         QKV,
@@ -274,7 +274,7 @@ TURNED = {
 
 
 @pytest.mark.parametrize("turned", TURNED)
-def test_heads_apart_that_share_keys(turned: str) -> None:
+def test_grouped_query_attention_by_head_is_fused(turned: str) -> None:
     check(
         PASSES,
         BY_HEAD,
@@ -322,7 +322,7 @@ MISSES = {
 
 
 @pytest.mark.parametrize("reason", MISSES)
-def test_misses(reason: str) -> None:
+def test_unfusable_attention_reports_reason(reason: str) -> None:
     graph_text = MISSES[reason]
     outputs = "%y, %z" if "%z:" in graph_text else "%y"
     if outputs == "%y":
@@ -333,7 +333,7 @@ def test_misses(reason: str) -> None:
     assert [r for _, r in record.misses if reason in r], record.misses
 
 
-def test_a_softmax_that_weighs_nothing_is_no_miss() -> None:
+def test_softmax_outside_attention_is_no_miss() -> None:
     graph = graph_of("%y: float32[B,S,8] = Softmax(%q)", QKV)
     assert not apply(FuseAttention(), graph).misses
 
@@ -350,7 +350,7 @@ const %bv: float32[8] = ...
 """
 
 
-def test_projections_merge() -> None:
+def test_qkv_projections_are_merged() -> None:
     graph = graph_of(PROJECTIONS + fused(), "%x: float32[B,S,8]")
     weights = [n.arg(1).numbers for n in graph.nodes[:3]]
     apply(MergeQkv(), graph)
@@ -370,7 +370,7 @@ def test_projections_merge() -> None:
     assert attention.op == expected.nodes[1].op and product.op == expected.nodes[0].op
 
 
-def test_projections_merge_below_a_rotation() -> None:
+def test_qkv_projections_are_merged_below_rotary() -> None:
     turn = "clrt.FusedRotary{num_heads=2, head_size=4}"
     text = f"""{PROJECTIONS}
     %qr: float32[B,S,8] = {turn}(%q, %cos, %sin)
@@ -387,7 +387,7 @@ def test_projections_merge_below_a_rotation() -> None:
     assert isinstance(attention.op, FusedAttention) and attention.op.v_offset == 16
 
 
-def test_keys_and_values_of_another_source_merge() -> None:
+def test_cross_attention_merges_key_and_value_projections() -> None:
     text = PROJECTIONS.replace("(%x, %wq", "(%z, %wq") + fused()
     graph = graph_of(text, "%x: float32[B,S,8], %z: float32[B,S,8]")
     apply(MergeQkv(), graph)
@@ -395,7 +395,7 @@ def test_keys_and_values_of_another_source_merge() -> None:
     assert (graph.nodes[-1].op.k_offset, graph.nodes[-1].op.v_offset) == (0, 8)  # type: ignore[attr-defined]
 
 
-def test_projections_by_head_stay() -> None:
+def test_projections_of_rank_4_are_not_merged() -> None:
     check_miss(
         MergeQkv(),
         "%x: float32[B,2,S,8]",
@@ -409,7 +409,7 @@ def test_projections_by_head_stay() -> None:
     )
 
 
-def test_projections_that_differ_stay() -> None:
+def test_projections_with_different_steps_are_not_merged() -> None:
     check_miss(
         MergeQkv(),
         "%x: float32[B,S,8]",
@@ -422,7 +422,7 @@ def test_projections_that_differ_stay() -> None:
     )
 
 
-def test_layers_that_share_weights_share_the_merged_ones() -> None:
+def test_layers_with_shared_weights_share_merged_qkv_weight() -> None:
     text = PROJECTIONS + fused().replace("%y", "%h")
     second = PROJECTIONS[PROJECTIONS.index("%q:") :].replace("(%x,", "(%h,")
     for name in "qkv":
@@ -434,6 +434,6 @@ def test_layers_that_share_weights_share_the_merged_ones() -> None:
     assert len(weights) == 2 and weights[0] is weights[1]
 
 
-def test_fused_attention_prints() -> None:
+def test_fused_attention_prints_attributes() -> None:
     text = canonical(graph_of(fused(), QKV))
     assert "clrt.FusedAttention{num_heads=2" in text

@@ -1,4 +1,4 @@
-"""Products with dequantised constants become MatMulNBits, with the same numbers."""
+"""Fusion of MatMul with dequantized constants into MatMulNBits, with equal results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ CASES: list[tuple[IrOp, tuple[Array | None, ...]]] = [
 
 
 @pytest.mark.parametrize(("op", "constants"), CASES, ids=str)
-def test_becomes_a_product_of_few_bits(op: IrOp, constants: tuple[Array | None, ...]) -> None:
+def test_dequantized_matmul_becomes_matmul_nbits(
+    op: IrOp, constants: tuple[Array | None, ...]
+) -> None:
     graph = _graph(op, *constants)
     apply(FuseDequantizedMatmul(), graph)
     assert [n.op.name for n in graph.nodes if n.op.name != "DequantizeLinear"] == ["MatMulNBits"]
@@ -66,7 +68,7 @@ def test_becomes_a_product_of_few_bits(op: IrOp, constants: tuple[Array | None, 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("rows", [1, 9])
-def test_runs(rows: int, device: DeviceInfo) -> None:
+def test_dequantized_matmul_matches_reference_on_device(rows: int, device: DeviceInfo) -> None:
     for op, constants in CASES[:5]:
         graph = _graph(op, *constants, rows=rows)
         feeds = {"x": np.asarray(RNG.standard_normal((rows, K)), np.float32)}
@@ -89,7 +91,7 @@ def test_runs(rows: int, device: DeviceInfo) -> None:
     ],
     ids=str,
 )
-def test_what_it_cannot_be_stays(
+def test_unsuitable_dequantized_matmul_is_kept(
     op: IrOp, constants: tuple[Array | None, ...], reason: str
 ) -> None:
     graph = _graph(op, *constants)

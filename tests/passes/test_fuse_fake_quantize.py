@@ -1,4 +1,4 @@
-"""Numbers quantised and dequantised at once become RoundToScale, their products RoundedMatMul."""
+"""Fusion of fake quantization into RoundToScale, and of its MatMul into RoundedMatMul."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ AXES = [
 
 
 @pytest.mark.parametrize(("axis", "scale", "zero"), AXES)
-def test_what_is_quantised_between_floats(axis: int, scale: Array, zero: Array) -> None:
+def test_quantize_dequantize_pair_becomes_round_to_scale(
+    axis: int, scale: Array, zero: Array
+) -> None:
     graph = _graph(
         (symbol("B"), 3, 5),
         ("q", QuantizeLinear(axis), "x", scale, zero),
@@ -94,7 +96,7 @@ def test_what_is_quantised_between_floats(axis: int, scale: Array, zero: Array) 
         ((DequantizeLinear(), "q", SCALE.astype(np.float16), np.array(3, np.int8)), "float32"),
     ],
 )
-def test_other_numbers_stay_integers(again: tuple[Any, ...], reason: str) -> None:
+def test_mismatched_quantize_dequantize_pair_is_kept(again: tuple[Any, ...], reason: str) -> None:
     quantised = ("q", QuantizeLinear(), "x", SCALE, np.array(3, np.int8))
     record = apply(FuseRounding(), _graph((symbol("B"), 3), quantised, ("y", *again)))
     assert not record.hits
@@ -133,14 +135,14 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("a", "b", "form"), FORMS)
-def test_products_become_those_of_integers(a: str, b: str, form: str) -> None:
+def test_fake_quantized_matmul_becomes_rounded_matmul(a: str, b: str, form: str) -> None:
     graph = _product(a, b, form)
     apply(FuseRoundedMatmul(), graph)
     assert "RoundedMatMul" in _names(graph) and not {"MatMul", "Gemm"} & {*_names(graph)}
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_runs(device: DeviceInfo) -> None:
+def test_rounded_matmul_matches_reference_on_device(device: DeviceInfo) -> None:
     for form in FORMS:
         graph = _product(*form)
         feeds = random_inputs(graph, {"B": 11})
@@ -156,7 +158,7 @@ def test_runs(device: DeviceInfo) -> None:
         assert_same_results(expected, actual)
 
 
-def test_floats_where_these_are_faster() -> None:
+def test_rounded_matmul_uses_floats_without_integer_matrix_unit() -> None:
     caps = DeviceCaps("p", "cpu", "v", "1", "cpu")
     for form in FORMS:
         graph = _product(*form)
@@ -171,7 +173,7 @@ def test_floats_where_these_are_faster() -> None:
         assert_same_results(expected, evaluate(graph, feeds))
 
 
-def test_weights_that_others_read_are_folded() -> None:
+def test_dequantized_weight_with_other_readers_is_folded() -> None:
     for level in (1, 2):
         graph = _graph(
             (K, K),
@@ -186,7 +188,7 @@ def test_weights_that_others_read_are_folded() -> None:
         assert ("RoundedMatMul" in _names(graph)) == (level == 2)
 
 
-def test_exports() -> None:
+def test_rounded_matmul_exports_to_onnx_with_equal_results() -> None:
     for form in FORMS:
         graph = _product(*form)
         feeds = random_inputs(graph)
@@ -206,7 +208,7 @@ def test_exports() -> None:
         (SCALE, (MOST_DEPTH + 1, 1), MatMul(), "it is 1 to"),
     ],
 )
-def test_what_they_cannot_be_stays(
+def test_unsuitable_fake_quantized_matmul_is_kept(
     scale: Array, weight: tuple[int, ...], op: Any, reason: str
 ) -> None:
     zero = np.zeros(scale.shape, np.int8)

@@ -1,4 +1,4 @@
-"""LayerNorm, GELU and Swish written out."""
+"""Fusion of LayerNorm, RMSNorm, GELU and Swish from elementary ops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AFFINE = """
     ],
     ids=["div", "reciprocal", "one_over"],
 )
-def test_layer_norm(square: str, quotient: str) -> None:
+def test_layer_norm_is_fused(square: str, quotient: str) -> None:
     check(
         FuseLayerNorm(),
         X,
@@ -48,7 +48,7 @@ def test_layer_norm(square: str, quotient: str) -> None:
     )
 
 
-def test_layer_norm_with_two_subtractions() -> None:
+def test_layer_norm_with_two_subtractions_is_fused() -> None:
     check(
         FuseLayerNorm(),
         X,
@@ -63,7 +63,7 @@ def test_layer_norm_with_two_subtractions() -> None:
     )
 
 
-def test_layer_norm_without_scale() -> None:
+def test_layer_norm_without_scale_is_fused() -> None:
     check(
         FuseLayerNorm(),
         X,
@@ -76,7 +76,7 @@ def test_layer_norm_without_scale() -> None:
     )
 
 
-def test_rms_norm() -> None:
+def test_rms_norm_is_fused() -> None:
     check(
         FuseLayerNorm(),
         X,
@@ -92,7 +92,7 @@ def test_rms_norm() -> None:
     )
 
 
-def test_norm_over_another_axis() -> None:
+def test_norm_not_over_last_axis_is_kept() -> None:
     check_miss(
         FuseLayerNorm(),
         X,
@@ -109,7 +109,7 @@ def test_norm_over_another_axis() -> None:
     )
 
 
-def test_norm_whose_parts_escape() -> None:
+def test_norm_with_reused_parts_is_kept() -> None:
     check_miss(
         FuseLayerNorm(),
         X,
@@ -121,7 +121,7 @@ def test_norm_whose_parts_escape() -> None:
     )
 
 
-def test_double_precision_norm_stays() -> None:
+def test_float64_norm_is_kept() -> None:
     text = MEAN + "%sq: float32[B,S,8] = Mul(%c, %c)\n" + VARIANCE
     text += "%y: float32[B,S,8] = Div(%c, %root)"
     inputs = X.replace("float32", "float64")
@@ -150,7 +150,7 @@ ERF = "a=Div(%x, %r);e=Erf(%a);p=Add(%e, %one)"
         "a=Mul(%k, %x);e=Erf(%a);p=Add(%one, %e);h=Mul(%p, %half);y=Mul(%h, %x)",
     ],
 )
-def test_gelu_by_erf(terms: str) -> None:
+def test_erf_gelu_is_fused(terms: str) -> None:
     before = gelu_of(terms)
     check(FuseGelu(), "%x: float32[B,S,8]", before, "%y: float32[B,S,8] = Gelu(%x)")
 
@@ -167,13 +167,13 @@ CUBES = {
 @pytest.mark.parametrize(
     "ending", ["h=Mul(%x, %half);y=Mul(%h, %p)", "h=Mul(%p, %half);y=Mul(%x, %h)"]
 )
-def test_gelu_by_tanh(cube: str, ending: str) -> None:
+def test_tanh_gelu_is_fused(cube: str, ending: str) -> None:
     before = gelu_of(f"{cube};e=Tanh(%m);p=Add(%e, %one);{ending}")
     expected = '%y: float32[B,S,8] = Gelu{approximate="tanh"}(%x)'
     check(FuseGelu(), "%x: float32[B,S,8]", before, expected)
 
 
-def test_gelu_after_algebra() -> None:
+def test_tanh_gelu_is_fused_after_algebra() -> None:
     terms = CUBES["pow"] + ";e=Tanh(%m);p=Add(%e, %one);h=Mul(%x, %half);y=Mul(%h, %p)"
     graph = graph_of(gelu_of(terms), "%x: float32[B,S,8]")
     apply([SimplifyAlgebra(), EliminateCommonSubexpressions(), FuseGelu(), EliminateDead()], graph)
@@ -194,7 +194,7 @@ def test_gelu_after_algebra() -> None:
         ),
     ],
 )
-def test_almost_gelu(terms: str, reason: str) -> None:
+def test_near_gelu_reports_reason(terms: str, reason: str) -> None:
     check_miss(FuseGelu(), "%x: float32[B,S,8]", gelu_of(terms), reason)
 
 
@@ -208,7 +208,7 @@ def test_almost_gelu(terms: str, reason: str) -> None:
     ],
     ids=["silu", "other order", "scaled", "divided"],
 )
-def test_swish(argument: str, product: str, expected: str) -> None:
+def test_swish_is_fused(argument: str, product: str, expected: str) -> None:
     check(
         [EliminateDead(), FuseSwish()],
         "%x: float32[B,S,8]",
@@ -222,14 +222,14 @@ def test_swish(argument: str, product: str, expected: str) -> None:
     [("%x", "Mul(%x, %a)"), ("%t", "Mul(%x, %s)"), ("%x", "Mul(%s, %s)"), ("%v", "Mul(%x, %s)")],
     ids=["no sigmoid", "of something else", "squared", "shifted"],
 )
-def test_no_swish(argument: str, product: str) -> None:
+def test_near_swish_is_kept(argument: str, product: str) -> None:
     graph = graph_of(swish_of(argument, product), "%x: float32[B,S,8]")
     before = canonical(graph)
     apply([FuseSwish()], graph)
     assert canonical(graph) == before
 
 
-def test_a_gate_that_others_read_stays() -> None:
+def test_swish_with_reused_sigmoid_is_kept() -> None:
     graph = graph_of(
         "%s: float32[B,S,8] = Sigmoid(%x) %p: float32[B,S,8] = Mul(%x, %s)\n"
         "%y: float32[B,S,8] = Add(%p, %s)",

@@ -1,4 +1,4 @@
-"""Matrix products and what they take in."""
+"""Fusion of transposes, views and elementwise ops into FusedMatMul, and elementwise fusion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ X = "%x: float32[B,S,8]"
 W = "const %w: float32[8,4] = ...\nconst %wt: float32[4,8] = ...\nconst %b: float32[4] = ...\n"
 
 
-def test_matmul_takes_in_transpositions() -> None:
+def test_matmul_absorbs_transpose() -> None:
     check(
         CanonicalizeMatmul(),
         "%q: float32[B,3,S,8], %k: float32[B,3,T,8]",
@@ -24,7 +24,7 @@ def test_matmul_takes_in_transpositions() -> None:
     )
 
 
-def test_gemm_with_all_its_attributes() -> None:
+def test_gemm_attributes_become_fused_matmul_steps() -> None:
     check(
         CanonicalizeMatmul(),
         "%x: float32[8,S], %c: float32[4]",
@@ -36,7 +36,7 @@ def test_gemm_with_all_its_attributes() -> None:
     )
 
 
-def test_gemm_without_bias() -> None:
+def test_gemm_without_bias_becomes_fused_matmul() -> None:
     check(
         CanonicalizeMatmul(),
         "%x: float32[S,8]",
@@ -45,7 +45,7 @@ def test_gemm_without_bias() -> None:
     )
 
 
-def test_vectors_and_integers_stay() -> None:
+def test_matmul_of_vectors_or_integers_is_kept() -> None:
     check_miss(
         CanonicalizeMatmul(),
         "%x: float32[S,8], %v: float32[8]",
@@ -60,7 +60,7 @@ def test_vectors_and_integers_stay() -> None:
     )
 
 
-def test_flattening_around_a_gemm_goes() -> None:
+def test_reshapes_around_gemm_are_removed() -> None:
     check(
         [CanonicalizeMatmul(), SinkReshape(), CanonicalizeViews(), RemoveIdentity()],
         X,
@@ -74,7 +74,7 @@ def test_flattening_around_a_gemm_goes() -> None:
     )
 
 
-def test_view_that_changes_the_summed_axis_stays() -> None:
+def test_reshape_that_changes_k_axis_is_kept() -> None:
     check_miss(
         SinkReshape(),
         "%x: float32[2,4,4]",
@@ -86,7 +86,7 @@ def test_view_that_changes_the_summed_axis_stays() -> None:
     )
 
 
-def test_views_sink_below_elementwise_work() -> None:
+def test_reshape_sinks_below_elementwise() -> None:
     check(
         SinkReshape(),
         "%x: bool[B,S]",
@@ -103,7 +103,7 @@ def test_views_sink_below_elementwise_work() -> None:
     )
 
 
-def test_epilogue_takes_bias_activation_and_residual() -> None:
+def test_matmul_epilogue_fuses_bias_gelu_and_residual() -> None:
     check(
         FuseEpilogue(),
         "%x: float32[B,S,8], %r: float32[B,S,4]",
@@ -120,7 +120,7 @@ def test_epilogue_takes_bias_activation_and_residual() -> None:
     )
 
 
-def test_epilogue_of_a_dag() -> None:
+def test_matmul_epilogue_fuses_elementwise_dag() -> None:
     check(
         [FuseElementwise(), FuseEpilogue()],
         X,
@@ -132,7 +132,7 @@ def test_epilogue_of_a_dag() -> None:
     )
 
 
-def test_gate_of_two_products() -> None:
+def test_gated_pair_of_matmuls_fuses_into_one_epilogue() -> None:
     graph = graph_of(
         W
         + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
@@ -156,7 +156,7 @@ def test_gate_of_two_products() -> None:
     assert canonical(graph) in [canonical(graph_of(e, X)) for e in (expected, other)]
 
 
-def test_a_product_that_others_read_stays() -> None:
+def test_matmul_with_other_readers_gets_no_epilogue() -> None:
     check_miss(
         FuseEpilogue(),
         X,
@@ -169,7 +169,7 @@ def test_a_product_that_others_read_stays() -> None:
     )
 
 
-def test_a_product_that_is_broadcast_stays() -> None:
+def test_broadcast_matmul_gets_no_epilogue() -> None:
     check_miss(
         FuseEpilogue(),
         "%x: float32[S,8], %r: float32[B,S,4]",
@@ -180,7 +180,7 @@ def test_a_product_that_is_broadcast_stays() -> None:
     )
 
 
-def test_elementwise_dag_becomes_one_program() -> None:
+def test_elementwise_dag_is_fused() -> None:
     check(
         FuseElementwise(),
         "%x: float32[B,S], %z: float32[S]",
@@ -194,7 +194,7 @@ def test_elementwise_dag_becomes_one_program() -> None:
     )
 
 
-def test_smaller_producers_stay_outside() -> None:
+def test_elementwise_producer_of_smaller_shape_is_not_fused() -> None:
     check_miss(
         FuseElementwise(),
         "%x: float32[B,S], %z: float32[S]",
@@ -204,21 +204,21 @@ def test_smaller_producers_stay_outside() -> None:
     )
 
 
-def test_values_with_other_users_stay_outside() -> None:
+def test_elementwise_value_with_other_readers_is_not_fused() -> None:
     before = """%a: float32[B,S] = Exp(%x)
         %s: float32[B,S] = Softmax(%a)
         %y: float32[B,S] = Mul(%a, %s)"""
     check(FuseElementwise(), "%x: float32[B,S]", before, before)
 
 
-def test_texts_stay_outside() -> None:
+def test_string_ops_are_not_fused() -> None:
     before = """const %one: string[1] = ["1"]
         %e: bool[B,S] = Equal(%x, %one)
         %y: bool[B,S] = Not(%e)"""
     check(FuseElementwise(), "%x: string[B,S]", before, before)
 
 
-def test_programs_stay_small() -> None:
+def test_fused_elementwise_step_count_is_limited() -> None:
     lines = ["%v0: float32[B] = Neg(%x)"]
     lines += [f"%v{k}: float32[B] = Sin(%v{k - 1})" for k in range(1, 50)]
     graph = graph_of("\n".join([*lines, "%y: float32[B] = Abs(%v49)"]), "%x: float32[B]")

@@ -1,4 +1,4 @@
-"""Rotary position embedding in the forms that exporters write."""
+"""Fusion of rotary position embedding, in the forms that exporters write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ const %four: int64[4] = [B, S, 3, 8]
 
 @pytest.mark.parametrize("total", SUMS)
 @pytest.mark.parametrize("halves", [SLICES, PARTS], ids=["slices", "split"])
-def test_heads_of_a_projection(halves: str, total: str) -> None:
+def test_rotary_of_projection_is_fused(halves: str, total: str) -> None:
     check(
         PASSES,
         "%p: float32[B,S,24], " + TABLES,
@@ -63,13 +63,13 @@ def test_heads_of_a_projection(halves: str, total: str) -> None:
     )
 
 
-def test_tables_of_fewer_axes() -> None:
+def test_rotary_with_rank_2_tables_is_fused() -> None:
     tables = "%cos: float32[S,8], %sin: float32[S,8]"
     rotary = "%r: float32[B,S,24] = clrt.FusedRotary{num_heads=3, head_size=8}(%x, %cos, %sin)"
     check(PASSES, "%x: float32[B,3,S,8], " + tables, SLICES + TURN + SUMS[0], rotary + AFTER)
 
 
-def test_heads_apart() -> None:
+def test_rotary_of_split_heads_is_fused() -> None:
     check(
         PASSES,
         "%x: float32[B,3,S,8], " + TABLES,
@@ -91,20 +91,22 @@ MISSES = {
 
 
 @pytest.mark.parametrize("reason", MISSES)
-def test_misses(reason: str) -> None:
+def test_unfusable_rotary_reports_reason(reason: str) -> None:
     inputs, body = MISSES[reason]
     check_miss(FuseRotary(), inputs, body, reason)
 
 
-def test_halves_the_other_way_round_are_something_else() -> None:
+def test_rotary_with_swapped_halves_is_kept() -> None:
     body = SLICES + TURN.replace("(%n, %a)", "(%a, %n)") + SUMS[0]
     check(PASSES, "%x: float32[B,3,S,8], " + TABLES, body, body)
 
 
 @pytest.mark.parametrize("attrs", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4}], ids=str)
 @pytest.mark.parametrize("by_head", [True, False])
-def test_of_onnx(by_head: bool, attrs: dict[str, int]) -> None:
-    """RotaryEmbedding becomes the kernel where it has that form, and gives the same numbers."""
+def test_onnx_rotary_embedding_matches_reference_evaluator(
+    by_head: bool, attrs: dict[str, int]
+) -> None:
+    """RotaryEmbedding becomes FusedRotary if no attribute prevents it; results are equal."""
     shape = (2, 3, 5, 8) if by_head else (2, 5, 24)
     pairs = attrs.get("rotary_embedding_dim", 8) // 2
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""ONNX's Attention becomes FusedAttention, with the same numbers; what it cannot be stays."""
+"""Lowering of ONNX's Attention to FusedAttention or to its function body, with equal results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def _graph(shapes: dict[str, tuple[int, ...]], mask: Array | None, **attrs: obje
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("mask", [None, PADDING, RNG.standard_normal((5, 7)).astype(np.float32)])
 @pytest.mark.parametrize("by_head", [True, False])
-def test_numbers_stay(by_head: bool, mask: Array | None, causal: int) -> None:
+def test_onnx_attention_lowered_to_fused_attention_keeps_results(
+    by_head: bool, mask: Array | None, causal: int
+) -> None:
     shapes = BY_HEAD if by_head else ROWS
     heads = {} if by_head else {"q_num_heads": 4, "kv_num_heads": 2}
     graph = _graph(shapes, mask, is_causal=causal, scale=0.3, **heads)
@@ -67,7 +69,7 @@ def test_numbers_stay(by_head: bool, mask: Array | None, causal: int) -> None:
         (BY_HEAD, np.float32(RNG.standard_normal((5, 1))), {"is_causal": 1}),
     ],
 )
-def test_what_no_kernel_does_runs_as_the_body_that_onnx_gives(
+def test_unsupported_onnx_attention_runs_as_function_body(
     shapes: dict[str, tuple[int, ...]], mask: Array | None, attrs: dict[str, float]
 ) -> None:
     model = _model(shapes, mask, 25, **attrs)
@@ -79,7 +81,7 @@ def test_what_no_kernel_does_runs_as_the_body_that_onnx_gives(
     np.testing.assert_allclose(evaluate(graph, feeds)["y"], expected, rtol=0, atol=1e-5)
 
 
-def test_a_mask_of_one_key_is_one_of_all_before_opset_24() -> None:
+def test_attention_mask_of_one_key_broadcasts_before_opset_24() -> None:
     mask = np.array([[True]] * 4 + [[False]])
     feeds = {n: RNG.standard_normal(s).astype(np.float32) for n, s in BY_HEAD.items()}
     found = [evaluate(_graph(BY_HEAD, m), feeds)["y"] for m in (mask, mask.repeat(7, 1))]

@@ -1,4 +1,4 @@
-"""ConvTranspose as a convolution that makes the phases of its stride."""
+"""Lowering of ConvTranspose to a convolution that computes the phases of its stride."""
 
 from __future__ import annotations
 
@@ -49,25 +49,27 @@ def _body(*windows: Window) -> str:
 
 @pytest.mark.parametrize("rows", WINDOWS)
 @pytest.mark.parametrize("columns", WINDOWS[:5])
-def test_windows(rows: Window, columns: Window) -> None:
+def test_lowered_conv_transpose_becomes_one_channels_last_conv(
+    rows: Window, columns: Window
+) -> None:
     found = ops(prepared(_body(rows, columns), X))
     if not found["ConvTranspose"]:
         assert found["ChannelsLastConv"] == 1
 
 
-def test_most_windows_are_taken() -> None:
+def test_most_conv_transpose_windows_are_lowered() -> None:
     taken = [
         not ops(prepared(_body(r, c), X))["ConvTranspose"] for r, c in product(WINDOWS, WINDOWS[:2])
     ]
     assert sum(taken) > 0.8 * len(taken)
 
 
-def test_one_axis() -> None:
+def test_conv_transpose_of_one_axis_is_lowered() -> None:
     body = _body((16, 8, (4, 4), 0))
     assert not ops(prepared(body, "%x: float32[N,8,W]"))["ConvTranspose"]
 
 
-def test_what_stays() -> None:
+def test_unsupported_conv_transpose_is_kept() -> None:
     window = (2, 2, (0, 0), 0)
     plain = _body(window, window)
     larger = plain.replace("2*H + 0,2*W + 0", "2*H + 1,2*W + 1")
@@ -82,8 +84,8 @@ def test_what_stays() -> None:
         assert ops(prepared(text, X))["ConvTranspose"] == 1, text
 
 
-def test_a_chain_stays_in_one_layout() -> None:
-    """What is behind it takes the channels last, as a convolution's."""
+def test_conv_transpose_chain_stays_channels_last() -> None:
+    """Ops after a lowered ConvTranspose read it channels-last, as after a convolution."""
     body = f"""
       {_body((2, 2, (0, 0), 0), (2, 2, (0, 0), 0)).replace("%y", "%u")}
       const %v: float32[8,12,3,3] = ...

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with constant matrices: what NumPy says, and what stays."""
+"""Lowering of DFT and STFT to products with constant matrices, against NumPy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ FORWARD = [
 
 @pytest.mark.parametrize(("shape", "result", "axis", "points"), FORWARD)
 @pytest.mark.parametrize("kind", ["", "{inverse=True}", "{onesided=True}"])
-def test_dft(shape: str, result: str, axis: int, points: int | None, kind: str) -> None:
+def test_dft_becomes_one_matmul(
+    shape: str, result: str, axis: int, points: int | None, kind: str
+) -> None:
     if "onesided" in kind:
         dims = result.split(",")
         dims[axis] = str(int(dims[axis]) // 2 + 1)
@@ -63,14 +65,14 @@ HALVES = [("B,5,2", 8), ("B,5,2", 9), ("B,5,1", None), ("B,9,2", 7), ("B,2,2", 9
 
 
 @pytest.mark.parametrize(("shape", "points"), HALVES)
-def test_half_of_a_spectrum_gives_a_real_line(shape: str, points: int | None) -> None:
+def test_onesided_inverse_dft_becomes_one_matmul(shape: str, points: int | None) -> None:
     graph = _dft(shape, f"B,{points or 8},1", 1, points, "{inverse=True, onesided=True}")
     apply(PASS, graph)
     assert ops(graph)["FusedMatMul"] == 1
 
 
-def test_numbers() -> None:
-    """Of NumPy, to the last place: the roots are rounded once."""
+def test_dft_matrix_matches_numpy_fft() -> None:
+    """To the last place: the roots of unity are rounded once."""
     x = np.random.default_rng(0).standard_normal((3, 400, 2))
     z = x[..., 0] + 1j * x[..., 1]
     whole = Transform(400, 400, 2, 400)
@@ -90,7 +92,7 @@ STEP = "const %s: int64[] = 3\nconst %n: int64[] = 8\n"
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("end", ["", ",1", ",2"])
 @pytest.mark.parametrize("call", ["(%x, %s, %w)", "{onesided=False}(%x, %s, _, %n)"])
-def test_stft(dtype: str, end: str, call: str) -> None:
+def test_stft_becomes_one_conv(dtype: str, end: str, call: str) -> None:
     points = 8 if "False" in call else 5
     window = WINDOW.replace("float32", dtype)
     body = f"{window}{STEP}%y: {dtype}[B,11,{points},2] = STFT{call}"
@@ -101,13 +103,13 @@ def test_stft(dtype: str, end: str, call: str) -> None:
     assert found["Cast"] == 2 * (dtype == "float16")
 
 
-def test_on_cpus_no_element_is_copied() -> None:
+def test_stft_on_cpu_needs_no_copy() -> None:
     body = f"{WINDOW}{STEP}%y: float32[N,11,5,2] = STFT(%x, %s, %w)"
     graph = prepared(body, "%x: float32[N,40,1]")
     assert ops(graph) == {"ChannelsLastConv": 1, "Reshape": 1}
 
 
-def test_nodes_share_a_constant() -> None:
+def test_stft_nodes_share_matrix_constant() -> None:
     body = f"""{WINDOW}{STEP}%u: float32[B,11,5,2] = STFT(%x, %s, %w)
     %v: float32[B,11,5,2] = STFT(%z, %s, %w)
     %y: float32[B,11,5,2] = Add(%u, %v)"""
@@ -116,8 +118,8 @@ def test_nodes_share_a_constant() -> None:
     assert len({n.arg(1) for n in graph.nodes if n.op.name == "Conv"}) == 1
 
 
-def test_the_portable_passes_leave_the_ops() -> None:
-    """Compiled models do not hold the matrices."""
+def test_stft_is_lowered_by_device_passes_only() -> None:
+    """So compiled models do not contain the matrices."""
     body = f"{WINDOW}{STEP}%y: float32[B,11,5,2] = STFT(%x, %s, %w)"
     graph = graph_of(body, "%x: float32[B,40,1]")
     optimize(graph)
@@ -141,11 +143,11 @@ def test_the_portable_passes_leave_the_ops() -> None:
         ),
     ],
 )
-def test_what_stays(inputs: str, body: str, reason: str) -> None:
+def test_unsupported_dft_and_stft_report_reason(inputs: str, body: str, reason: str) -> None:
     check_miss(PASS, inputs, f"{STEP}{body}", reason)
 
 
-def test_matrices_count_as_what_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dft_matrices_count_towards_fold_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLRT_FOLD_LIMIT", "1000")
     body = "%u: float32[B,8,2] = DFT(%x)\n%y: float32[B,8,2] = DFT(%u)"
     graph = graph_of(body, "%x: float32[B,8,1]")
@@ -158,8 +160,8 @@ LINES = """g (float[B,L,1] x, float[L,2] z) => (float[B,M,4,2] y, float[9,2] u, 
     y=STFT(x,step,,size) u=DFT<axis=0>(z,nine) v=DFT<axis=0,inverse=1,onesided=1>(z,nine) }"""
 
 
-def test_lines_as_long_as_a_dim() -> None:
-    """Which are cut, and filled with zeros."""
+def test_dft_of_symbolic_length_matches_numpy() -> None:
+    """Inputs are cut or zero-padded to the transform length."""
     rng = np.random.default_rng(1)
     with clrt.load(parsed(LINES, opset=18), device=quick_device().index) as model:
         for length in (16, 7):

@@ -1,4 +1,4 @@
-"""Masks as exporters write them: gathers by counting indices, and early broadcasts."""
+"""Simplification of exported masks: gathers by index grids, and early broadcasts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POSITIONS = """const %zero: int64[] = 0
 """
 
 
-def test_gather_nd_of_all_positions_is_a_view() -> None:
+def test_gather_nd_of_all_positions_becomes_reshape() -> None:
     check(
         [SimplifyIndexGrids(), EliminateDead()],
         MASK,
@@ -46,7 +46,7 @@ def test_gather_nd_of_all_positions_is_a_view() -> None:
     )
 
 
-def test_gather_by_row_major_positions_is_a_view() -> None:
+def test_gather_by_row_major_positions_becomes_reshape() -> None:
     check(
         [CanonicalizeViews(), SimplifyIndexGrids(), CanonicalizeViews(), EliminateDead()],
         MASK,
@@ -60,7 +60,7 @@ def test_gather_by_row_major_positions_is_a_view() -> None:
     )
 
 
-def test_gather_in_another_order_stays() -> None:
+def test_strided_gather_is_kept() -> None:
     check_miss(
         SimplifyIndexGrids(),
         "%x: float32[S,2]",
@@ -76,7 +76,7 @@ def test_gather_in_another_order_stays() -> None:
     )
 
 
-def test_comparison_that_counting_decides() -> None:
+def test_comparison_of_index_range_is_folded() -> None:
     check(
         [SimplifyIndexGrids(), RemoveIdentity(), EliminateDead()],
         "%x: bool[B,1,1,S]",
@@ -88,7 +88,7 @@ def test_comparison_that_counting_decides() -> None:
     )
 
 
-def test_expand_moves_behind_numbers() -> None:
+def test_expand_sinks_below_where_with_scalars() -> None:
     check(
         SinkExpand(),
         "%x: bool[B,1,1,S]",
@@ -105,7 +105,7 @@ def test_expand_moves_behind_numbers() -> None:
     )
 
 
-def test_expand_goes_where_the_other_operand_broadcasts() -> None:
+def test_expand_is_removed_if_other_operand_broadcasts() -> None:
     check(
         SinkExpand(),
         "%x: float32[1,S], %z: float32[B,S]",
@@ -116,7 +116,7 @@ def test_expand_goes_where_the_other_operand_broadcasts() -> None:
     )
 
 
-def test_expand_that_is_needed_stays() -> None:
+def test_needed_expand_is_kept() -> None:
     check_miss(
         SinkExpand(),
         "%x: float32[1,S], %z: float32[S]",
@@ -127,7 +127,7 @@ def test_expand_that_is_needed_stays() -> None:
     )
 
 
-def test_position_rows_are_a_slice() -> None:
+def test_position_embedding_gather_becomes_slice() -> None:
     check(
         [SinkSlice(), FoldConstants()],
         "%x: float32[1,S,2]",
@@ -148,8 +148,8 @@ def test_position_rows_are_a_slice() -> None:
     )
 
 
-def test_positions_that_are_numbers_or_dims_count_as_well() -> None:
-    """With a batch of 3 the rows of the grid are folded; a length that is free stays a Range."""
+def test_gather_by_constant_or_symbolic_positions_becomes_reshape() -> None:
+    """With a batch of 3 the grid rows are constants; a symbolic length stays a Range."""
     check(
         [CanonicalizeViews(), SimplifyIndexGrids(), CanonicalizeViews(), EliminateDead()],
         "%x: bool[3,S]",
@@ -178,7 +178,7 @@ def test_positions_that_are_numbers_or_dims_count_as_well() -> None:
     ("numbers", "reason"),
     [("[0, 2, 4]", "step by 2"), ("[1, 2, 3]", "not over all rows"), ("[0, 1, 3]", None)],
 )
-def test_numbers_in_another_order_stay(numbers: str, reason: str | None) -> None:
+def test_gather_by_unordered_constants_is_kept(numbers: str, reason: str | None) -> None:
     graph = graph_of(
         f"""const %places: int64[3] = {numbers}
         %y: float32[3,2] = Gather(%x, %places)""",

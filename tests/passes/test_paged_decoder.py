@@ -1,4 +1,4 @@
-"""Decoders that are given their past, rewritten to keep it in pages."""
+"""Rewriting of decoders with past key/value inputs to a paged key/value cache."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def found(graph: Graph) -> Any:
 
 @pytest.mark.parametrize("mask", [CAUSAL, WINDOW, ALIBI], ids=["causal", "window", "alibi"])
 @pytest.mark.parametrize("places", [SAME, PLACES], ids=["nowhere", "places"])
-def test_logits(mask: str, places: str) -> None:
+def test_paged_decoder_matches_logits_of_original(mask: str, places: str) -> None:
     text = SIZES + mask + EMBED + places + ATTEND + PROJECT
     wanted = expected(decoder(text))
     paged = page_decoder(decoder(text), NAMES, DType.FLOAT32, CONTEXT)
@@ -133,8 +133,8 @@ SQUARE = """%square: int64[2] = Concat{axis=0}(%side, %side)
 """
 
 
-def test_masks_of_all_pairs() -> None:
-    """They are not computed for more tokens than there is room for."""
+def test_paged_decoder_limits_positions_of_square_mask() -> None:
+    """The square mask is not computed for more tokens than the cache can hold."""
     constants = """const %side: int64[1] = [past+tokens]
     const %start: int64[1] = [past]
     const %end: int64[1] = [past+tokens]
@@ -185,7 +185,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_has_no_form_over_pages(message: str) -> None:
+def test_unpageable_decoder_is_refused_with_reason(message: str) -> None:
     mask, places, attend = REFUSED[message]
     graph = decoder(SIZES + mask + EMBED + places + attend + PROJECT)
     with pytest.raises(UnsupportedError) as caught:

@@ -1,4 +1,4 @@
-"""Whole models: every pattern is found, results stay, and it is quick."""
+"""The whole pipeline on models: patterns fused, results equal, number of calls bounded."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def counting_calls(work: Callable[[], T]) -> tuple[T, int]:
 
 
 @pytest.mark.parametrize("name", [*fixtures.minilm_names(), *fixtures.family_names()])
-def test_models_are_fused(name: str) -> None:
+def test_exported_encoders_fuse_completely_with_equal_results(name: str) -> None:
     graph = load(name)
     feeds = feeds_of(graph)
     before = evaluate(graph, feeds)
@@ -104,7 +104,7 @@ def test_models_are_fused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert_torchscript17", "gpt2_dynamo20"])
-def test_the_pipeline_is_idempotent(name: str) -> None:
+def test_pipeline_is_idempotent(name: str) -> None:
     graph = load(name)
     optimize(graph)
     count = len(graph.nodes)
@@ -112,7 +112,7 @@ def test_the_pipeline_is_idempotent(name: str) -> None:
     assert report.patches == 0 and len(graph.nodes) == count
 
 
-def test_stopping_anywhere_leaves_an_equal_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_is_equivalent_at_any_patch_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = feeds_of(load("bert_eager_torchscript17"))
     expected = evaluate(load("bert_eager_torchscript17"), feeds)
     for limit in range(0, 170, 13):

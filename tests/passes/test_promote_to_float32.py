@@ -1,4 +1,4 @@
-"""Floats of 16 bits: computed in float32, rounded at the model's ends, stored as they were."""
+"""16-bit floats: computed in float32, cast at model inputs and outputs, weights kept 16-bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ const %g: {t}[64] = ...
 %y: {t}[B,64] = LayerNormalization(%r, %g)"""
 
 
-def test_casts_stand_at_the_ends_only() -> None:
+def test_widening_inserts_casts_at_inputs_and_outputs_only() -> None:
     graph = graph_of(LAYER.format(t="float16"), "%x: float16[B,64]")
     before = evaluate(graph, {"x": _x()})["y"]
     run_pass(graph, WidenFloats())
@@ -41,7 +41,7 @@ CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_products_read_the_weights_as_they_were(dtype: str) -> None:
+def test_matmul_of_widened_model_reads_16_bit_weights(dtype: str) -> None:
     graph = graph_of(LAYER.format(t=dtype), f"%x: {dtype}[B,64]")
     weight = next(v for v in graph.constants() if v.name == "w").numbers
     optimize(graph)
@@ -54,18 +54,18 @@ def test_products_read_the_weights_as_they_were(dtype: str) -> None:
     np.testing.assert_array_equal(found.astype(np.float32), weight.astype(np.float32))
 
 
-def test_a_weight_that_would_lose_stays() -> None:
+def test_weight_inexact_in_float16_is_not_narrowed() -> None:
     graph = graph_of(LAYER.format(t="float32"), "%x: float32[B,64]")
     optimize(graph)
     assert not run_pass(graph, NarrowWeights()).hits
 
 
-def test_what_only_moves_elements_stays() -> None:
+def test_data_movement_ops_are_not_widened() -> None:
     body = "%y: float16[64,B] = Transpose{perm=[1, 0]}(%x)"
     check([WidenFloats()], "%x: float16[B,64]", body, body)
 
 
-def test_rounding_that_the_model_asks_for_before_integers_stays() -> None:
+def test_explicit_float16_cast_before_integer_cast_is_kept() -> None:
     body = """%h: float16[B] = Cast{to=float16}(%x)
     %y: int32[B] = Cast{to=int32}(%h)"""
     check([WidenFloats()], "%x: float32[B]", body, body)
@@ -75,8 +75,8 @@ def _x() -> Array:
     return np.random.default_rng(1).standard_normal((3, 64)).astype(np.float16)
 
 
-def test_weights_that_kernels_read_as_they_lie_stay() -> None:
-    """Of a model whose activations are float32."""
+def test_narrow_weights_with_float32_inputs_are_not_widened() -> None:
+    """In a model whose activations are float32."""
     body = """const %w: bfloat16[8,4] = ...
     const %e: float16[64,4,8] = ...
     %p: float32[B,8] = clrt.FusedMatMul{trans_b=1}(%x, %w)

@@ -1,4 +1,4 @@
-"""Transposes behind views: which axes may move, by the references."""
+"""Sinking of Transpose below Reshape: which axes may move, against the references."""
 
 from __future__ import annotations
 
@@ -45,19 +45,21 @@ def sunk(shape: tuple[int, ...], perm: tuple[int, ...], view: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize(("shape", "perm", "view"), CASES)
-def test_results_stay(shape: tuple[int, ...], perm: tuple[int, ...], view: tuple[int, ...]) -> None:
+def test_sunk_transpose_keeps_results(
+    shape: tuple[int, ...], perm: tuple[int, ...], view: tuple[int, ...]
+) -> None:
     graph, hits = sunk(shape, perm, view)
     assert isinstance(graph.nodes[-1].op, Transpose) == bool(hits)
 
 
-def test_what_may_move() -> None:
+def test_transpose_sinks_if_view_keeps_permuted_axes() -> None:
     assert sunk((2, 3, 4), (0, 2, 1), (2, 3, 2, 2))[1] == 1
     assert sunk((2, 3, 4), (1, 2, 0), (6, 4))[1] == 1  # 2 and 3 lie beside each other
     assert sunk((2, 3, 4), (0, 2, 1), (2, 12))[1] == 0
     assert sunk((2, 3, 4), (0, 2, 1), (4, 6))[1] == 0
 
 
-def test_heads_of_attention_stay() -> None:
+def test_attention_head_transpose_is_not_sunk() -> None:
     body = """const %s: int64[3] = [0, 0, -1]
       %t: float32[N,S,4,8] = Transpose{perm=[0, 2, 1, 3]}(%x)
       %y: float32[N,S,32] = Reshape(%t, %s)"""
@@ -65,7 +67,7 @@ def test_heads_of_attention_stay() -> None:
     assert not PassRunner(graph).run(SinkTranspose()).hits
 
 
-def test_what_others_read_stays() -> None:
+def test_transpose_with_other_readers_is_not_sunk() -> None:
     body = """const %s: int64[3] = [0, 0, -1]
       %t: float32[N,8,H,W] = Transpose{perm=[0, 3, 1, 2]}(%x)
       %y: float32[N,8,H*W] = Reshape(%t, %s)"""

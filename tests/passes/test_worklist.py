@@ -1,4 +1,4 @@
-"""Passes see what changed since they last looked, and nothing else."""
+"""The pass worklist: a pass visits only nodes that changed since its last run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LastReluToAbs(ReluToAbs):
         return Match(view, node) if is_last else None
 
 
-def test_a_pass_does_not_look_twice_at_the_same_graph() -> None:
+def test_unchanged_graph_is_not_visited_again() -> None:
     session, watch = PassRunner(graph_of(CHAIN, X)), Watch()
     first = session.run(watch)
     again = session.run(watch)
@@ -57,7 +57,7 @@ def test_a_pass_does_not_look_twice_at_the_same_graph() -> None:
     assert len(watch.seen) == 6
 
 
-def test_a_local_pass_sees_what_a_patch_touched() -> None:
+def test_local_pass_visits_nodes_touched_by_patch() -> None:
     session, watch = PassRunner(graph_of(CHAIN, X)), WatchLocal()
     session.run(watch)
     watch.seen.clear()
@@ -68,7 +68,7 @@ def test_a_local_pass_sees_what_a_patch_touched() -> None:
     assert [node for node, _ in record.misses] == ["Relu 'a'", "Relu 'b'", "Abs 'y/relu_to_abs.0'"]
 
 
-def test_only_classes_that_a_pass_wants_and_that_it_needs_are_there() -> None:
+def test_pass_runs_only_if_wanted_and_needed_ops_exist() -> None:
     alone = WatchAbs()
     PassRunner(graph_of(CHAIN.replace("Relu(%b)", "Abs(%b)"), X)).run(alone)
     assert not alone.seen
@@ -78,7 +78,7 @@ def test_only_classes_that_a_pass_wants_and_that_it_needs_are_there() -> None:
     assert beside.seen == ["y"]
 
 
-def test_equal_chains_merge_however_deep() -> None:
+def test_deep_equal_chains_are_merged() -> None:
     deep = 100
     lines = ["%a0: float32[B,S] = Neg(%x)", "%c0: float32[B,S] = Neg(%i)"]
     lines.insert(0, "%i: float32[B,S] = Identity(%x)")  # gone before the chains are compared again
